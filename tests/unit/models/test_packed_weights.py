@@ -1,5 +1,6 @@
 """A checkout holds the bundled models' weights packed, and unpacks them when they are asked for."""
 
+import lzma
 import os
 import shutil
 from pathlib import Path
@@ -47,6 +48,9 @@ def test_weights_of_two_models_are_packed_once(home: Path) -> None:
     shutil.rmtree(home / "other")
     assert unpack_weights(home) == [home / "other" / WEIGHTS.relative_to("model")]
     assert unpack_weights(home) == []
+    (home / WEIGHTS).write_bytes(b"trained anew")
+    pack_weights(home, "model")
+    assert lzma.decompress(packed.read_bytes()) == CONTENT
 
 
 def test_every_bundled_model_has_its_weights() -> None:

@@ -35,8 +35,10 @@ def pack_weights(home: Path, model: str) -> list[Path]:
     packed_files = []
     for plain in (home / model).rglob("*.safetensors"):
         packed = home / _FOLDER / plain.relative_to(home).with_name(plain.name + _SUFFIX)
+        namesakes = [path for path in sorted((home / _FOLDER).rglob(packed.name)) if path != packed]
+        _end_links(namesakes, packed)
         _write_whole(packed, lzma.compress(plain.read_bytes(), check=lzma.CHECK_SHA256, filters=_FILTERS))
-        _link_if_known(packed, home / _FOLDER)
+        _link_if_known(packed, namesakes)
         os.utime(plain)  # not older than what was packed of it
         packed_files.append(packed)
     return packed_files
@@ -46,10 +48,16 @@ def _plain_path(home: Path, packed: Path) -> Path:
     return home / packed.relative_to(home / _FOLDER).with_suffix("")
 
 
-def _link_if_known(packed: Path, folder: Path) -> None:
-    others = (path for path in folder.rglob(packed.name) if path != packed and not path.is_symlink())
-    twin = next((path for path in sorted(others) if filecmp.cmp(path, packed, shallow=False)), None)
-    if twin is not None:
+def _end_links(paths: list[Path], target: Path) -> None:
+    """Give each path that links to `target`, which is about to change, a copy of its own."""
+    for path in paths:
+        if path.is_symlink() and path.resolve() == target.resolve():
+            _write_whole(path, target.read_bytes())
+
+
+def _link_if_known(packed: Path, others: list[Path]) -> None:
+    twins = (path for path in others if not path.is_symlink() and filecmp.cmp(path, packed, shallow=False))
+    if (twin := next(twins, None)) is not None:
         packed.unlink()
         packed.symlink_to(os.path.relpath(twin, packed.parent))
 
