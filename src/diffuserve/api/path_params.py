@@ -1,6 +1,5 @@
 """Path parameters. A malformed id cannot exist, so it is a 404 without a read of the database."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Annotated
 
@@ -18,9 +17,8 @@ from diffuserve.domain.errors import (
     NotFound,
     WorkerNotFound,
 )
+from diffuserve.domain.path_parts import FILE_NAME, ID
 
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MAX_TOKEN = 2**31 - 1
 MAX_SEQ = 2**31 - 1
 
@@ -29,7 +27,7 @@ def _id_check(error: type[NotFound], kind: str) -> Callable[[str], str]:
     """Build a function that returns a well-formed id and raises `error` for a malformed one."""
 
     def checked_id(value: str) -> str:
-        if not _ID.fullmatch(value):
+        if not ID.fullmatch(value):
             raise error(f"no {kind} {value!r}")
         return value
 
@@ -47,7 +45,7 @@ checked_file_id = _id_check(FileNotKnown, "file")
 def named_ids(path_params: Mapping[str, object]) -> dict[str, str]:
     """Return the well-formed ids of a job and a worker that a path has, for the log."""
     values = {name: str(path_params[name]) for name in ("job_id", "worker_id") if name in path_params}
-    return {name: value for name, value in values.items() if _ID.fullmatch(value)}
+    return {name: value for name, value in values.items() if ID.fullmatch(value)}
 
 
 def checked_file_name(value: str) -> str:

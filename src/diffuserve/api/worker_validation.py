@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from diffuserve.api.path_params import FILE_NAME
 from diffuserve.domain.backend_urls import LAST_PORT
 from diffuserve.domain.checkpoint import NUM_SLOTS, StoredCheckpoint
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.path_parts import FILE_NAME
 from diffuserve.domain.peers import PeerReport, is_private
 from diffuserve.domain.progress_report import MAX_PROGRESS_JOBS, WorkerProgress
 from diffuserve.domain.safety import ImagesRecord

@@ -62,7 +62,7 @@ class Destination:
         if self.stem is not None:
             stem = self.stem if number is None else f"{self.stem}-{number}"
             return self.folder / f"{stem}{self.suffix}"
-        name = f"{slug(parameters['prompt'])}-{parameters['seed']}{self.suffix}"
+        name = f"{slug(parameters['prompt'])}-{int(parameters['seed'])}{self.suffix}"
         return _free(self.folder / name, parameters)
 
 

@@ -1,21 +1,35 @@
-"""Reading the API's resources from JSON. Fields that a newer server adds are ignored."""
+"""Reading the API's resources from JSON. Fields that a newer server adds are ignored.
+
+A server is not trusted with what a path is made of: such fields have types of `domain.path_parts`.
+"""
 
 from collections.abc import Hashable
 from functools import cache
 from typing import Any, TypeVar, cast
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from diffuserve.domain.errors import ServerRefused
 from diffuserve.domain.resources.base import Resource
+from diffuserve.domain.shortened import shortened
 
 Value = TypeVar("Value")
 
 
 def decode(kind: type[Value], content: bytes | str) -> Value:
-    """Return the dataclass `kind` that `content` holds as JSON. Raise pydantic's `ValidationError`."""
-    value: Value = _adapter(cast(Hashable, kind)).validate_json(content)
+    """Return the dataclass `kind` that `content` holds as JSON. Raise `ServerRefused` if it holds none."""
+    try:
+        value: Value = _adapter(cast(Hashable, kind)).validate_json(content)
+    except ValidationError as error:
+        raise ServerRefused(_told(kind, error)) from error
     return value
+
+
+def _told(kind: type[Any], error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where, found = ".".join(map(str, first["loc"])) or "all of it", shortened(first["input"])
+    return f"the server's response is no {kind.__name__}: {where}: {first['msg']} ({found})"
 
 
 def encode(resource: Resource) -> str:

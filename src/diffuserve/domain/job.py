@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from diffuserve.domain.path_parts import FileName
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.webhook import Webhook
 
@@ -91,7 +92,7 @@ class Artifact:
     `thumbnail`, and `poster` and `sprites` of a clip.
     """
 
-    name: str
+    name: FileName
     content_type: str
     size_bytes: int
     sha256: str

@@ -8,6 +8,7 @@ from typing import Any
 from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band, JobError, JobResult, Phase
+from diffuserve.domain.path_parts import Id, Suffix
 from diffuserve.domain.peers import PeerReport
 from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.residency import Residency
@@ -220,7 +221,7 @@ class Lease:
     `created_at` is the time of its submission, and `traceparent` the place of that in a trace.
     """
 
-    job_id: str
+    job_id: Id
     lease_token: int
     kind: str
     model: str
@@ -234,7 +235,7 @@ class Lease:
     timeout: float | None = None
     num_previews: int = 0
     live: bool = False
-    output_format: str = "png"
+    output_format: Suffix = "png"
     until: Until = Until.FILES
     latents: StoredLatents | None = None
     checkpoint: StoredCheckpoint | None = None

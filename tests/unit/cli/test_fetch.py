@@ -90,6 +90,25 @@ async def test_images_without_parameters_are_named_after_their_job(tmp_path: Pat
     assert path.name == "a-red-star-5.png"
 
 
+@pytest.mark.parametrize("output", ["star.png", "out"])
+async def test_a_server_chooses_no_file(output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, work = tmp_path / "own.txt", tmp_path / "work"
+    own.write_text("the user's")
+    monkeypatch.chdir(tmp_path)
+    content = image({"prompt": "../../own.txt", "seed": "/../../../own.txt"})
+    job = done(1)
+    assert job.result is not None
+    hostile = [replace(each, name=str(own), seed=None) for each in job.result.artifacts]
+    job = replace(job, input={"seed": "/../../own.txt"}, result=replace(job.result, artifacts=tuple(hostile)))
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=content))
+    async with Client("http://server", transport=transport) as client:
+        [path] = await fetch_images(client, job, Destination.parse(work / output))
+    assert path.is_relative_to(work)
+    assert path.read_bytes() == content
+    assert own.read_text() == "the user's"
+    assert [each for each in work.rglob("*") if each.is_file()] == [path]
+
+
 async def test_a_failed_download_leaves_no_file(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     transport = httpx.MockTransport(lambda request: httpx.Response(404))

@@ -14,6 +14,7 @@ from diffuserve.domain.job import (
     Phase,
     QueueEstimate,
 )
+from diffuserve.domain.path_parts import Id
 from diffuserve.domain.resources.base import Page, Resource
 from diffuserve.domain.resources.safety import FilterResource, VerdictResource
 
@@ -139,7 +140,7 @@ class PromptResource(Resource):
 class JobResource(Resource):
     """Job with its progress, its place in the queue and its result."""
 
-    id: str
+    id: Id
     kind: str
     model: str
     status: JobStatus
