@@ -12,6 +12,7 @@ from rich.table import Table
 
 from diffuserve.cli import options
 from diffuserve.cli.ask import ask
+from diffuserve.cli.echo import echo
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.jobs import age
 from diffuserve.cli.results import results
@@ -119,7 +120,7 @@ def list_batches(
     """List batches, newest first."""
     page = ask(settings, lambda client: client.batches.page(limit))
     if as_json:
-        typer.echo(encode(page))
+        echo(encode(page))
         return
     table = Table(
         "id", "status", "items", "ended", "failed", "age", box=None, header_style="bold", pad_edge=False
@@ -138,7 +139,7 @@ def list_batches(
 def cancel(settings: Settings, batch_id: BatchId, as_json: options.Json = False) -> None:
     """Cancel every item of a batch; running ones stop after their current step."""
     batch = ask(settings, lambda client: client.batches.cancel(batch_id))
-    typer.echo(encode(batch) if as_json else f"{batch.id} {batch.status}")
+    echo(encode(batch) if as_json else f"{batch.id} {batch.status}")
 
 
 @batches.command("results", epilog=EXAMPLES)
@@ -158,7 +159,7 @@ async def _write(client: "Client", batch_id: str, output: Path | None) -> None:
     """Write to a file of another name first: after an error there is none that looks complete."""
     if output is None:
         async for line in client.batches.results(batch_id):
-            typer.echo(line)
+            echo(line)
         return
     partial = output.with_name(f".{output.name}.partial")
     try:
@@ -170,7 +171,7 @@ async def _write(client: "Client", batch_id: str, output: Path | None) -> None:
         raise InvalidParams("output", str(output), f"cannot be written: {error.strerror}") from error
     finally:
         partial.unlink(missing_ok=True)
-    typer.echo(output)
+    echo(output)
 
 
 def _follow(
@@ -187,10 +188,10 @@ def _follow(
     except KeyboardInterrupt:
         if found:
             told = f"batch {found[0].id} continues; `diffuserve batches cancel {found[0].id}` cancels it"
-            typer.echo(told, err=True)
+            echo(told, err=True)
         return INTERRUPTED
     described = f"{batch.id} {summary(batch)}" if is_shown or is_waited_for else batch.id
-    typer.echo(encode(batch) if as_json else described)
+    echo(encode(batch) if as_json else described)
     has_succeeded = batch.counts.get(JobStatus.SUCCEEDED, 0) == batch.num_items
     return FAILED if is_waited_for and not has_succeeded else 0
 

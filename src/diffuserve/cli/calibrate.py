@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-import typer
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.console import Console
+from diffuserve.cli.echo import echo
 from diffuserve.cli.loading import load_engine
 from diffuserve.settings import Settings
 
@@ -46,7 +46,7 @@ def calibrate(settings: Settings) -> None:
                     table.add_row(size, steps, f"{measured:.3f}", f"{predicted:.3f}")
     console.print(table)
     if engine.cost_model.has_settled:
-        typer.echo(f"kept in {engine.config.cost_fit_path}")
+        echo(f"kept in {engine.config.cost_fit_path}")
     else:
         console.print("not kept: other programs disturbed the steps; run it again when the machine is quiet")
 

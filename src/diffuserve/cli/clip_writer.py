@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from rich.console import Console
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.inline_images import show_image
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.outputs import FrameChunk

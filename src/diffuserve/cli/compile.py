@@ -1,9 +1,8 @@
 """`diffuserve compile`: a model's blocks compiled for this machine."""
 
-import typer
-from rich.console import Console
-
 from diffuserve.cli import options
+from diffuserve.cli.console import Console
+from diffuserve.cli.echo import echo
 from diffuserve.cli.models import ModelName
 from diffuserve.settings import Settings
 
@@ -37,4 +36,4 @@ def compile_model(settings: Settings, model: ModelName) -> None:
         compiled = compile_blocks(blocks, device, config.compiled_folder)
     if device.type == "cpu":
         console.print("Engines on CPUs do not use compiled blocks: they gain nothing there.", style="dim")
-    typer.echo(compiled)
+    echo(compiled)

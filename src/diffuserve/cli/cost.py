@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli import options
 from diffuserve.cli.ask import ask
+from diffuserve.cli.echo import echo
 from diffuserve.cli.results import results
 from diffuserve.settings import Settings
 
@@ -81,19 +81,19 @@ def _show_measured(settings: Settings, since: str | None, until: str | None, *, 
 
     usage = ask(settings, lambda client: client.usage(since, until, MEASURED_BY))
     if as_json:
-        typer.echo(encode(CostReport(usage=usage, costs=tuple(measured_costs(usage)))))
+        echo(encode(CostReport(usage=usage, costs=tuple(measured_costs(usage)))))
         return
     table = _table("model", "machine", "images", "images/h busy", "price/h", "useful share", "p95 s")
     _add_costs(table, "per 1,000 busy", "per 1,000 in all")
     for measured in measured_costs(usage):
         table.add_row(*_cells(measured))
     results().print(table)
-    typer.echo(totals_of(usage), err=True)
+    echo(totals_of(usage), err=True)
 
 
 def _cells(found: "MeasuredCost") -> list[str]:
     return [
-        escape(found.model),
+        found.model,
         found.kind.value,
         f"{found.num_images:,}",
         f"{found.images_per_hour:,.0f}",
@@ -129,17 +129,17 @@ def _show_prices(prices: "PriceList", shares: Sequence[float], *, as_json: bool)
     if as_json:
         import orjson
 
-        typer.echo(orjson.dumps(costs_of(prices, shares), option=orjson.OPT_INDENT_2).decode())
+        echo(orjson.dumps(costs_of(prices, shares), option=orjson.OPT_INDENT_2).decode())
         return
     table = _table("machine", "kind", "price/h", "images/h", "p95 s")
     _add_costs(table, "per 1,000 busy", *(f"at {share:.0%}" for share in shares))
     for row in costs_of(prices, shares):
         p95 = row["p95"]
-        cells = [escape(str(row["machine"])), str(row["kind"]), f"{row['price_per_hour']:.2f}"]
+        cells = [str(row["machine"]), str(row["kind"]), f"{row['price_per_hour']:.2f}"]
         cells += [f"{row['images_per_hour']:,.0f}", "" if p95 is None else f"{p95:.1f}"]
         table.add_row(*cells, *(f"{each:.2f}" for each in row["per_thousand"].values()))
     results().print(table)
-    typer.echo(f"prices of {prices.date}", err=True)
+    echo(f"prices of {prices.date}", err=True)
 
 
 def _table(*names: str) -> Table:

@@ -3,9 +3,9 @@
 import asyncio
 
 import typer
-from rich.console import Console
 
 from diffuserve.cli import options
+from diffuserve.cli.console import Console
 from diffuserve.settings import Settings
 
 db = typer.Typer(name="db", help="The server's database.", no_args_is_help=True)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.console import Console
 from diffuserve.cli.demo_scenes import SCENES
 from diffuserve.cli.destination import Destination
+from diffuserve.cli.echo import echo
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import VIDEO_GENERATE, JobStatus
 from diffuserve.domain.params import GenerationParams
@@ -84,7 +84,7 @@ def demo(
     )
     if succeeded:
         print_pages(console, succeeded, data)
-        typer.echo(f"look at {save_sheet(succeeded, output)}")
+        echo(f"look at {save_sheet(succeeded, output)}")
     raise typer.Exit(0 if len(succeeded) == len(finished) else 1)
 
 
@@ -197,23 +197,23 @@ def print_table(console: Console, finished: Sequence[FinishedJob]) -> None:
             _seconds(job.started_at, job.finished_at),
             _seconds(job.created_at, job.finished_at),
         )
-        table.add_row(escape(_wish(job)), result.tenant, _size(job), steps, *times)
+        table.add_row(_wish(job), result.tenant, _size(job), steps, *times)
     console.print(table)
     for result in finished:
         job = result.job
         if job.status is not JobStatus.SUCCEEDED:
             reason = f": {job.error.message}" if job.error else ""
-            console.print(f"{job.final_prompt!r} {job.status}{reason}", style="red", markup=False)
+            console.print(f"{job.final_prompt!r} {job.status}{reason}", style="red")
 
 
 def print_pages(console: Console, finished: Sequence[FinishedJob], data: Path) -> None:
     """Print how to see the jobs in a browser: the demo's server has ended, another one shows its data."""
     address = Settings.with_options().server.rstrip("/")
-    console.print(f"\nsee them in a browser: diffuserve serve --no-auth --data-dir {data}", markup=False)
-    console.print(f"  {address}/gallery", markup=False, highlight=False)
+    console.print(f"\nsee them in a browser: diffuserve serve --no-auth --data-dir {data}")
+    console.print(f"  {address}/gallery", highlight=False)
     for result in finished:
         page = f"{address}/gallery/{result.job.id}"
-        console.print(f"  {page}  {_wish(result.job)}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"  {page}  {_wish(result.job)}", highlight=False, soft_wrap=True)
 
 
 def save_sheet(finished: Sequence[FinishedJob], folder: Path) -> Path:

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli import options
 from diffuserve.cli.ask import ask
+from diffuserve.cli.console import Console
+from diffuserve.cli.echo import echo
 from diffuserve.cli.jobs import age
 from diffuserve.cli.results import print_facts, results
 from diffuserve.cli.sizes import human_bytes
@@ -58,9 +58,9 @@ def upload(
         load_input("image", str(path))
     uploaded = ask(settings, lambda client: _upload(client, paths))
     if as_json:
-        typer.echo(encode(FilePage(data=tuple(uploaded), has_more=False, next=None)))
+        echo(encode(FilePage(data=tuple(uploaded), has_more=False, next=None)))
     else:
-        typer.echo("\n".join(file.id for file in uploaded))
+        echo("\n".join(file.id for file in uploaded))
 
 
 async def _upload(client: "Client", paths: list[Path]) -> list[FileResource]:
@@ -79,12 +79,12 @@ def list_files(
     """List uploaded images, newest first."""
     page = ask(settings, lambda client: client.files.page(limit))
     if as_json:
-        typer.echo(encode(page))
+        echo(encode(page))
         return
     table = Table("id", "size", "bytes", "age", "name", box=None, header_style="bold", pad_edge=False)
     for file in page.data:
         size, made = f"{file.width}x{file.height}", age(datetime.fromtimestamp(file.created_at, UTC))
-        table.add_row(file.id, size, human_bytes(file.bytes), made, escape(file.filename))
+        table.add_row(file.id, size, human_bytes(file.bytes), made, file.filename)
     results().print(table)
 
 
@@ -94,7 +94,7 @@ def show(settings: Settings, file_id: FileId, as_json: options.Json = False) -> 
     """Show what is known of an uploaded image."""
     file = ask(settings, lambda client: client.files.get(file_id))
     if as_json:
-        typer.echo(encode(file))
+        echo(encode(file))
     else:
         print_facts(_facts(file))
 
@@ -112,7 +112,7 @@ def rm(
 async def _delete(client: "Client", file_ids: list[str]) -> None:
     for file_id in file_ids:
         await client.files.delete(file_id)
-        typer.echo(file_id)
+        echo(file_id)
 
 
 def _facts(file: FileResource) -> dict[str, str]:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from diffuserve.cli import options
 from diffuserve.cli.clips import NO_CLIP, ClipOptions, check_file, kind_for, with_lengths
+from diffuserve.cli.console import Console
 from diffuserve.cli.destination import Destination
+from diffuserve.cli.echo import echo
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.input_images import image_input, read_images
 from diffuserve.cli.loading import load_engine, uncollected
@@ -160,7 +161,7 @@ def generate_images(
         writer = stack.enter_context(closing(ImageWriter(destination, images, num_images, console)))
         run = run_requests(engine, requests, console, writer.save, writer.add_frames)
     paths = _written(run, writer, grid)
-    typer.echo("\n".join(map(str, paths)), nl=bool(paths))
+    echo("\n".join(map(str, paths)), nl=bool(paths))
     if is_opened:
         from diffuserve.cli.viewer import open_images
 
@@ -208,9 +209,9 @@ def _report(run: "Run", num_requests: int, console: Console) -> int:
         print_timings(console, run.finished)
     for result in run.finished:
         for warning in result.warnings:
-            console.print(f"warning: {result.params.prompt[:40]!r}: {warning}", style="yellow", markup=False)
+            console.print(f"warning: {result.params.prompt[:40]!r}: {warning}", style="yellow")
     for error in run.errors.values():
-        console.print(f"error: {error}", style="red", markup=False)
+        console.print(f"error: {error}", style="red")
     if run.interrupted:
         console.print(
             f"stopped: {len(run.finished)} of {num_requests} requests were finished", style="yellow"

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from PIL.Image import Image, Resampling
 from rich.color import Color
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console as RichConsole  # noqa: TID251 (as rich's protocol has it)
+from rich.console import ConsoleOptions, RenderableType, RenderResult
 from rich.segment import ControlType, Segment
 from rich.style import Style
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.terminal import Graphics, TerminalVariables, graphics_of
 
 _COLUMNS = 32  # a character is about twice as high as wide
@@ -53,7 +55,7 @@ class _Blocks:
 
     image: Image
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
         for y in range(0, self.image.height, 2):
             for x in range(self.image.width):
                 upper, lower = (Color.from_rgb(*self._pixel(x, row)) for row in (y, y + 1))
@@ -74,7 +76,7 @@ class _Placed:
     escape: str
     rows: int
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
         up, down = f"\x1b[{self.rows}A", f"\x1b[{self.rows}B"
         placed = "\n" * self.rows + up + "\x1b7" + self.escape + "\x1b8" + down
         yield Segment(placed, None, [(ControlType.CURSOR_MOVE_TO_COLUMN, 0)])

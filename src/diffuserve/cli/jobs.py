@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli import options
 from diffuserve.cli.ask import ask
+from diffuserve.cli.echo import echo
 from diffuserve.cli.results import print_facts, results
 from diffuserve.client.codec import encode
 from diffuserve.domain.job import JobStatus
@@ -61,14 +61,14 @@ def list_jobs(  # noqa: PLR0913 (one for each option)
     filters = JobFilters(model=model, kind=kind, query=query, batch_id=batch)
     page = ask(settings, lambda client: client.find_jobs(status or [], filters=filters, limit=limit))
     if as_json:
-        typer.echo(encode(page))
+        echo(encode(page))
         return
     table = Table(box=None, header_style="bold")
     for name in ("id", "status", "model", "age"):
         table.add_column(name, no_wrap=True)
     table.add_column("prompt")  # shrinks first on a narrow screen
     for job in page.data:
-        made, prompt = age(from_rfc3339(job.created_at)), escape(_line(job.final_prompt))
+        made, prompt = age(from_rfc3339(job.created_at)), _line(job.final_prompt)
         table.add_row(job.id, job.status, job.model, made, prompt)
     results().print(table)
 
@@ -79,7 +79,7 @@ def show(settings: Settings, job_id: JobId, as_json: options.Json = False) -> No
     """Show one job."""
     job = ask(settings, lambda client: client.get(job_id))
     if as_json:
-        typer.echo(encode(job))
+        echo(encode(job))
         return
     print_facts(_description(job))
 
@@ -89,7 +89,7 @@ def show(settings: Settings, job_id: JobId, as_json: options.Json = False) -> No
 def cancel(settings: Settings, job_id: JobId, as_json: options.Json = False) -> None:
     """Cancel a job; a running job stops after its current step."""
     job = ask(settings, lambda client: client.cancel(job_id))
-    typer.echo(encode(job) if as_json else f"{job.id} {job.status}")
+    echo(encode(job) if as_json else f"{job.id} {job.status}")
 
 
 @jobs.command(epilog=EXAMPLES)
@@ -101,7 +101,7 @@ def requeue(
 ) -> None:
     """Queue jobs again that failed, expired or were canceled, with fresh attempts; for operators."""
     for job in ask(settings, lambda client: _requeue(client, job_ids)):
-        typer.echo(encode(job) if as_json else f"{job.id} {job.status}")
+        echo(encode(job) if as_json else f"{job.id} {job.status}")
 
 
 async def _requeue(client: "Client", job_ids: list[str]) -> list[JobResource]:

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.console import Console
+from diffuserve.cli.echo import echo
 from diffuserve.cli.results import results
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.tenant import ApiKey, Plan, PlanOverrides, Role
@@ -54,7 +55,7 @@ def create(  # noqa: PLR0913 (a command has as many arguments as options)
     key, secret, is_first = asyncio.run(
         _create(settings, role, tenant, plan, overrides if has_overrides else None)
     )
-    typer.echo(json.dumps({**_as_dict(key), "secret": secret}) if as_json else secret)
+    echo(json.dumps({**_as_dict(key), "secret": secret}) if as_json else secret)
     if is_first:
         Console(stderr=True).print(
             "This is the first key. A server that runs without keys requires them from now on, "
@@ -101,7 +102,7 @@ def list_keys(settings: Settings, as_json: options.Json = False) -> None:
     """List the keys, without their secrets, and the plans of their tenants."""
     listed = asyncio.run(_list(settings))
     if as_json:
-        typer.echo(json.dumps([_listed_as_dict(key, plan, settings) for key, plan in listed], indent=2))
+        echo(json.dumps([_listed_as_dict(key, plan, settings) for key, plan in listed], indent=2))
         return
     table = Table("id", "role", "tenant", "plan", "created", "revoked", box=None, header_style="bold")
     for key, plan in listed:
@@ -156,9 +157,9 @@ def rotate(
     Both are valid for a while, so that the owner changes the key without a pause.
     """
     key, secret = asyncio.run(_rotate(settings, key_id, overlap_seconds))
-    typer.echo(json.dumps({**_as_dict(key), "secret": secret}) if as_json else secret)
+    echo(json.dumps({**_as_dict(key), "secret": secret}) if as_json else secret)
     told = f"{key_id} is valid for {overlap_seconds:g} s more, {key.id} from now on"
-    Console(stderr=True).print(told, markup=False, highlight=False)
+    Console(stderr=True).print(told, highlight=False)
 
 
 async def _rotate(settings: Settings, key_id: str, overlap_seconds: float) -> tuple[ApiKey, str]:
@@ -199,7 +200,7 @@ def revoke(
     """Revoke a key; requests with it are refused from then on."""
     is_last = asyncio.run(_revoke(settings, key_id))
     console = Console(stderr=True, highlight=False)
-    console.print(f"revoked {key_id}", markup=False)
+    console.print(f"revoked {key_id}")
     if is_last:
         console.print(
             "This was the last valid key. The server stays closed: it refuses every request until you create "

@@ -2,8 +2,8 @@
 
 import time
 
-from rich.console import Console
-
+from diffuserve.cli.console import Console
+from diffuserve.domain.visible_text import visible
 from diffuserve.domain.worker import LoadProgress
 
 _REPEAT_SECONDS = 10.0  # between lines about the same phase, where lines cannot change
@@ -51,5 +51,5 @@ class LoadDisplay:
 
     def _write(self, text: str, end: str) -> None:
         clear = "\x1b[2K" if self._console.is_terminal else ""
-        self._console.file.write(f"{clear}{text[: self._console.width - 1]}{end}")
+        self._console.file.write(f"{clear}{visible(text)[: self._console.width - 1]}{end}")
         self._console.file.flush()

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
+from diffuserve.cli.console import Console
 from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.prepared_model import prepared_weights, read_ahead

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from diffuserve.cli.commands import COMMANDS
+from diffuserve.cli.echo import echo
 from diffuserve.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from diffuserve.cli.lazy import MARKUP, lazy_group
 from diffuserve.domain.errors import (
@@ -68,7 +69,7 @@ def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
-        typer.echo(f"diffuserve {__version__}")
+        echo(f"diffuserve {__version__}")
         raise typer.Exit
     if not _is_worker_of_a_server():
         _warn_of_unknown_variables()
@@ -84,7 +85,7 @@ def _warn_of_unknown_variables() -> None:
 
     for name, meant in unknown_variables().items():
         guess = f"; did you mean {meant}?" if meant else ""
-        typer.echo(f"warning: {name} is not a setting of diffuserve and has no effect{guess}", err=True)
+        echo(f"warning: {name} is not a setting of diffuserve and has no effect{guess}", err=True)
 
 
 def main() -> None:
@@ -105,7 +106,7 @@ def main() -> None:
 
 
 def _complain(error: Exception | str, code: int) -> None:
-    from rich.console import Console  # imported only where something is shown
+    from diffuserve.cli.console import Console  # imported only where something is shown
 
-    Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
     sys.exit(code)

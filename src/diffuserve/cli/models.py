@@ -7,11 +7,12 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from diffuserve.cli import options
 from diffuserve.cli.completion import model_names
+from diffuserve.cli.console import Console
+from diffuserve.cli.echo import echo
 from diffuserve.cli.results import results
 from diffuserve.cli.sizes import human_bytes
 from diffuserve.domain.errors import InvalidParams
@@ -46,15 +47,15 @@ def list_models(as_json: options.Json = False) -> None:
     """
     found = installed_models()
     if as_json:
-        typer.echo(json.dumps([{**asdict(model), "path": str(model.path)} for model in found], indent=2))
+        echo(json.dumps([{**asdict(model), "path": str(model.path)} for model in found], indent=2))
         return
     results().print(_table(found))
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     for model in found:
         if model.problem:
-            console.print(f"{model.name}: {model.problem}", style="yellow", markup=False)
+            console.print(f"{model.name}: {model.problem}", style="yellow")
     short = ", ".join(f"{name} is {hub_id}" for name, hub_id in ALIASES.items())
-    console.print(f"`diffuserve pull NAME` downloads another; {short}", style="dim", markup=False)
+    console.print(f"`diffuserve pull NAME` downloads another; {short}", style="dim")
 
 
 def rm(
@@ -74,7 +75,7 @@ def rm(
         if not typer.confirm(f"Remove {removal.model} ({size})?", err=True):
             raise typer.Exit(1)
     removal.carry_out()
-    console.print(f"removed {removal.model}, {size} freed", markup=False)
+    console.print(f"removed {removal.model}, {size} freed")
 
 
 def _table(found: Sequence[InstalledModel]) -> Table:

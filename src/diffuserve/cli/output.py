@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from PIL.Image import Image
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli.clip_writer import ClipWriter
+from diffuserve.cli.console import Console
 from diffuserve.cli.destination import Destination
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.outputs import FrameChunk, GenerationResult
@@ -101,5 +100,5 @@ def print_timings(console: Console, results: Sequence[GenerationResult]) -> None
         )
         frames = f"x{params.num_frames}" if params.num_frames != 1 else ""
         size, steps = f"{params.width}x{params.height}{frames}", str(params.num_inference_steps)
-        table.add_row(escape(params.prompt), size, steps, *(f"{value:.2f}" for value in seconds))
+        table.add_row(params.prompt, size, steps, *(f"{value:.2f}" for value in seconds))
     console.print(table)

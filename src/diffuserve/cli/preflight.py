@@ -8,8 +8,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 
-from rich.console import Console
-
+from diffuserve.cli.console import Console
 from diffuserve.cli.wiring.safety import check_prompt_filter
 from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.domain.model_spec import ModelSpec

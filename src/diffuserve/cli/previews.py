@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from rich.console import Console
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.inline_images import show_image
 from diffuserve.domain.resources.job import JobResource
@@ -43,7 +43,7 @@ class Previews:
         preview.save(unfinished, "PNG")
         unfinished.replace(self._path)  # a viewer that follows the file never reads half of one
         show_image(self._console, preview)
-        self._console.print(f"preview {self._num_shown}: {self._path}", markup=False, highlight=False)
+        self._console.print(f"preview {self._num_shown}: {self._path}", highlight=False)
 
     def _size_of(self, preview: Image.Image) -> tuple[int, int]:
         """Return the size in which a preview is shown: the image's, or of a strip of frames their height."""

@@ -1,10 +1,9 @@
 """`diffuserve ps`: what a server runs."""
 
-import typer
-from rich.console import Console
-
 from diffuserve.cli import options
 from diffuserve.cli.ask import ask
+from diffuserve.cli.console import Console
+from diffuserve.cli.echo import echo
 from diffuserve.cli.results import results
 from diffuserve.settings import Settings
 
@@ -29,10 +28,8 @@ def ps(settings: Settings, as_json: options.Json = False) -> None:
 
     view = ask(settings, read_view)
     if as_json:
-        typer.echo(encode(view))
+        echo(encode(view))
         return
     results().print(view_of(view))
     if view.refusal:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(
-            view.refusal, style="yellow", markup=False
-        )
+        Console(stderr=True, highlight=False, soft_wrap=True).print(view.refusal, style="yellow")

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from diffuserve.cli.console import Console
+from diffuserve.cli.echo import echo
 from diffuserve.cli.exit_codes import INTERRUPTED
 from diffuserve.cli.models import ModelName
 from diffuserve.cli.sizes import human_bytes
@@ -48,16 +49,15 @@ def pull(
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if model in bundled_models():
-        console.print(f"{model} ships with diffuserve: there is nothing to download", markup=False)
-        typer.echo(bundled_models()[model])
+        console.print(f"{model} ships with diffuserve: there is nothing to download")
+        echo(bundled_models()[model])
         return
     repo_id, wanted = _repository(model, revision)
     folder = hub.cached_folder(repo_id, wanted) or _download(repo_id, wanted, console)
     console.print(
         f"{repo_id} is on this machine. Serve it: diffuserve serve --model {_name(model, repo_id, folder)}",
-        markup=False,
     )
-    typer.echo(folder)
+    echo(folder)
 
 
 def pull_if_missing(model: str) -> None:
@@ -86,7 +86,6 @@ def _download(repo_id: str, revision: str, console: Console) -> Path:
     size, missing = human_bytes(download.num_bytes), human_bytes(download.missing_bytes)
     console.print(
         f"{repo_id} at {download.commit}: {len(download.files)} files, {size}; {missing} to download",
-        markup=False,
     )
     _check_space(download)
     read_spec(str(hub.fetch_configs(download)))  # refuses another kind of model before its weights arrive

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from diffuserve.cli.console import Console
+from diffuserve.cli.echo import echo
 from diffuserve.cli.models import ModelName
 from diffuserve.cli.sizes import human_bytes
 from diffuserve.domain.errors import InvalidParams
@@ -48,6 +49,5 @@ def quantize(
     console.print(
         f"{human_bytes(after)} of weights instead of {human_bytes(before)}. "
         f"Serve it: diffuserve serve --model {folder}",
-        markup=False,
     )
-    typer.echo(folder)
+    echo(folder)

@@ -5,8 +5,9 @@ import re
 import sys
 from collections.abc import Mapping
 
-from rich.console import Console
 from rich.text import Text
+
+from diffuserve.cli.console import Console
 
 _WIDE = 10_000  # columns: nothing is wrapped
 _PADDING = re.compile(r" +(?=\n)")
@@ -34,4 +35,4 @@ def print_facts(facts: Mapping[str, str]) -> None:
     for name, value in facts.items():
         for number, line in enumerate(value.splitlines()):
             label = Text(f"{'' if number else name:<{width}}  ", style="bold")
-            console.print(label, line, sep="", markup=False, soft_wrap=True)  # so that URLs stay whole
+            console.print(label, line, sep="", soft_wrap=True)  # so that URLs stay whole

@@ -7,10 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TimeElapsedColumn
 
+from diffuserve.cli.console import Console, text_column
 from diffuserve.domain.errors import DiffuserveError, RequestFailed
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.engine import Engine
@@ -47,7 +46,11 @@ def run_requests(
     that as they come, on the same thread, and results have none.
     """
     run = Run()
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[phase]}"))
+    columns = (
+        text_column("{task.description}"),
+        BarColumn(),
+        text_column("{task.fields[phase]}"),
+    )
     saves: dict[int, Future[GenerationResult]] = {}
     with ThreadPoolExecutor(1) as saver, Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         bars = _Bars(engine, requests, progress, is_streaming=on_chunk is not None)
@@ -125,4 +128,4 @@ def _num_frames(params: GenerationParams) -> int:
 
 def _title(prompt: str, limit: int = 44) -> str:
     line = " ".join(prompt.split())
-    return escape(line if len(line) <= limit else f"{line[: limit - 1]}…")
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.console import Console
+from diffuserve.cli.echo import echo
 from diffuserve.cli.results import results
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.safety import Action, AuditEntry, FilterInfo, Verdict
@@ -52,7 +53,7 @@ def check(
     else:
         info, verdict = asyncio.run(_judge_prompt(settings, what, tenant))
     if as_json:
-        typer.echo(json.dumps(_explained(info, verdict), indent=2))
+        echo(json.dumps(_explained(info, verdict), indent=2))
     else:
         _print(info, verdict)
     raise typer.Exit(BLOCKED if verdict.action is Action.BLOCK else 0)
@@ -69,7 +70,7 @@ def audit(
     """List what the filters flagged or blocked, directly from the server's database, newest first."""
     entries = asyncio.run(_audit(settings, tenant, limit))
     if as_json:
-        typer.echo(json.dumps([asdict(entry) for entry in entries], indent=2))
+        echo(json.dumps([asdict(entry) for entry in entries], indent=2))
         return
     columns = ("time", "tenant", "stage", "category", "action", "job", "prompt's hash", "filter")
     table = Table(*columns, box=None, header_style="bold")
@@ -125,14 +126,14 @@ def _explained(info: FilterInfo, verdict: Verdict) -> dict[str, Any]:
 def _print(info: FilterInfo, verdict: Verdict) -> None:
     console = Console(highlight=False, soft_wrap=True)
     category = f" ({verdict.category})" if verdict.category else ""
-    console.print(f"{verdict.action}{category}", style=_COLOURS[verdict.action], markup=False)
+    console.print(f"{verdict.action}{category}", style=_COLOURS[verdict.action])
     if verdict.findings:
         table = Table("category", "action", "score", "source", "why", box=None, header_style="bold")
         for finding in verdict.findings:
             score = f"{finding.score:.2f}"
             table.add_row(finding.category, finding.action, score, finding.source, finding.detail)
         console.print(table)
-    console.print(f"by {info.name} {info.version}", style="dim", markup=False)
+    console.print(f"by {info.name} {info.version}", style="dim")
 
 
 def _row(entry: AuditEntry) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 
 from diffuserve.cli import options
+from diffuserve.cli.console import Console
 from diffuserve.cli.data_folder import locked
 from diffuserve.domain.errors import InvalidModel, ServerUnavailable
 from diffuserve.private_files import private_umask
@@ -71,7 +71,7 @@ async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
         for offer in offers:
             await running.server.plane.expect(offer)
         address = running.server.listens_on
-        console.print(f"diffuserve {__version__} on {address} · data in {settings.data_dir}", markup=False)
+        console.print(f"diffuserve {__version__} on {address} · data in {settings.data_dir}")
         print(running.server.address, flush=True)
         loading = asyncio.create_task(_show_loading(running, settings.engine_process.model, console))
         stopping = asyncio.create_task(stop.wait())
@@ -112,9 +112,9 @@ async def _show_loading(running: "ServerWithWorker", model: str, console: Consol
         return  # whoever waits for the worker tells of its end
     finally:
         display.end()
-    console.print(f"{model} is ready at {server.address} after {display.seconds:.1f} s.", markup=False)
+    console.print(f"{model} is ready at {server.address} after {display.seconds:.1f} s.")
     console.print("Open that address in a browser, or try, from another terminal:")
-    console.print(_invitation(server), markup=False)
+    console.print(_invitation(server))
 
 
 async def _lament(running: "ServerWithWorker", settings: Settings, console: Console) -> None:
@@ -124,7 +124,7 @@ async def _lament(running: "ServerWithWorker", settings: Settings, console: Cons
     if num_queued := sum(lane.num_ready for lane in lanes):
         jobs = "1 queued job waits" if num_queued == 1 else f"{num_queued} queued jobs wait"
         message += f"; {jobs} in {settings.data_dir} for the next server on it"
-    console.print(message, style="red", markup=False)
+    console.print(message, style="red")
 
 
 def _invitation(server: "RunningServer") -> str:

@@ -1,7 +1,6 @@
 """Tables of a server's workers and running jobs."""
 
 from rich.console import Group, JustifyMethod, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -52,11 +51,11 @@ def workers_table(view: ServerView) -> Table:
     for worker in view.workers or ():
         heartbeat = f"{_age(view.now, worker.heartbeat_at)} ago"
         table.add_row(
-            escape(worker.name or worker.id),
+            worker.name or worker.id,
             Text(state_of(worker), style=_COLORS.get(worker.state, "green")),
             str(worker.role),
             str(worker.num_leases),
-            escape(models_of(worker)),
+            models_of(worker),
             _device(worker),
             _memory(worker),
             _milliseconds(worker.report.last_step_seconds),
@@ -72,7 +71,7 @@ def jobs_table(view: ServerView) -> Table:
         table.add_column(name, no_wrap=name not in _SHRINKING, overflow="fold")
     for job in view.jobs:
         age = _age(view.now, job.started_at) if job.started_at else ""
-        table.add_row(job.id, escape(job.model), _progress(job), age, escape(_line(job.final_prompt)))
+        table.add_row(job.id, job.model, _progress(job), age, _line(job.final_prompt))
     return table
 
 
@@ -100,9 +99,7 @@ def _device(worker: WorkerResource) -> str:
     report = worker.report
     if not report.num_gpus:
         return f"{report.num_cpus} CPU"
-    return escape(
-        f"{report.num_gpus} × {report.device_name}" if report.device_name else f"{report.num_gpus} GPU"
-    )
+    return f"{report.num_gpus} × {report.device_name}" if report.device_name else f"{report.num_gpus} GPU"
 
 
 def _memory(worker: WorkerResource) -> str:

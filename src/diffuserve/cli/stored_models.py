@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.console import Console
+from diffuserve.cli.echo import echo
 from diffuserve.cli.exit_codes import FAILED
 from diffuserve.cli.models import list_models
 from diffuserve.cli.results import results
@@ -87,8 +88,8 @@ def push(
         report = shown.begin("reading", size)
         manifest = describe(found.path, name or found.name, license_, source or found.hub_id or "", report)
         push_model(bucket, found.path, manifest, shown.begin("pushing", size))
-    console.print(f"{manifest.name}: {human_bytes(size)} in {bucket.place}", markup=False)
-    typer.echo(manifest.reference)
+    console.print(f"{manifest.name}: {human_bytes(size)} in {bucket.place}")
+    echo(manifest.reference)
 
 
 @models.command(epilog=EXAMPLES)
@@ -102,7 +103,7 @@ def pull(settings: Settings, name: Name) -> None:
     with transfers(_console()) as shown:
         store = ModelStore(settings.engine_process.stored)
         held = store.open(name, lambda found: shown.begin(found.name, found.num_bytes))
-    typer.echo(held.folder)
+    echo(held.folder)
 
 
 @models.command(epilog=EXAMPLES)
@@ -124,8 +125,8 @@ def prepare(
     with console.status(f"preparing {model}"):
         copy = make_copy(load_options(config), config.stored)
     size = sum(file.stat().st_size for file in copy.folder.iterdir())
-    console.print(f"{model}: {human_bytes(size)} as engines map them", markup=False)
-    typer.echo(copy.folder)
+    console.print(f"{model}: {human_bytes(size)} as engines map them")
+    echo(copy.folder)
 
 
 @models.command("list", epilog=EXAMPLES)
@@ -138,9 +139,9 @@ def list_stored(settings: Settings, as_json: options.Json = False) -> None:
         try:
             found.append((version, bucket.manifest(version.hash)))
         except (InvalidModel, ModelNotFound) as error:
-            console.print(f"{version.reference}: {error}", style="yellow", markup=False)
+            console.print(f"{version.reference}: {error}", style="yellow")
     if as_json:
-        typer.echo(json.dumps([_as_dict(*entry) for entry in found], indent=2))
+        echo(json.dumps([_as_dict(*entry) for entry in found], indent=2))
     else:
         results().print(_table(found))
 
@@ -154,13 +155,11 @@ def verify_stored(settings: Settings, name: Name) -> None:
     with transfers(console) as shown:
         damages = verify(bucket, manifest, shown.begin(manifest.name, manifest.num_bytes))
     for damage in damages:
-        console.print(f"{damage.path}, from byte {damage.offset:,} on: {damage.problem}", markup=False)
+        console.print(f"{damage.path}, from byte {damage.offset:,} on: {damage.problem}")
     if damages:
-        console.print(
-            f"{manifest.reference} is damaged: remove it, and push it again", style="red", markup=False
-        )
+        console.print(f"{manifest.reference} is damaged: remove it, and push it again", style="red")
         raise typer.Exit(FAILED)
-    console.print(f"{manifest.reference} is sound", markup=False)
+    console.print(f"{manifest.reference} is sound")
 
 
 @models.command(epilog=EXAMPLES)
@@ -181,7 +180,7 @@ def remove(
         if not typer.confirm(f"Remove {shown} from {bucket.place}?", err=True):
             raise typer.Exit(FAILED)
     freed = sum(remove_model(bucket, version) for version in versions)
-    _console().print(f"removed {shown}, {human_bytes(freed)} freed", markup=False)
+    _console().print(f"removed {shown}, {human_bytes(freed)} freed")
 
 
 @models.command(epilog=EXAMPLES)
@@ -196,7 +195,7 @@ def gc(
     """Delete what belongs to no published model, such as what a push that broke off has left."""
     garbage = collect_garbage(_bucket(settings), datetime.now(UTC), timedelta(hours=older_than_hours))
     size = human_bytes(garbage.num_bytes)
-    _console().print(f"deleted {len(garbage.keys)} objects, {size} freed", markup=False)
+    _console().print(f"deleted {len(garbage.keys)} objects, {size} freed")
 
 
 def _bucket(settings: Settings) -> ModelBucket:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from diffuserve.cli import options
 from diffuserve.cli.clips import ClipOptions
+from diffuserve.cli.console import Console
 from diffuserve.cli.destination import Destination
+from diffuserve.cli.echo import echo
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.input_images import check_images, image_input
 from diffuserve.domain.job import IMAGE_GENERATE, MAX_PREVIEWS, VIDEO_GENERATE, Band, JobStatus
@@ -179,7 +180,6 @@ def _run(submission: Submission) -> int:
         if submitted:
             Console(stderr=True).print(
                 f"job {submitted[0]} continues; `diffuserve jobs cancel {submitted[0]}` cancels it",
-                markup=False,
                 highlight=False,
             )
         return INTERRUPTED
@@ -217,7 +217,7 @@ async def _submit(submission: Submission, submitted: list[str]) -> int:
         from diffuserve.cli.watch import warn  # it imports progress bars
 
         warn(Console(stderr=True), job)
-    typer.echo(encode(job) if submission.as_json else job.id)
+    echo(encode(job) if submission.as_json else job.id)
     return 0
 
 
@@ -225,7 +225,7 @@ def _tell_replaced(job: "JobResource") -> None:
     """Say what the job has in place of what was asked for, where the server allows only some values."""
     for name, value in (job.asked or {}).items():
         text = f"warning: {name} is {job.input[name]}, the nearest that this server allows to {value}"
-        Console(stderr=True).print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
 
 
 async def _uploaded(client: "Client", params: GenerationParams) -> GenerationParams:
@@ -263,18 +263,18 @@ async def _await_images(submission: Submission, job_id: str) -> int:
         if submission.destination and job.status is JobStatus.SUCCEEDED:
             paths = await fetch_images(client, job, submission.destination)
     if submission.as_json:
-        typer.echo(encode(job))
+        echo(encode(job))
     else:
-        typer.echo("\n".join(map(str, paths)) if paths else job.id)
+        echo("\n".join(map(str, paths)) if paths else job.id)
     if submission.is_opened and paths:
         open_images(paths, console)
     for warning in job.result.warnings if job.result else ():
-        console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+        console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     if job.status is JobStatus.SUCCEEDED:
         return 0
     reason = f": {job.error.message} ({job.error.code})" if job.error else ""
     text = f"job {job.id} {job.status}{reason}"
-    console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+    console.print(text, style="red", highlight=False, soft_wrap=True)
     return FAILED
 
 

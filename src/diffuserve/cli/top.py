@@ -5,11 +5,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from diffuserve.cli import options
 from diffuserve.cli.ask import ask
+from diffuserve.cli.console import Console
+from diffuserve.cli.echo import echo
 from diffuserve.cli.results import results
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.settings import Settings
@@ -48,7 +50,7 @@ def top(
     if once or as_json or not Console().is_terminal:
         view = ask(settings, read_view)
         if as_json:
-            typer.echo(encode(view))
+            echo(encode(view))
         else:
             results().print(screen_of(view, ""))
         return
@@ -63,7 +65,7 @@ async def _watch(settings: Settings, interval: float) -> None:
 
     async with connect(settings, patience_seconds=_PATIENCE_SECONDS) as client:
         first = await _look(client, None)
-        with Live(screen_of(*first), screen=True, auto_refresh=False) as live:
+        with Live(screen_of(*first), console=Console(), screen=True, auto_refresh=False) as live:
             view = first[0]
             while True:
                 await asyncio.sleep(interval)

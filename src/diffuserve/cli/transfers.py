@@ -5,16 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
-    TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 
+from diffuserve.cli.console import Console, text_column
 from diffuserve.cli.sizes import human_bytes
 
 
@@ -28,7 +27,7 @@ class Transfers:
     def begin(self, title: str, num_bytes: int, done: int = 0) -> Callable[[int], None]:
         """Show a transfer; what is returned receives the bytes as they come."""
         if not self._console.is_terminal:
-            self._console.print(f"{title}: {human_bytes(num_bytes)}", markup=False)
+            self._console.print(f"{title}: {human_bytes(num_bytes)}")
         return partial(
             self._progress.advance, self._progress.add_task(title, total=num_bytes, completed=done)
         )
@@ -38,6 +37,6 @@ class Transfers:
 def transfers(console: Console) -> Iterator[Transfers]:
     """Show transfers within the block."""
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
-    text = TextColumn("{task.description}")
+    text = text_column("{task.description}")
     with Progress(text, *columns, console=console, disable=not console.is_terminal) as progress:
         yield Transfers(progress, console)

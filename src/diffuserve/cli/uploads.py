@@ -5,17 +5,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
     ProgressColumn,
     TaskID,
-    TextColumn,
     TransferSpeedColumn,
 )
 
+from diffuserve.cli.console import Console, text_column
 from diffuserve.cli.input_images import is_local
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.input_image import ImageInput
@@ -53,4 +52,9 @@ def _advance(bars: Progress, task: TaskID, sent: int) -> None:
 
 
 def _columns() -> tuple[ProgressColumn, ...]:
-    return TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    return (
+        text_column("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
+from diffuserve.cli.console import Console
 
 _START_SECONDS = 3.0  # a program that cannot open a file ends sooner, and a viewer may stay
 
@@ -17,7 +17,7 @@ def open_images(paths: Sequence[Path], console: Console) -> None:
     for path in paths:
         if viewer is None or not _opens(viewer, path):
             told = f"no program to open {path} with was found here; open it yourself"
-            console.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+            console.print(told, style="yellow", highlight=False, soft_wrap=True)
             return
 
 

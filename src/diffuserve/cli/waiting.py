@@ -4,7 +4,9 @@ import time
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.text import Text
+
+from diffuserve.cli.console import Console
 
 _REPEAT_SECONDS = 10.0
 
@@ -31,7 +33,7 @@ class Waiting:
     def show(self, state: str) -> None:
         """Show the state now."""
         if self._console.is_terminal:
-            self._status.update(state)
+            self._status.update(Text(state))
         elif state != self._printed and time.monotonic() - self._printed_at >= _REPEAT_SECONDS:
-            self._console.print(state, markup=False)
+            self._console.print(state)
             self._printed, self._printed_at = state, time.monotonic()

@@ -7,10 +7,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TimeElapsedColumn
 
+from diffuserve.cli.console import Console, text_column
 from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.job import JobStatus, Phase
@@ -67,7 +66,11 @@ class JobBars:
     """A progress bar for each job."""
 
     def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
+        columns = (
+            text_column("{task.description}"),
+            BarColumn(),
+            text_column("{task.fields[state]}"),
+        )
         self._console = console
         self._progress = Progress(*columns, TimeElapsedColumn(), console=console)
         self._bars: dict[str, TaskID] = {}
@@ -121,7 +124,7 @@ def warn(console: Console, job: JobResource) -> None:
     """Print why a queued job does not run, if there is a reason."""
     if reason := reason_to_wait(job):
         text = f"job {job.id}: {reason}; it waits in the queue"
-        console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.print(text, style="yellow", highlight=False, soft_wrap=True)
 
 
 def state_of(job: JobResource) -> str:
@@ -153,4 +156,4 @@ def _seconds(value: float) -> str:
 
 def _title(prompt: str, limit: int = 44) -> str:
     line = " ".join(prompt.split())
-    return escape(line if len(line) <= limit else f"{line[: limit - 1]}…")
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

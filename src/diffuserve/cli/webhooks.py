@@ -5,11 +5,11 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli import options
 from diffuserve.cli.ask import ask
+from diffuserve.cli.echo import echo
 from diffuserve.cli.exit_codes import FAILED
 from diffuserve.cli.jobs import age
 from diffuserve.cli.results import results
@@ -64,12 +64,12 @@ def list_webhooks(settings: Settings, limit: Limit = 20, as_json: options.Json =
     """
     page = ask(settings, lambda client: client.webhooks.endpoints(limit))
     if as_json:
-        typer.echo(encode(page))
+        echo(encode(page))
         return
     table = Table("id", "state", "age", "url", box=None, header_style="bold", pad_edge=False)
     for endpoint in page.data:
         state = "disabled" if endpoint.is_disabled else "enabled"
-        table.add_row(endpoint.id, state, age(from_rfc3339(endpoint.created_at)), escape(endpoint.url))
+        table.add_row(endpoint.id, state, age(from_rfc3339(endpoint.created_at)), endpoint.url)
     results().print(table)
 
 
@@ -81,7 +81,7 @@ def deliveries(
     """List the messages to a URL, newest first, with the outcome of the latest attempt."""
     page = ask(settings, lambda client: client.webhooks.deliveries(endpoint_id, limit))
     if as_json:
-        typer.echo(encode(page))
+        echo(encode(page))
         return
     table = Table(
         "id", "status", "type", "about", "attempts", "outcome", box=None, header_style="bold", pad_edge=False
@@ -89,7 +89,7 @@ def deliveries(
     for delivery in page.data:
         attempts = str(delivery.num_attempts)
         row = (delivery.id, delivery.status, delivery.type, delivery.subject_id, attempts)
-        table.add_row(*row, escape(outcome_of(delivery)))
+        table.add_row(*row, outcome_of(delivery))
     results().print(table)
 
 
@@ -105,7 +105,7 @@ def redeliver(
 ) -> None:
     """Send a message again at once, with all its attempts."""
     delivery = ask(settings, lambda client: client.webhooks.redeliver(endpoint_id, delivery_id))
-    typer.echo(encode(delivery) if as_json else f"{delivery.id} {delivery.status}")
+    echo(encode(delivery) if as_json else f"{delivery.id} {delivery.status}")
 
 
 @webhooks.command(epilog=EXAMPLES)
@@ -113,7 +113,7 @@ def redeliver(
 def enable(settings: Settings, endpoint_id: EndpointId, as_json: options.Json = False) -> None:
     """Send messages again to a URL that was disabled because it responded with 410."""
     endpoint = ask(settings, lambda client: client.webhooks.enable(endpoint_id))
-    typer.echo(encode(endpoint) if as_json else f"{endpoint.id} enabled")
+    echo(encode(endpoint) if as_json else f"{endpoint.id} enabled")
 
 
 @webhooks.command(epilog="Example:\n\n  diffuserve webhooks secret --rotate")
@@ -127,7 +127,7 @@ def secret(
 ) -> None:
     """Print the secret with which any library for Standard Webhooks verifies messages."""
     found = ask(settings, lambda client: _secret(client, rotate))
-    typer.echo(encode(found) if as_json else found.secret)
+    echo(encode(found) if as_json else found.secret)
 
 
 async def _secret(client: "Client", is_rotated: bool) -> WebhookSecretResource:
@@ -147,7 +147,7 @@ def try_out(
     fails; further ones follow.
     """
     delivery = ask(settings, lambda client: _try_out(client, url))
-    typer.echo(encode(delivery) if as_json else f"{delivery.id} {delivery.status}: {outcome_of(delivery)}")
+    echo(encode(delivery) if as_json else f"{delivery.id} {delivery.status}: {outcome_of(delivery)}")
     raise typer.Exit(0 if delivery.status is DeliveryStatus.DELIVERED else FAILED)
 
 

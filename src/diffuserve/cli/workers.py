@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli import options
 from diffuserve.cli.ask import ask
+from diffuserve.cli.echo import echo
 from diffuserve.cli.jobs import age
 from diffuserve.cli.results import results
 from diffuserve.cli.server_tables import models_of, state_of
@@ -46,7 +46,7 @@ def list_workers(settings: Settings, as_json: options.Json = False) -> None:
     """List the workers with their state, models and jobs."""
     found = ask(settings, lambda client: client.workers())
     if as_json:
-        typer.echo(encode(WorkerList(data=tuple(found))))
+        echo(encode(WorkerList(data=tuple(found))))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("id", "name", "state", "role", "machine", "models", "jobs", "heartbeat", "labels"):
@@ -54,18 +54,18 @@ def list_workers(settings: Settings, as_json: options.Json = False) -> None:
     for worker in found:
         table.add_row(
             worker.id,
-            escape(worker.name),
-            escape(state_of(worker)),
+            worker.name,
+            state_of(worker),
             str(worker.role),
             "spot" if worker.is_spot else "on-demand",
-            escape(models_of(worker)),
+            models_of(worker),
             str(worker.num_leases),
             f"{age(from_rfc3339(worker.heartbeat_at))} ago",
-            escape(", ".join(f"{key}={value}" for key, value in worker.labels.items())),
+            ", ".join(f"{key}={value}" for key, value in worker.labels.items()),
         )
     results().print(table)
     if not found:
-        typer.echo("no worker is registered: jobs wait until one is", err=True)
+        echo("no worker is registered: jobs wait until one is", err=True)
 
 
 @workers.command(epilog=EXAMPLES)
@@ -82,10 +82,10 @@ def drain(
     patience = WAITING_PATIENCE_SECONDS if wait else None
     drained = ask(settings, lambda client: _drain(client, worker, wait), patience_seconds=patience)
     if as_json:
-        typer.echo(encode(drained))
+        echo(encode(drained))
     else:
         outcome = "ended" if wait else f"drains, {drained.num_leases} jobs left"
-        typer.echo(f"{drained.id} {outcome}")
+        echo(f"{drained.id} {outcome}")
 
 
 async def _drain(client: "Client", wanted: str, is_waited_for: bool) -> WorkerResource:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import orjson
 
+from diffuserve.domain.visible_text import visible, visible_line
 from diffuserve.telemetry.lean_structlog import structlog
 from diffuserve.telemetry.log_config import LogConfig, LogFormat
 from diffuserve.telemetry.log_fields import FIELDS
@@ -48,14 +49,13 @@ def _formatter(form: LogFormat, stream: TextIO) -> logging.Formatter:
         _add_traceback,
         structlog.processors.TimeStamper("iso" if is_json else "%Y-%m-%d %H:%M:%S", utc=is_json),
     ]
-    renderer: Processor = (
-        structlog.processors.JSONRenderer(_to_json)
-        if is_json
-        else structlog.dev.ConsoleRenderer(colors=_has_colors(stream), sort_keys=False)
+    text = structlog.dev.ConsoleRenderer(colors=_has_colors(stream), sort_keys=False)
+    renderers: list[Processor] = (
+        [structlog.processors.JSONRenderer(_to_json)] if is_json else [_make_visible, text]
     )
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=known,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
     )
 
 
@@ -63,7 +63,7 @@ def _has_colors(stream: TextIO) -> bool:
     """Return whether the stream is a terminal that shows colors, and nobody asked for none."""
     if not stream.isatty():
         return False
-    from rich.console import Console
+    from rich.console import Console  # noqa: TID251 (which only tells what the stream can)
 
     console = Console(file=stream)
     return console.color_system is not None and not console.no_color
@@ -82,6 +82,14 @@ def _add_traceback(_logger: object, _method: str, event: "EventDict") -> "EventD
         event["exception"] = record.exc_text
     elif record.exc_info:
         event["exception"] = logging.Formatter().formatException(record.exc_info)
+    return event
+
+
+def _make_visible(_logger: object, _method: str, event: "EventDict") -> "EventDict":
+    """Have no value forge a line, or command the terminal that shows it; a traceback keeps its lines."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = visible(value) if name == "exception" else visible_line(value)
     return event
 
 

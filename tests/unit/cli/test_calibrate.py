@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from diffuserve.cli import calibrate as module
 from diffuserve.cli.calibrate import sweep
+from diffuserve.cli.console import Console
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.engine.engine import Engine
 from diffuserve.settings import Settings

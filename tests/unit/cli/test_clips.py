@@ -7,9 +7,9 @@ from pathlib import Path
 import av
 import pytest
 import typer
-from rich.console import Console
 
 from diffuserve.cli.clips import NO_CLIP, ClipOptions, check_file, kind_for, with_lengths
+from diffuserve.cli.console import Console
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.output import ImageWriter
 from diffuserve.cli.run import run_requests

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
-from rich.console import Console
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.demo import TENANTS, FinishedJob, print_pages, print_table, save_sheet
 from diffuserve.cli.demo_scenes import SCENES
 from diffuserve.domain.job import JobStatus

@@ -11,8 +11,8 @@ from threading import Thread
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.options import parse_size
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams

@@ -3,9 +3,9 @@
 import io
 
 import pytest
-from rich.console import Console
 
 from diffuserve.cli import load_display
+from diffuserve.cli.console import Console
 from diffuserve.cli.load_display import LoadDisplay
 from diffuserve.domain.worker import LoadProgress
 

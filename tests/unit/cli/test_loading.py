@@ -3,8 +3,8 @@
 import io
 
 import pytest
-from rich.console import Console
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.loading import load_engine
 from diffuserve.domain.errors import ModelNotFound
 from diffuserve.engine.config import EngineConfig

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from PIL.Image import Image
-from rich.console import Console
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.output import ImageWriter, print_timings
 from diffuserve.domain.errors import OutputBlocked

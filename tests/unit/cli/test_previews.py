@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 from PIL import Image
-from rich.console import Console
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.previews import Previews, preview_path
 from diffuserve.cli.viewer import open_images

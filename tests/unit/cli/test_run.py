@@ -4,8 +4,8 @@ import io
 from collections.abc import Iterator, Sequence
 
 import pytest
-from rich.console import Console
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.run import run_requests
 from diffuserve.domain.errors import RequestFailed
 from diffuserve.domain.params import GenerationParams

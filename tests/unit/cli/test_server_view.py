@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.server_tables import models_of, workers_table
 from diffuserve.cli.server_view import ServerView, jobs_per_minute
 from diffuserve.cli.top import _look, screen_of

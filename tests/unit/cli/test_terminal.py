@@ -6,8 +6,8 @@ import re
 
 import pytest
 from PIL import Image
-from rich.console import Console
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.inline_images import cells_of, inline, show_image
 from diffuserve.cli.terminal import Graphics, TerminalVariables, graphics_of
 

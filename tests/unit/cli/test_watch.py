@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from rich.console import Console
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.watch import JobBars, advanced, follow, state_of
 from diffuserve.client.codec import encode
 from diffuserve.client.jobs import Client

@@ -9,8 +9,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from rich.console import Console
 
+from diffuserve.cli.console import Console
 from diffuserve.cli.loading import load_engine
 from diffuserve.domain.errors import ModelCacheFull, ModelNotFound
 from diffuserve.domain.model_parts import ALL_PARTS

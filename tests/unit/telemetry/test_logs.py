@@ -120,6 +120,20 @@ def test_a_redacted_traceback_stays_redacted(form: LogFormat) -> None:
     assert secret not in stream.getvalue()
 
 
+def test_text_of_others_neither_commands_a_terminal_nor_forges_a_line() -> None:
+    stream = lines_of(LogConfig())
+    hostile = "boom\x1b]0;title\x07\r\x9b2J\u202ereversed\ninfo all is well"
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        log.exception("failed: %s", hostile, extra=fields(code=hostile))
+    first, *traceback = stream.getvalue().splitlines()
+    for part in ("failed: boom\\u001b]0;title\\u0007\\u000d\\u009b2J\\u202ereversed\\u000ainfo", "code="):
+        assert part in first
+    assert len(traceback) > 3, "a traceback keeps its lines"
+    assert all(character.isprintable() for line in (first, *traceback) for character in line)
+
+
 def test_a_traceback_in_json_is_one_line() -> None:
     stream = as_json()
     try:

@@ -12,6 +12,7 @@ from diffuserve.cli import options
 from diffuserve.cli.doctor.check_result import CheckResult, Outcome
 from diffuserve.cli.doctor.checks import check_all
 from diffuserve.cli.doctor.facts import Facts
+from diffuserve.cli.echo import echo
 from diffuserve.cli.environment import unknown_variables
 from diffuserve.cli.exit_codes import FAILED
 from diffuserve.cli.results import results
@@ -43,7 +44,7 @@ def doctor(settings: Settings, as_json: options.Json = False) -> None:
     """
     checked = check_all(asyncio.run(gather(settings)))
     if as_json:
-        typer.echo(orjson.dumps(checked, option=orjson.OPT_INDENT_2).decode())
+        echo(orjson.dumps(checked, option=orjson.OPT_INDENT_2).decode())
     else:
         results().print(_table(checked))
     raise typer.Exit(FAILED if any(result.outcome is Outcome.FAILED for result in checked) else 0)
