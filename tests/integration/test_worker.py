@@ -250,7 +250,7 @@ async def test_a_worker_that_the_control_plane_forgot_registers_again(plane: Pla
     agent = start()
     await engine_pid(agent)
     await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
-    from diffuserve.jobs.workers import forget_workers
+    from diffuserve.jobs.registry_bounds import forget_workers
 
     await plane.store.database.write(lambda transaction: forget_workers(transaction, -1.0))
     await until(plane, await plane.submit(), JobStatus.SUCCEEDED)

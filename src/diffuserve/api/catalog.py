@@ -14,16 +14,17 @@ from diffuserve.domain.tenant import Plan
 from diffuserve.domain.tiers import Tiers, possible_tiers
 from diffuserve.domain.worker import Worker
 from diffuserve.jobs.operations import OfferedModel
-from diffuserve.jobs.shared_reads import FreshReads
+from diffuserve.jobs.shared_reads import FreshReads, SharedReads
 from diffuserve.jobs.store import JobStore
 
 log = logging.getLogger(__name__)
 
-_MODELS_SECONDS = 1.0
+_MODELS_SECONDS = _WORKERS_SECONDS = 1.0
 _MISSING_SECONDS = 0.1
 """Between two reads on account of models that the cache lacks, however many requests name such ones."""
 _PLAN_SECONDS = 5.0
 _MAX_PLANS = 10_000
+_MAX_LISTED = 20
 _NO_MODEL = "no worker has offered a model yet"
 
 
@@ -43,7 +44,7 @@ class Catalog:
         self._known_as_impossible: set[str] = set()
         self._models: TTLCache[None, Mapping[str, OfferedModel]] = TTLCache(1, _MODELS_SECONDS)
         self._fresh_models = FreshReads(store.operations.models, _MISSING_SECONDS)
-        self._workers: TTLCache[None, Sequence[Worker]] = TTLCache(1, _MODELS_SECONDS)
+        self._workers: SharedReads[None, Sequence[Worker]] = SharedReads(self._read_workers, _WORKERS_SECONDS)
         self._plans: TTLCache[str, Plan] = TTLCache(_MAX_PLANS, _PLAN_SECONDS)
 
     def prefer(self, model: str) -> None:
@@ -74,11 +75,11 @@ class Catalog:
         return served.within(possible)
 
     async def workers(self) -> Sequence[Worker]:
-        """Return every worker, lost ones included."""
-        workers = self._workers.get(None)
-        if workers is None:
-            workers = self._workers[None] = await self._store.operations.workers()
-        return workers
+        """Return every worker as of a second ago, lost ones included; readers without a key share a read."""
+        return await self._workers.get(None)
+
+    async def _read_workers(self, _key: None) -> Sequence[Worker]:
+        return await self._store.operations.workers()
 
     async def status(self, model: str) -> ModelStatus:
         """Return the readiness of a model."""
@@ -142,4 +143,6 @@ def _only(models: Mapping[str, OfferedModel]) -> str:
 
 
 def _listed(models: Mapping[str, OfferedModel]) -> str:
-    return ", ".join(sorted(models))
+    shown = ", ".join(sorted(models)[:_MAX_LISTED])
+    left_out = len(models) - _MAX_LISTED
+    return f"{shown} and {left_out} more, which GET /v1/models lists" if left_out > 0 else shown

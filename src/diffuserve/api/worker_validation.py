@@ -5,7 +5,7 @@ The store commits many messages in one transaction, so a message that the databa
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from diffuserve.domain.backend_urls import LAST_PORT
 from diffuserve.domain.checkpoint import NUM_SLOTS, StoredCheckpoint
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.job import JobResult
 from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.path_parts import FILE_NAME
@@ -24,6 +25,7 @@ from diffuserve.domain.progress_report import MAX_PROGRESS_JOBS, WorkerProgress
 from diffuserve.domain.safety import ImagesRecord
 from diffuserve.domain.worker import (
     LATENTS_NAME,
+    MAX_MODELS_OF_KEY,
     Claim,
     Completion,
     Failure,
@@ -39,6 +41,11 @@ _SPEC = TypeAdapter(ModelSpec)
 _COUNTS = {field.name: 0 if field.default == 0 else 1 for field in fields(ModelSpec) if field.type is int}
 _MAX_NAME = 200
 _MAX_PEER_MODELS = 16
+_MAX_LABELS = 32
+_MAX_CLAIM_ID = 64
+_MAX_WARNINGS = 100
+_MAX_WARNING_CHARACTERS = 1_000
+_MAX_INPUT_BYTES = 65_536  # of a result: what the job was submitted with, and every default
 _MAX_REPORT_BYTES = 32_768  # every view of the workers reads their reports
 _MAX_ERROR_CHARACTERS = 10_000  # the operators' view reads the errors of hundreds of jobs
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -47,9 +54,11 @@ Message = TypeVar("Message")
 
 
 def check_registration(registration: Registration) -> Registration:
-    """Return the registration. Raise `InvalidParams` if a model of it is invalid."""
+    """Return the registration. Raise `InvalidParams` for an invalid model, or descriptions out of bounds."""
     check_storable(registration)
     _check_report(registration.report)
+    _check_description(registration)
+    _check_number("models", registration.models, MAX_MODELS_OF_KEY)
     names: set[str] = set()
     for number, offer in enumerate(registration.models):
         _check_spec(f"models.{number}.spec", offer.spec)
@@ -80,9 +89,14 @@ def check_progress(progress: WorkerProgress) -> WorkerProgress:
 
 
 def check_claim(claim: Claim) -> Claim:
-    """Return the claim. Raise `InvalidParams` if it asks for no job."""
+    """Return the claim. Raise `InvalidParams` if it asks for no job, or names too much."""
     if claim.num_jobs < 1:
         raise InvalidParams("num_jobs", claim.num_jobs, "must be at least 1")
+    _check_printable("claim_id", claim.claim_id, _MAX_CLAIM_ID)
+    for field in ("models", "resident_models"):
+        _check_number(field, getattr(claim, field), MAX_MODELS_OF_KEY)
+        for model in getattr(claim, field):
+            _check_printable(field, model)
     return check_storable(claim)
 
 
@@ -94,6 +108,7 @@ def check_completion(completion: Completion) -> Completion:
     check_text(replace(completion, contents={}))  # which are not stored as text
     _check_seconds(completion.actual_seconds)
     _check_safety("result.safety", completion.result.safety)
+    _check_size(completion.result)
     for number, artifact in enumerate(completion.result.artifacts):
         field = f"result.artifacts.{number}"
         if not FILE_NAME.fullmatch(artifact.name) or artifact.name == LATENTS_NAME:
@@ -137,8 +152,7 @@ def check_failure(failure: Failure) -> Failure:
     _check_seconds(failure.actual_seconds)
     _check_safety("error.safety", failure.error.safety)
     error = failure.error
-    if len(error.code) > _MAX_NAME:
-        raise InvalidParams("error.code", error.code, f"has at most {_MAX_NAME} characters")
+    _check_printable("error.code", error.code)
     return replace(failure, error=replace(error, message=error.message[:_MAX_ERROR_CHARACTERS]))
 
 
@@ -180,11 +194,50 @@ def _check_report(report: WorkerReport) -> None:
     if size > _MAX_REPORT_BYTES:
         raise InvalidParams("report", f"{size:,} bytes", f"has at most {_MAX_REPORT_BYTES:,} bytes")
     _check_peers(report.peers)
-    phase = "" if report.loading is None else report.loading.phase
-    withdrawn = (("withdrawn_models", text) for text in report.withdrawn_models.values())
-    for name, text in (("loading.phase", phase), ("drain_reason", report.drain_reason), *withdrawn):
-        if len(text) > _MAX_NAME or not text.isprintable():
-            raise InvalidParams(f"report.{name}", text, f"has at most {_MAX_NAME} printable characters")
+    for name, text in (
+        ("loading.phase", "" if report.loading is None else report.loading.phase),
+        ("drain_reason", report.drain_reason),
+        ("device_name", report.device_name),
+        ("quantization", report.quantization or ""),
+        *(("resident_models", model) for model in report.resident_models),
+        *(("withdrawn_models", text) for pair in report.withdrawn_models.items() for text in pair),
+    ):
+        _check_printable(f"report.{name}", text)
+
+
+def _check_description(registration: Registration) -> None:
+    """Raise `InvalidParams` for a name or labels that fill or forge what operators see, or an odd price."""
+    _check_printable("name", registration.name)
+    _check_number("labels", registration.labels, _MAX_LABELS)
+    for pair in registration.labels.items():
+        for text in pair:
+            _check_printable("labels", text)
+    price = registration.price_per_hour or 0.0
+    if not (math.isfinite(price) and price >= 0):
+        raise InvalidParams("price_per_hour", price, "must be finite and not negative")
+
+
+def _check_size(result: JobResult) -> None:
+    """Raise `InvalidParams` for a result that is larger than what workers tell."""
+    _check_number("result.warnings", result.warnings, _MAX_WARNINGS)
+    for warning in result.warnings:
+        if len(warning) > _MAX_WARNING_CHARACTERS:
+            remedy = f"has at most {_MAX_WARNING_CHARACTERS:,} characters"
+            raise InvalidParams("result.warnings", warning, remedy)
+    size = len(orjson.dumps(result.input))
+    if size > _MAX_INPUT_BYTES:
+        raise InvalidParams("result.input", f"{size:,} bytes", f"has at most {_MAX_INPUT_BYTES:,} bytes")
+
+
+def _check_number(field: str, found: Sized, most: int) -> None:
+    if len(found) > most:
+        raise InvalidParams(field, f"{len(found)} of them", f"are at most {most}")
+
+
+def _check_printable(field: str, text: str, most: int = _MAX_NAME) -> None:
+    """Raise `InvalidParams` for text that is long, or that a terminal or a page would not show as it is."""
+    if len(text) > most or not text.isprintable():
+        raise InvalidParams(field, text, f"has at most {most} printable characters")
 
 
 def _check_peers(peers: Sequence[PeerReport]) -> None:

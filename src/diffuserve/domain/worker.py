@@ -15,6 +15,10 @@ from diffuserve.domain.residency import Residency
 from diffuserve.domain.resources.base import Resource
 
 _HEARTBEATS_PER_LEASE = 3
+MAX_WORKERS_OF_KEY = 1_000
+"""Workers that the control plane remembers for an API key."""
+MAX_MODELS_OF_KEY = 100
+"""Models that the live workers of an API key offer together."""
 
 
 class WorkerRole(StrEnum):

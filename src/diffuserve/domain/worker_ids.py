@@ -13,6 +13,11 @@ def new_worker_id(key_id: str) -> str:
     return f"worker_{_mark_of(key_id)}_{secrets.token_hex(8)}"
 
 
+def owner_prefix(worker_id: str) -> str:
+    """Return what the ids of all workers that registered with a worker's API key begin with."""
+    return f"{worker_id.rpartition('_')[0]}_"
+
+
 def is_owned(worker_id: str, key_id: str) -> bool:
     """Return whether a worker registered with this API key, as its id says.
 

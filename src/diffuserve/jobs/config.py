@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Job, JobStatus
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
-from diffuserve.domain.worker import check_times
+from diffuserve.domain.worker import MAX_MODELS_OF_KEY, MAX_WORKERS_OF_KEY, check_times
 from diffuserve.options import option
 
 DAY = 86_400.0
@@ -37,6 +37,8 @@ class StoreConfig:
     - `max_transient_retries`, `max_worker_losses`: failed attempts by cause that are followed by another.
     - `retry_base_seconds`, `retry_cap_seconds`: first and longest pause of the backoff after a failure.
     - `batch_idle_seconds`: time after which a batch whose submission was interrupted is canceled.
+    - `max_workers_of_key`, `max_models_of_key`: workers that are remembered for an API key, and models that
+      the live ones of them offer together; of models that nobody offers or ever asked for, as many stay.
     - `idempotency_seconds`: time for which an idempotency key is remembered.
     - `webhook_retry_seconds`: pauses after the first, second, … failed attempt to deliver.
     - `retention_seconds`: time for which final jobs are kept, by status.
@@ -82,6 +84,8 @@ class StoreConfig:
     max_backlog_seconds: float = option(
         7 * DAY, "Queued device-seconds above which new jobs are refused.", gt=0
     )
+    max_workers_of_key: int = MAX_WORKERS_OF_KEY
+    max_models_of_key: int = MAX_MODELS_OF_KEY
     batch_idle_seconds: float = 3_600.0
     idempotency_seconds: float = DAY
     webhook_retry_seconds: tuple[float, ...] = WEBHOOK_RETRY_SECONDS

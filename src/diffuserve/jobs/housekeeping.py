@@ -17,6 +17,7 @@ from diffuserve.jobs import (
     history,
     idempotency,
     queue,
+    registry_bounds,
     revoked_leases,
     schema,
     tallies,
@@ -25,7 +26,7 @@ from diffuserve.jobs import (
 from diffuserve.jobs.batches import cancellation as batch_cancellation
 from diffuserve.jobs.checkpoints import FindEndedCheckpoints, ForgetCheckpoints
 from diffuserve.jobs.command import SingleCommand
-from diffuserve.jobs.config import DAY, StoreConfig
+from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import IDS, Database, Transaction
 from diffuserve.jobs.due import MAX_SWEPT, sweep_due
 from diffuserve.jobs.files.commands import ForgetExpired
@@ -33,14 +34,12 @@ from diffuserve.jobs.files.links import unlink
 from diffuserve.jobs.make_room import ANY_TO_PREEMPT, FIRST_URGENT, MakeRoom
 from diffuserve.jobs.queries import rows_of
 from diffuserve.jobs.webhooks import outbox
-from diffuserve.jobs.workers import forget_workers
 from diffuserve.jobs.writer import Writer
 from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
 
 _OUTAGE_SECONDS = 5.0  # silence of the reaper that counts as an outage
-_WORKER_MEMORY_SECONDS = DAY
 _LOOK_SECONDS = 0.25  # between two looks while an interactive job waits
 
 jobs, job_events, leases, housekeeping = schema.jobs, schema.job_events, schema.leases, schema.housekeeping
@@ -156,7 +155,8 @@ class FindOutdated(SingleCommand[list[str]]):
     limit: int
 
     def apply(self, transaction: Transaction) -> list[str]:
-        forget_workers(transaction, _WORKER_MEMORY_SECONDS)
+        registry_bounds.forget_workers(transaction)
+        registry_bounds.forget_models(transaction)
         queue.drop_empty_lanes(transaction)
         outbox.forget(transaction)
         audit.forget(transaction)

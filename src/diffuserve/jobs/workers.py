@@ -18,7 +18,7 @@ from diffuserve.domain.worker import (
 )
 from diffuserve.domain.worker_ids import attempt_id
 from diffuserve.events.base import worker_topic
-from diffuserve.jobs import schema, usage
+from diffuserve.jobs import registry_bounds, schema, usage
 from diffuserve.jobs.command import Command, SingleCommand
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.offers import conflict_of, save_fits, store_offer
@@ -46,7 +46,8 @@ LiveLeases = Mapping[tuple[str, str, int], sa.Row[Any]]
 class RegisterWorker(SingleCommand[None]):
     """Store a worker, under an id that the caller chose, and the models that it offers.
 
-    The outcome is `ModelConflict` if live workers offer one of them with another spec.
+    The outcome is `ModelConflict` if live workers offer one of them with another spec, and
+    `ServerUnavailable` while the key has as many workers or models as it may have.
     """
 
     worker_id: str
@@ -55,10 +56,13 @@ class RegisterWorker(SingleCommand[None]):
     def apply(self, transaction: Transaction) -> DiffuserveError | None:
         if conflict := conflict_of(transaction, self.registration.models):
             return conflict
+        if refusal := registry_bounds.make_room(transaction, self.worker_id, self.registration):
+            return refusal
         insert = transaction.upsert(workers).on_conflict_do_nothing()
         transaction.execute(insert, self._row(transaction.now))
         for offer in self.registration.models:
             store_offer(transaction, offer)
+        registry_bounds.forget_models(transaction)
         return None
 
     def _row(self, now: float) -> dict[str, Any]:
@@ -145,13 +149,9 @@ class DeregisterWorker(SingleCommand[None]):
     worker_id: str
 
     def apply(self, transaction: Transaction) -> None:
+        registry_bounds.note_models(transaction, self.worker_id)
         left = sa.delete(workers).where(workers.c.id == self.worker_id).returning(*usage.TIME_COLUMNS)
         usage.count_time(transaction, transaction.rows(left))
-
-
-def forget_workers(transaction: Transaction, silent_for: float) -> None:
-    """Delete workers whose last heartbeat is older than `silent_for` seconds."""
-    transaction.execute(sa.delete(workers).where(workers.c.heartbeat_at < transaction.now - silent_for))
 
 
 def worker_of(row: sa.Row[Any], now: float, lease_seconds: float, num_leases: int) -> Worker:

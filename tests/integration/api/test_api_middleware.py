@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import httpx
@@ -11,9 +12,10 @@ from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
 from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.domain.worker import Worker
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HandWorker
-from support.waiting import HANG_SECONDS
+from support.waiting import HANG_SECONDS, eventually
 
 CAT = {"input": {"prompt": "a cat"}}
 
@@ -175,6 +177,27 @@ async def test_an_uncaught_exception_reveals_only_the_request_id(
     assert "KeyError" in caplog.text
 
 
+async def until_ready_is(http: httpx.AsyncClient, status: int) -> None:
+    async def is_so() -> bool:
+        return (await http.get("/readyz")).status_code == status
+
+    await eventually(is_so)
+
+
+async def test_readers_without_a_key_share_a_look_at_the_workers(
+    http: httpx.AsyncClient, worker: HandWorker, store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, read = [], store.operations.workers
+
+    async def counted() -> Sequence[Worker]:
+        looks.append(1)
+        return await read()
+
+    monkeypatch.setattr(store.operations, "workers", counted)
+    await asyncio.gather(*(http.get(path) for path in ("/readyz", "/") for _ in range(50)))
+    assert len(looks) < 50, "a look a second"
+
+
 async def test_the_server_is_ready_while_a_worker_takes_jobs(http: httpx.AsyncClient) -> None:
     before = await http.get("/readyz")
     assert (before.status_code, before.json()["code"]) == (503, "server_unavailable")
@@ -182,7 +205,7 @@ async def test_the_server_is_ready_while_a_worker_takes_jobs(http: httpx.AsyncCl
     worker = await HandWorker.register(http)
     for state, status in (("initializing", 503), ("ready", 200), ("occupied", 200), ("draining", 503)):
         await worker.beat(state)
-        assert (await http.get("/readyz")).status_code == status, state
+        await until_ready_is(http, status)
         assert (await http.get("/healthz")).status_code == 200
 
 
@@ -242,13 +265,12 @@ async def test_metrics_never_name_a_job_or_a_tenant(http: httpx.AsyncClient, wor
     assert names <= about_jobs | {"state", "kind", "method", "route", "le"}
 
 
-async def test_a_model_says_whether_it_is_ready(http: httpx.AsyncClient, app: FastAPI) -> None:
-    async def status() -> str:
-        app.state.services.catalog._workers.clear()
+async def test_a_model_says_whether_it_is_ready(http: httpx.AsyncClient) -> None:
+    async def has_status(status: str) -> bool:
         [model] = (await http.get("/v1/models")).json()["data"]
-        return str(model["status"])
+        return bool(model["status"] == status)
 
     worker = await HandWorker.register(http)
     for state, expected in (("initializing", "loading"), ("occupied", "ready"), ("draining", "unavailable")):
         await worker.beat(state)
-        assert await status() == expected
+        await eventually(partial(has_status, expected))

@@ -9,12 +9,14 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
 from diffuserve.domain.job import Band, NewJob
 from diffuserve.domain.tenant import Role
 from diffuserve.events.base import QUEUE, worker_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
+from diffuserve.quotas.local import LocalQuotas
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import PNG, HandWorker
 from support.waiting import HANG_SECONDS
@@ -174,6 +176,42 @@ async def test_a_waiting_worker_receives_a_lost_lease(
     await watched(bus, worker_topic(worker.id))
     bus.publish(worker_topic(worker.id), {"type": "lost", "job_id": "job_1"})
     assert (await asyncio.wait_for(waiting, HANG_SECONDS)).json()["lost"] == ["job_1"]
+
+
+async def test_a_lease_that_the_store_has_is_not_lost_whatever_the_bus_says(
+    http: httpx.AsyncClient, worker: HandWorker, bus: MemoryEventBus
+) -> None:
+    await submit(http)
+    [lease] = await worker.claim()
+    path = f"/v1/workers/{worker.id}/control"
+    waiting = asyncio.create_task(http.get(path, params={"wait": 20}, timeout=30))
+    await watched(bus, worker_topic(worker.id))
+    for forged in (
+        {"type": "lost", "job_id": lease.job_id},
+        {"type": "lost"},
+        {"type": "lost", "job_id": ["a"]},
+        {"job_id": lease.job_id},
+        {"type": "lost", "job_id": "job_1"},
+    ):
+        bus.publish(worker_topic(worker.id), forged)
+    assert (await asyncio.wait_for(waiting, HANG_SECONDS)).json()["lost"] == ["job_1"]
+
+
+async def test_a_key_registers_so_many_workers_a_second(
+    store: JobStore, artifacts: LocalArtifactStore, bus: MemoryEventBus
+) -> None:
+    now = [0.0]
+    app = create_app(store, artifacts, bus, ApiConfig(), LocalQuotas(lambda: now[0]))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.test") as http:
+
+        async def register() -> httpx.Response:
+            return await http.post("/v1/workers", json={"models": [], "report": {"state": "ready"}})
+
+        assert {(await register()).status_code for _ in range(20)} == {201}
+        refused = await register()
+        assert (refused.status_code, refused.json()["retryable"]) == (503, True), "workers try again"
+        now[0] += float(refused.headers["retry-after"])
+        assert (await register()).status_code == 201
 
 
 async def test_a_stale_token_changes_nothing(

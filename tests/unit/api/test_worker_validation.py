@@ -97,9 +97,66 @@ def test_a_reason_to_drain_that_no_page_can_show_is_rejected(reason: str) -> Non
 
 
 def test_a_report_that_would_fill_every_view_of_the_workers_is_rejected() -> None:
-    check_heartbeat(Heartbeat(report=replace(REPORT, device_name="x" * 30_000)))
+    check_heartbeat(Heartbeat(report=replace(REPORT, resident_models=("x" * 200,) * 150)))
     with pytest.raises(InvalidParams, match="at most 32,768 bytes"):
-        check_heartbeat(Heartbeat(report=replace(REPORT, device_name="x" * 33_000)))
+        check_heartbeat(Heartbeat(report=replace(REPORT, resident_models=("x" * 200,) * 165)))
+
+
+HOSTILE = ("a\x1b]52;c;cHduZWQ=\x07", "a\n", "\x9b2J", "\u202egpj", "x" * 201)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_a_terminal_would_not_show_as_it_is_is_rejected(text: str) -> None:
+    known = registration(SPEC)
+    for field, described in (
+        ("name", replace(known, name=text)),
+        ("labels", replace(known, labels={"zone": text})),
+        ("labels", replace(known, labels={text: "b"})),
+        ("device_name", replace(known, report=replace(REPORT, device_name=text))),
+        ("resident_models", replace(known, report=replace(REPORT, resident_models=(text,)))),
+    ):
+        with pytest.raises(InvalidParams, match=rf"{field}.*printable"):
+            check_registration(described)
+    with pytest.raises(InvalidParams, match=r"error\.code.*printable"):
+        check_failure(Failure(lease_token=1, error=JobError(text, "")))
+    with pytest.raises(InvalidParams, match=r"claim_id.*printable"):
+        check_claim(Claim(claim_id=text, num_jobs=1))
+
+
+def test_what_a_registration_describes_has_bounds() -> None:
+    known = registration(SPEC)
+    full = replace(known, name="x" * 200, labels={f"{n:200}": "y" * 200 for n in range(32)})
+    assert check_registration(full) is full
+    many = tuple(ModelOffer(spec=SPEC | {"name": f"m{n}"}) for n in range(101))
+    for field, beyond in (
+        ("labels", replace(known, labels={str(n): "" for n in range(33)})),
+        ("models", replace(known, models=many)),
+        ("price_per_hour", replace(known, price_per_hour=math.inf)),
+        ("price_per_hour", replace(known, price_per_hour=-1.0)),
+    ):
+        with pytest.raises(InvalidParams) as refused:
+            check_registration(beyond)
+        assert refused.value.field == field
+    assert check_registration(replace(known, models=many[:100]))
+
+
+def test_claims_and_results_have_bounds() -> None:
+    for claim in (
+        Claim(claim_id="c" * 65, num_jobs=1),
+        Claim(claim_id="c", num_jobs=1, models=("m",) * 101),
+        Claim(claim_id="c", num_jobs=1, resident_models=("m" * 201,)),
+    ):
+        with pytest.raises(InvalidParams):
+            check_claim(claim)
+    for result in (
+        JobResult(warnings=("w",) * 101),
+        JobResult(warnings=("w" * 1_001,)),
+        JobResult(input={"prompt": "p" * 70_000}),
+    ):
+        with pytest.raises(InvalidParams, match=r"result\."):
+            check_completion(Completion(lease_token=1, result=result, actual_seconds=1.0))
+    full = JobResult(warnings=("w" * 1_000,) * 100, input={"prompt": "p" * 60_000})
+    assert check_completion(Completion(lease_token=1, result=full, actual_seconds=1.0)).result is full
 
 
 def test_a_long_error_is_cut_and_a_long_code_rejected() -> None:

@@ -3,10 +3,12 @@
 import asyncio
 import math
 import time
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from diffuserve.api.auth.access import Caller
 from diffuserve.api.auth.dependencies import (
     OperatorCaller,
     WorkerCaller,
@@ -30,6 +32,7 @@ from diffuserve.api.worker_validation import (
     check_registration,
 )
 from diffuserve.backoff import jitter
+from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.peers import PeerAdvice
 from diffuserve.domain.progress_report import WatchedReports, WorkerProgress
 from diffuserve.domain.resources.scale import LeavingResource
@@ -47,8 +50,11 @@ from diffuserve.domain.worker import (
 from diffuserve.events.base import QUEUE, Subscription, worker_topic
 from diffuserve.jobs.claim import Claimed
 from diffuserve.jobs.peers import advise
+from diffuserve.quotas.base import Rate
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"], route_class=JsonRoute)
+
+_REGISTRATIONS = Rate(20.0)  # of one key
 
 Wait = Annotated[
     float, Query(ge=0, allow_inf_nan=False, description="Seconds to delay the response, 25 at most.")
@@ -66,6 +72,7 @@ async def list_workers(services: ServicesDep, caller: OperatorCaller) -> Respons
 @router.post("", summary="Register a worker", status_code=201, response_model=Registered)
 async def register(body: Registration, services: ServicesDep, caller: WorkerCaller) -> Response:
     """Register a worker with the models that it offers."""
+    await _count_registration(services, caller)
     worker_id = await services.store.leases.register(check_registration(body), key_of(caller))
     config = services.store.config
     registered = Registered(
@@ -187,6 +194,14 @@ async def control(  # noqa: PLR0913 (a route has as many arguments as parameters
     return json_response(commands)
 
 
+async def _count_registration(services: Services, caller: Caller) -> None:
+    """Raise `ServerUnavailable`, after which workers try again, while a key registers too many at a time."""
+    allowance = await services.quotas.take(f"registrations/{key_of(caller)}", _REGISTRATIONS)
+    if not allowance.is_granted:
+        text = f"more than {_REGISTRATIONS.per_second:g} workers a second register with this API key"
+        raise ServerUnavailable(text, retry_after=allowance.retry_after)
+
+
 async def _claim_until(
     end: float, services: Services, worker_id: str, claim: Claim, request: Request
 ) -> list[Lease]:
@@ -247,10 +262,18 @@ async def _commands_until(
             if new or loop.time() >= end:
                 return new
             message = await messages.get(min(_poll_seconds(services), end - loop.time()))
-            if message is not None and message["type"] == "lost":
-                return ControlCommands(lost=(message["job_id"],))
+            if message is not None and (lost := await _lost_by(services, worker_id, message)):
+                return ControlCommands(lost=(lost,))
             # Without a message it is a look for one that was lost, which all workers share.
             read = look if message is None else ask
+
+
+async def _lost_by(services: Services, worker_id: str, message: Mapping[str, Any]) -> str | None:
+    """Return the job whose lease a message says is lost, if the store says so too: messages are hints."""
+    job_id = message.get("job_id")
+    if message.get("type") != "lost" or not isinstance(job_id, str):
+        return None
+    return None if job_id in await services.store.leases.held_by(worker_id) else job_id
 
 
 def _poll_seconds(services: Services) -> float:
