@@ -147,7 +147,7 @@ async def test_an_image_is_fetched_by_its_url(
     [
         ("http://images.example:{port}/x", None, 422, "must be an https URL"),
         ("https://10.0.0.7:{port}/x", None, 422, "not a public address"),
-        ("https://inside.example:{port}/x", None, 422, "not a public address"),
+        ("https://inside.example:{port}/x", None, 422, "inside.example does not lead to a public address"),
         ("https://images.example:9/x", None, 422, "port 9 is not allowed"),
         ("https://user@images.example:{port}/x", None, 422, "user names"),
         ("https://images.example:{port}/x", Page(status=404), 422, "status 404"),
@@ -172,7 +172,7 @@ async def test_an_image_is_fetched_by_its_url(
             "https://images.example:{port}/x",
             Page(status=301, headers={"location": "https://inside.example:{port}/"}),
             422,
-            "not a public address",
+            "not lead to a public address",
         ),
     ],
     ids=[

@@ -308,7 +308,7 @@ async def test_a_name_that_resolves_to_a_private_address_receives_nothing(
     ):
         await run_job(http, worker, f"http://harmless.example:{receiver.port}/hook")
         delivery = await wait_for_status(http, "failed")
-    assert delivery["last_error"] == "harmless.example resolves to 127.0.0.1, which is not a public address"
+    assert delivery["last_error"] == "harmless.example does not lead to a public address"
     assert receiver.received == []
 
 
@@ -329,7 +329,7 @@ async def test_a_port_that_is_not_allowed_any_more_receives_nothing(
 
 async def test_a_name_with_a_private_address_among_several_is_rejected(receiver: WebhookReceiver) -> None:
     guarded = GuardedHttpClient(AddressPolicy((), ANY_PORT), resolve=always("93.184.215.14", "127.0.0.1"))
-    with pytest.raises(ConnectionError, match=r"resolves to 127\.0\.0\.1"):
+    with pytest.raises(ConnectionError, match="does not lead to a public address"):
         await guarded.post(f"http://two.example:{receiver.port}/", {}, b"", 5.0)
     await guarded.close()
 

@@ -22,7 +22,7 @@ MAX_CONNECTIONS = 256
 
 
 class AddressNotAllowed(ConnectionError):
-    """Port that the policy forbids, or host name that resolves to an address which it forbids."""
+    """Port that the policy forbids, or host name that leads to no address which it allows."""
 
 
 @dataclass(frozen=True)
@@ -148,14 +148,23 @@ class _GuardedBackend(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         if not self._policy.allows_port(port):
             raise AddressNotAllowed(f"port {port} is not allowed; allowed are {self._policy.ports_shown}")
-        addresses = await self._resolve(host, port)
-        if not addresses:
-            raise OSError(f"{host} has no address")
-        for address in addresses:
-            # One forbidden address rules out the name: an honest one has no mixture of both kinds.
-            if not self._policy.allows(ipaddress.ip_address(address)):
-                raise AddressNotAllowed(f"{host} resolves to {address}, which is not a public address")
-        return await self._backend.connect_tcp(addresses[0], port, timeout, local_address, socket_options)
+        address = await self._public_address(host, port)
+        return await self._backend.connect_tcp(address, port, timeout, local_address, socket_options)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    async def _public_address(self, host: str, port: int) -> str:
+        """Return an address of a host. Raise `AddressNotAllowed` unless all of them are allowed.
+
+        The error is one for names that lead inside and for those that nobody knows: the name server may know
+        those of a private network, which is nothing to tell.
+        """
+        try:
+            addresses = await self._resolve(host, port)
+        except socket.gaierror:
+            addresses = ()
+        # One forbidden address rules out the name: an honest one has no mixture of both kinds.
+        if not addresses or not all(map(self._policy.allows, map(ipaddress.ip_address, addresses))):
+            raise AddressNotAllowed(f"{host} does not lead to a public address")
+        return addresses[0]

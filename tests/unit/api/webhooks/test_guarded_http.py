@@ -7,10 +7,31 @@ from typing import Any
 
 import pytest
 
-from diffuserve.api.webhooks.guarded_http import ThreadedResolver
+from diffuserve.api.webhooks.address_policy import AddressPolicy
+from diffuserve.api.webhooks.guarded_http import AddressNotAllowed, GuardedHttpClient, ThreadedResolver
 from support.waiting import eventually
 
 _MORE_THAN_THE_LOOPS_OWN = 40  # threads; the event loop has at most 32
+
+
+@pytest.mark.parametrize(
+    "found", [["10.1.2.3"], ["93.184.215.14", "fd00::1"], [], socket.gaierror(-2, "none")]
+)
+async def test_names_of_the_private_network_and_unknown_ones_are_told_alike(found: Any) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        if isinstance(found, Exception):
+            raise found
+        return list(found)
+
+    guarded = GuardedHttpClient(AddressPolicy(), resolve=resolve)
+    for request in (
+        guarded.get("https://db.corp/", {}, 100, 5.0),
+        guarded.post("https://db.corp/", {}, b"", 5.0),
+    ):
+        with pytest.raises(AddressNotAllowed) as refused:
+            await request
+        assert str(refused.value) == "db.corp does not lead to a public address"
+    await guarded.close()
 
 
 async def test_silent_name_servers_hold_up_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
