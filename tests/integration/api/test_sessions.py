@@ -80,27 +80,33 @@ async def test_the_cookie_is_out_of_reach_and_does_not_contain_the_key(
     key, secret = await store.keys.create(Role.OPERATOR)
     app = make_app(ApiConfig(session_seconds=60))
     app.root_path = "/pictures"
-    flags = {}
+    names, flags = {}, {}
     for scheme in ("http", "https"):
         transport = httpx.ASGITransport(app, root_path="/pictures")
         async with httpx.AsyncClient(transport=transport, base_url=f"{scheme}://api.test") as http:
             response = await http.post("/v1/session", json={"key": secret})
             value, *parts = response.headers["set-cookie"].split("; ")
-            flags[scheme] = set(parts)
+            names[scheme], flags[scheme] = value.partition("=")[0], set(parts)
             assert key.id in value
             assert split_secret(secret)[1] not in value
             assert response.headers["cache-control"] == "no-store"
     assert flags["http"] == {"HttpOnly", "Max-Age=60", "Path=/pictures", "SameSite=strict"}
     assert flags["https"] == flags["http"] | {"Secure"}
+    assert names == {"http": "diffuserve_session", "https": "__Secure-diffuserve_session"}
 
 
 @pytest.mark.parametrize("config", [ApiConfig(public_api_url="https://pictures.test")])
 async def test_a_public_url_makes_the_cookie_secure_and_is_an_own_origin(sign_in: SignIn) -> None:
     http = await sign_in()
-    assert [cookie.secure for cookie in http.cookies.jar] == [True]
-    cookie = {"cookie": "; ".join(f"{cookie.name}={cookie.value}" for cookie in http.cookies.jar)}
-    response = await http.post("/v1/jobs", json=CAT, headers=cookie | {"origin": "https://pictures.test"})
-    assert response.status_code == 202
+    [cookie] = http.cookies.jar
+    assert (cookie.name, cookie.secure, cookie.path) == ("__Host-diffuserve_session", True, "/")
+
+    async def submitted_with(name: str) -> int:
+        headers = {"cookie": f"{name}={cookie.value}", "origin": "https://pictures.test"}
+        return (await http.post("/v1/jobs", json=CAT, headers=headers)).status_code
+
+    assert await submitted_with(cookie.name) == 202
+    assert await submitted_with("diffuserve_session") == 401, "which others on the host may set, without TLS"
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ class Sessions:
 
     async def find(self, connection: HTTPConnection) -> Session | None:
         """Return the session whose cookie this request has; `None` without one that is valid."""
-        body, _, signature = connection.cookies.get(COOKIE, "").rpartition(".")
+        body, _, signature = connection.cookies.get(self._cookie_of(connection).name, "").rpartition(".")
         parts = body.split(".")
         if len(parts) != 3 or not await self._signatures.is_valid(_cookie_message(body), signature):
             return None
@@ -145,15 +145,32 @@ class Sessions:
         self._set(response, connection, "", 0)
 
     def _set(self, response: Response, connection: HTTPConnection, value: str, max_age: int) -> None:
+        cookie = self._cookie_of(connection)
         response.set_cookie(
-            COOKIE,
+            cookie.name,
             value,
             max_age=max_age,
-            path=connection.scope.get("root_path", "").rstrip("/") or "/",
-            secure=self._own.is_https or connection.url.scheme in {"https", "wss"},
+            path=cookie.path,
+            secure=cookie.is_secure,
             httponly=True,
             samesite="strict",
         )
+
+    def _cookie_of(self, connection: HTTPConnection) -> "_Cookie":
+        """Return what the cookie is called and where it goes, by how browsers reach this server."""
+        path = connection.scope.get("root_path", "").rstrip("/") or "/"
+        if not (self._own.is_https or connection.url.scheme in {"https", "wss"}):
+            return _Cookie(COOKIE, path, is_secure=False)
+        return _Cookie(f"{'__Host-' if path == '/' else '__Secure-'}{COOKIE}", path, is_secure=True)
+
+
+@dataclass(frozen=True)
+class _Cookie:
+    """A cookie's name and path. By its prefix browsers take it from this host and by https alone."""
+
+    name: str
+    path: str
+    is_secure: bool
 
 
 def has_cookie(connection: HTTPConnection) -> bool:
