@@ -5,20 +5,30 @@ import logging
 from asyncio import TimerHandle
 from enum import Enum, auto
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
-import orjson
 import uvicorn
+from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from diffuserve.api.config import ApiConfig
 from diffuserve.api.connection_limits import ConnectionLimits, OpenConnections
-from diffuserve.api.problems import ProblemResource
+from diffuserve.cli.guarded_websocket import MAX_MESSAGE_BYTES, GuardedWebSocket
+from diffuserve.cli.last_response import UNREADABLE, Fault, last_response
+from diffuserve.cli.request_heads import MAX_HEADERS, RequestHead
 from diffuserve.domain.errors import ServerUnavailable
 
 log = logging.getLogger(__name__)
 
 _MAX_HEAD_BYTES = 65_536
+_MAX_TRAILER_BYTES = 8_192
+_MAX_UNREAD_BYTES = ApiConfig.max_file_bytes  # of a body that was answered before its end
+_MAX_PIPELINED = 64  # requests that wait for the responses to those before them
+_TOO_LARGE: Fault = (
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    f"at most {_MAX_HEAD_BYTES:,} bytes and {MAX_HEADERS} headers are read, and {_MAX_TRAILER_BYTES:,} "
+    "bytes between and after the chunks of a body",
+)
 _MAX_REFUSED = 256  # connections that wait for their 503; more are closed without one
 # To read on from a client that has its last response: closing at once could destroy the response.
 _LINGER_SECONDS = 1.0
@@ -37,6 +47,8 @@ class GuardedConfig(uvicorn.Config):
             # The delay of a timer, which may be a fraction.
             timeout_keep_alive=cast(int, limits.keep_alive_seconds),
             forwarded_allow_ips=list(limits.trusted_proxies),
+            ws_max_size=MAX_MESSAGE_BYTES,
+            ws_per_message_deflate=False,
             **options,
         )
         self.limits = limits
@@ -58,10 +70,10 @@ class GuardedConfig(uvicorn.Config):
 class _Part(Enum):
     """Part of a request that is arriving."""
 
+    NONE = auto()  # no request has begun, or the last one has arrived
     HEAD = auto()
     BODY = auto()
-    NONE = auto()
-    NEVER = auto()  # the connection is a WebSocket now, or has had its last response
+    NEVER = auto()  # the connection is a WebSocket now, or has had its last request
 
 
 class GuardedHttp(HttpToolsProtocol):
@@ -69,6 +81,9 @@ class GuardedHttp(HttpToolsProtocol):
 
     No timer runs while a request that has arrived is being handled, or between two requests: uvicorn has
     a timer for that. A connection over the limits gets 503 in response to its first request.
+
+    What cannot be parsed, or is too large, is the connection's last request. It gets an error if it is the
+    next to be answered, and else nothing: its error would be taken for the response to another request.
     """
 
     def __init__(self, config: uvicorn.Config, *arguments: Any, **options: Any) -> None:
@@ -76,8 +91,12 @@ class GuardedHttp(HttpToolsProtocol):
         assert isinstance(config, GuardedConfig)
         self._guard = config
         self._limits = config.limits
-        self._part = _Part.HEAD
-        self._num_bytes, self._body_started_at = 0, 0.0
+        self._part = _Part.NONE
+        # Of the part that arrives: bytes of its lines, and of a body those before and after its response.
+        self._num_line_bytes, self._num_body_bytes, self._num_unread_bytes = 0, 0, 0
+        self._num_pending_bytes = 0  # since the parser last reported anything, so that it may hold them
+        self._body_started_at = 0.0
+        self._fault = UNREADABLE
         self._deadline: TimerHandle | None = None
         self._write_deadline: TimerHandle | None = None
         self._is_refused = False
@@ -101,31 +120,63 @@ class GuardedHttp(HttpToolsProtocol):
         if self._is_refused:
             self._answer_refused()
             return
-        last_request = self.cycle
-        super().data_received(data)
-        if self._part is _Part.NONE and self.cycle is last_request and self._is_idle():
-            self._part, self._num_bytes = _Part.HEAD, 0  # blank lines, which may go before a request
-        if self._part in (_Part.HEAD, _Part.BODY):
-            self._note(len(data))
-        elif self._deadline is not None:
-            self._stop_waiting()
+        self._unset_keepalive_if_required()
+        self._num_pending_bytes += len(data)
+        self._parse(memoryview(data))
+        self._watch()
+
+    def _parse(self, data: memoryview) -> None:
+        while self._part is not _Part.NEVER:
+            try:
+                self.parser.feed_data(data)
+                return
+            except HttpParserUpgrade as upgrade:
+                if self._should_upgrade():
+                    self.handle_websocket_upgrade()
+                data = data[upgrade.args[0] :]  # of a request whose upgrade is ignored: the next one
+            except HttpParserError:
+                self._end(self._fault)
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            self._reject(UNREADABLE)
         super().on_message_begin()
-        self._part, self._num_bytes = _Part.HEAD, 0
+        self._begin(_Part.HEAD)
+
+    def on_url(self, url: bytes) -> None:
+        self._count_line(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header; those after a chunked body change nothing."""
+        self._count_line(len(name) + len(value) + len(": \r\n"))
+        if self._part is _Part.HEAD:
+            super().on_header(name, value)
+            if len(self.headers) > MAX_HEADERS:
+                self._reject(_TOO_LARGE)
 
     def on_headers_complete(self) -> None:
+        is_upgrade = self.parser.should_upgrade()
+        is_websocket = is_upgrade and self._should_upgrade()
+        method, version = self.parser.get_method().decode("ascii"), self.parser.get_http_version()
+        fault = RequestHead(method, version, self.headers, is_upgrade, is_websocket).fault
+        if fault or (is_websocket and not self._is_idle()):  # which would get into the responses before it
+            self._reject((HTTPStatus.BAD_REQUEST, fault or ""))
         super().on_headers_complete()
-        self._part, self._num_bytes, self._body_started_at = _Part.BODY, 0, self.loop.time()
-        self._stop_waiting()
+        self._begin(_Part.BODY)
+        self._body_started_at = self.loop.time()
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
-        self._num_bytes += len(body)
+        self._num_pending_bytes = 0
+        self._num_body_bytes += len(body)
+        self._num_unread_bytes += len(body) if self.cycle.response_complete else 0
+        if self._num_unread_bytes > _MAX_UNREAD_BYTES:
+            self._reject(UNREADABLE)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._part = _Part.NONE
+        self._begin(_Part.NONE)
 
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection over; it stays counted until the WebSocket is closed."""
@@ -142,45 +193,77 @@ class GuardedHttp(HttpToolsProtocol):
         super().resume_writing()
         self._stop_write_deadline()
 
-    def _note(self, num_bytes: int) -> None:
-        """Limit the time of a part that is incomplete, and the size of the headers."""
-        is_head = self._part is _Part.HEAD
-        self._num_bytes += num_bytes if is_head else 0
-        if is_head and self._num_bytes > _MAX_HEAD_BYTES:
-            self._end(
-                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the headers exceed {_MAX_HEAD_BYTES} bytes"
-            )
+    def _begin(self, part: _Part) -> None:
+        self._part = part
+        self._num_line_bytes = self._num_body_bytes = self._num_unread_bytes = 0
+        self._num_pending_bytes = 0
+        self._stop_waiting()
+
+    def _count_line(self, num_bytes: int) -> None:
+        self._num_pending_bytes = 0
+        self._num_line_bytes += num_bytes
+        if self._num_line_bytes > self._max_line_bytes():
+            self._reject(_TOO_LARGE)
+
+    def _max_line_bytes(self) -> int:
+        """Return how many bytes the head may have, or what stands between and after chunks of a body."""
+        return _MAX_TRAILER_BYTES if self._part is _Part.BODY else _MAX_HEAD_BYTES
+
+    def _reject(self, fault: Fault) -> NoReturn:
+        """Have the parser stop: nothing after this is read."""
+        self._fault = fault
+        raise HttpParserError(fault[1])
+
+    def _watch(self) -> None:
+        """Limit the time of what has arrived in part, and what the parser may hold of it."""
+        if self._part is _Part.NEVER:
+            return
+        if self._part is _Part.NONE and not self._is_idle():
+            return
+        if self._num_pending_bytes > self._max_line_bytes():
+            self._end(_TOO_LARGE)
         elif self._deadline is None:
-            self._wait(self._limits.header_seconds if is_head else self._limits.body_seconds)
+            is_body = self._part is _Part.BODY
+            self._wait(self._limits.body_seconds if is_body else self._limits.header_seconds)
 
     def _on_late(self) -> None:
         """Close a connection whose request is late; a body has more time for what has arrived of it."""
         self._deadline = None
+        if self._part is _Part.NONE:
+            self.transport.close()
+            return
         if self._part is _Part.HEAD:
-            self._end(HTTPStatus.REQUEST_TIMEOUT, f"no headers after {self._limits.header_seconds:g} s")
+            self._end((HTTPStatus.REQUEST_TIMEOUT, f"no headers after {self._limits.header_seconds:g} s"))
             return
         if self.flow.read_paused or self.cycle.waiting_for_100_continue:
-            self._num_bytes, self._body_started_at = 0, self.loop.time()  # it waits for this server
-        due = self._limits.body_deadline(self._body_started_at, self._num_bytes) - self.loop.time()
+            self._num_body_bytes, self._body_started_at = 0, self.loop.time()  # it waits for this server
+        due = self._limits.body_deadline(self._body_started_at, self._num_body_bytes) - self.loop.time()
         if due > 0:
             self._wait(due)
         else:
-            self._end(HTTPStatus.REQUEST_TIMEOUT, "the body arrives too slowly")
+            self._end((HTTPStatus.REQUEST_TIMEOUT, "the body arrives too slowly"))
 
-    def _end(self, status: HTTPStatus, detail: str) -> None:
-        """Close the connection, with a response if the client has begun a request and has none yet."""
-        has_begun = self._num_bytes > 0 or self._part is _Part.BODY
-        is_answered = self._part is _Part.BODY and self.cycle.response_started
-        if has_begun and not is_answered and (self._part is _Part.BODY or self._is_idle()):
-            self._respond_last(_response(status, status.name.lower(), detail))
-        else:
+    def _end(self, fault: Fault) -> None:
+        """Close the connection after the responses that it owes, the last of which tells the fault."""
+        is_body = self._part is _Part.BODY
+        if not is_body and not self._is_idle():
+            self._part = _Part.NEVER
             self._stop_waiting()
-            self.transport.close()
+            self.cycle.keep_alive = False
+        elif is_body and (self.pipeline or self.cycle.response_started):
+            self._close_last(b"")
+        else:
+            self._close_last(last_response(*fault))
 
-    def _respond_last(self, response: bytes) -> None:
+    def _close_last(self, response: bytes) -> None:
         """Respond and close, but read on for a moment, so that the client gets the response."""
         self._part = _Part.NEVER
-        self.transport.write(response)
+        if not self._is_idle():
+            self.cycle.disconnected = True  # so that the application's response does not follow
+            self.cycle.message_event.set()
+        if response:
+            self.transport.write(response)
+        self.flow.resume_reading()
         self._stop_waiting()
         self._deadline = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
 
@@ -194,8 +277,8 @@ class GuardedHttp(HttpToolsProtocol):
     def _answer_refused(self) -> None:
         """Respond to the first request."""
         detail = f"too many connections; retry after {_RETRY_SECONDS} s"
-        self._respond_last(
-            _response(HTTPStatus.SERVICE_UNAVAILABLE, ServerUnavailable.code, detail, _RETRY_SECONDS)
+        self._close_last(
+            last_response(HTTPStatus.SERVICE_UNAVAILABLE, detail, ServerUnavailable.code, _RETRY_SECONDS)
         )
 
     def _is_idle(self) -> bool:
@@ -215,62 +298,3 @@ class GuardedHttp(HttpToolsProtocol):
         if self._write_deadline is not None:
             self._write_deadline.cancel()
             self._write_deadline = None
-
-
-class GuardedWebSocket(WebSocketsSansIOProtocol):
-    """A WebSocket, which is counted as the HTTP connection that it was."""
-
-    def __init__(self, config: uvicorn.Config, *arguments: Any, **options: Any) -> None:
-        super().__init__(config, *arguments, **options)
-        assert isinstance(config, GuardedConfig)
-        self._guard = config
-        self._write_deadline: TimerHandle | None = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._guard.connections.release(self.transport)
-        self._stop_write_deadline()
-
-    async def send(self, message: Any) -> None:
-        """Send a message. A refusal by an HTTP response ends the handshake; uvicorn would log an error."""
-        await super().send(message)
-        if self.initial_response is not None and self.close_sent:
-            self.handshake_complete = True
-
-    def pause_writing(self) -> None:
-        """Give the client some time to read what the buffer holds."""
-        super().pause_writing()
-        seconds = self._guard.limits.write_seconds
-        self._write_deadline = self.loop.call_later(seconds, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._stop_write_deadline()
-
-    def _stop_write_deadline(self) -> None:
-        if self._write_deadline is not None:
-            self._write_deadline.cancel()
-            self._write_deadline = None
-
-
-def _response(status: HTTPStatus, code: str, detail: str, retry_after: int | None = None) -> bytes:
-    """Return the bytes of a problem after RFC 9457, after which the connection is closed."""
-    problem = ProblemResource(
-        type=f"urn:diffuserve:problem:{code}",
-        title=status.phrase,
-        status=status,
-        detail=detail,
-        instance="",
-        code=code,
-        retryable=status is not HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-        request_id="",
-    )
-    body = orjson.dumps(problem)
-    head = [
-        f"HTTP/1.1 {status.value} {status.phrase}",
-        "content-type: application/problem+json",
-        f"content-length: {len(body)}",
-        *([] if retry_after is None else [f"retry-after: {retry_after}"]),
-        "connection: close",
-    ]
-    return "\r\n".join([*head, "", ""]).encode() + body
