@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from json import JSONDecodeError
+from functools import cache
+from itertools import islice
 from typing import Any, get_args
 
 from fastapi.exceptions import RequestValidationError
@@ -12,6 +13,9 @@ from pydantic import BaseModel
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.nearest import nearest
 from diffuserve.domain.params import GenerationParams
+
+Location = tuple[str | int, ...]
+"""Path to a value in a request, as pydantic gives it: `("body", "items", 3)`."""
 
 MAX_SHOWN_ERRORS = 20
 """Errors of one body that are told; to explain thousands would keep other requests waiting."""
@@ -50,7 +54,7 @@ _MESSAGES = {
     "float_parsing": "must be a number",
     "bool_parsing": "must be true or false",
 } | dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a JSON object")
-_WITHOUT_VALUE = frozenset({"missing", "extra_forbidden", "json_invalid"})
+_WITHOUT_VALUE = frozenset({"missing", "extra_forbidden"})
 _NO_VALUE = object()
 _SUBJECT = re.compile(r"^\w+ should (?=\w)")  # pydantic's "Input should be …", "List should have …"
 
@@ -77,20 +81,26 @@ def described(error: Mapping[str, Any]) -> str:
     return str(InvalidParams(told.field, _value(error), told.message))
 
 
-def explained(error: RequestValidationError, body: type[BaseModel] | None) -> RequestValidationError:
-    """Return the error with the place at which JSON is broken, and the names that unknown fields may mean."""
-    errors = with_suggestions(error.errors(), body) if body else error.errors()
-    if errors[0]["type"] == "json_invalid" and isinstance(error.body, str):
-        [broken] = errors
-        told = not_json(JSONDecodeError(broken["ctx"]["error"], error.body, broken["loc"][-1]))
-        errors = [{**broken, "loc": ("body",), "msg": told}]
-    return RequestValidationError(errors, body=error.body)
+def validation_error(location: Location, message: str, **value: object) -> RequestValidationError:
+    """Build the error of one value in the request, which may be given as `input`."""
+    return RequestValidationError([{"type": "value_error", "loc": location, "msg": message, **value}])
 
 
-def not_json(error: JSONDecodeError) -> str:
-    """Return where a text is not JSON."""
-    reason = f"{error.msg[:1].lower()}{error.msg[1:]}"
-    return f"is not JSON: {reason} (line {error.lineno}, column {error.colno})"
+def with_few_unknown(values: Any, model: type[BaseModel]) -> Any:
+    """Return what JSON says, without unknown fields beyond those that are told.
+
+    Pydantic would build an error for each, which takes microseconds, and thousands of them long.
+    """
+    if isinstance(values, list):
+        return [with_few_unknown(value, model) for value in values]
+    if not isinstance(values, dict):
+        return values
+    if len(values) > len(model.model_fields) + MAX_SHOWN_ERRORS:
+        unknown = (name for name in values if name not in model.model_fields)
+        kept = {*model.model_fields, *islice(unknown, MAX_SHOWN_ERRORS)}
+        values = {name: value for name, value in values.items() if name in kept}
+    inner = {name: with_few_unknown(values[name], of) for name, of in _models_in(model) if name in values}
+    return values | inner
 
 
 def with_suggestions(errors: Sequence[Any], body: type[BaseModel], depth: int = 1) -> list[Any]:
@@ -174,6 +184,13 @@ def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         yield f"{prefix}{name}"
         if (inner := _model_in(declared.annotation)) is not None:
             yield from _paths(inner, f"{prefix}{name}.")
+
+
+@cache
+def _models_in(model: type[BaseModel]) -> Sequence[tuple[str, type[BaseModel]]]:
+    """Return the fields that hold a model or a list of them, and which."""
+    models = ((name, _model_in(declared.annotation)) for name, declared in model.model_fields.items())
+    return [(name, inner) for name, inner in models if inner is not None]
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -1,21 +1,25 @@
 """Routes that read JSON, and nothing that a browser would send as a form or as text."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from diffuserve.api.field_errors import explained
+from diffuserve.api.auth.dependencies import RequireRole
+from diffuserve.api.field_errors import validation_error, with_suggestions
+from diffuserve.api.json_body import UnreadableJson, parsed_json
 
 
 class JsonRoute(APIRoute):
-    """Route that refuses a body of another content type than JSON with 415, if it reads one.
+    """Route that reads a body of JSON from those alone who may call it, and within their rate.
 
-    Errors in the body say where it is not JSON, and what unknown fields may mean.
+    FastAPI itself would parse it before it asks who sends it. A body of another content type is refused with
+    415. Errors in the body say where it is not JSON, and what unknown fields may mean.
 
     Any page may send a form or plain text to any server; a browser asks the server first (CORS) before it
     sends JSON for a page of another site.
@@ -28,18 +32,48 @@ class JsonRoute(APIRoute):
             return handle
         body = self.body_field.field_info.annotation
         model = body if isinstance(body, type) and issubclass(body, BaseModel) else None
+        requirements = tuple(_requirements(self.dependant))
 
         async def handle_json(request: Request) -> Response:
+            for require in requirements:
+                await require(request)
             if not is_json(content_type_of(request)):
                 raise unsupported_media_type(request, "application/json")
             try:
-                return await handle(request)
+                return await handle(await _parsed(request, model))
             except RequestValidationError as error:
-                raise explained(error, model) from error
-            except HTTPException as error:
-                raise _unreadable(error) from error
+                errors = with_suggestions(error.errors(), model) if model else error.errors()
+                raise RequestValidationError(errors) from error
 
         return handle_json
+
+
+class _JsonRequest(Request):
+    """Request whose body was parsed already."""
+
+    values: Any = None
+
+    async def json(self) -> Any:
+        return self.values
+
+
+async def _parsed(request: Request, model: type[BaseModel] | None) -> Request:
+    """Return the request with its body. Raise `RequestValidationError` if it is not JSON."""
+    parsed = _JsonRequest(request.scope, request.receive)
+    if body := await parsed.body():
+        try:
+            parsed.values = parsed_json(body, model)
+        except UnreadableJson as error:
+            raise validation_error(("body",), str(error)) from error
+    return parsed
+
+
+def _requirements(dependant: Dependant) -> Iterator[RequireRole]:
+    """Yield what a route and its dependencies ask of the caller."""
+    for dependency in dependant.dependencies:
+        if isinstance(dependency.call, RequireRole):
+            yield dependency.call
+        yield from _requirements(dependency)
 
 
 def content_type_of(request: Request) -> str:
@@ -58,15 +92,3 @@ def unsupported_media_type(request: Request, *wanted: str) -> HTTPException:
     told = f"content type {sent!r} is not read here" if sent else "the request has no Content-Type"
     remedy = " or ".join(f"Content-Type: {content_type}" for content_type in wanted)
     return HTTPException(415, f"{told}; send {remedy} (curl: -H 'content-type: {wanted[0]}')")
-
-
-def _unreadable(error: HTTPException) -> HTTPException:
-    """Return the error; that of a body which is no text, or nested too deeply, says so."""
-    cause = error.__cause__
-    if isinstance(cause, UnicodeDecodeError):
-        return HTTPException(
-            error.status_code, f"the body is not UTF-8: {cause.reason} at byte {cause.start}"
-        )
-    if isinstance(cause, RecursionError):
-        return HTTPException(error.status_code, "the body is nested too deeply")
-    return error

@@ -164,7 +164,7 @@ class WebhookBody(RequestBody):
     """Endpoint to notify when the job has ended, in a message signed after Standard Webhooks."""
 
     url: WebhookUrl
-    events: Annotated[list[JobEventName], Field(min_length=1)] | None = Field(
+    events: Annotated[list[JobEventName], Field(min_length=1, fail_fast=True)] | None = Field(
         default=None, description="Every final status if left out."
     )
 

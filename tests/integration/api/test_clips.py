@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -181,7 +180,7 @@ JSON = {"content-type": "application/json"}
 
 
 def dumps(value: Any) -> bytes:
-    """Return JSON that may hold NaN and infinity, which Python's own writes and orjson refuses."""
+    """Return JSON that may hold NaN and infinity, which Python's own writes and reads, and orjson refuses."""
     return json.dumps(value).encode()
 
 
@@ -197,11 +196,6 @@ class Bad:
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     code: str = "invalid_params"
-
-    @property
-    def is_no_json(self) -> bool:
-        """True for NaN and infinity, which only some parsers read."""
-        return any(isinstance(value, float) and not math.isfinite(value) for value in self.values.values())
 
     @property
     def body(self) -> dict[str, Any]:
@@ -277,9 +271,6 @@ async def test_bad_clips_are_refused_with_field_and_remedy_by_every_route(
         refusal = response.json()
         assert response.status_code == 422, (name, refusal)
         [error] = refusal["errors"]
-        if bad.is_no_json and route in ("json", "lines"):
-            assert "is not JSON" in error["message"]
-            continue
         assert (error["field"], bad.remedy in error["message"]) == (_field(route, bad, error), True), name
         assert len(refusal["detail"]) < 500
         if route in ("/v1/jobs", "/generate"):

@@ -16,13 +16,15 @@ from diffuserve.domain.tenant import Role, family_of
 from diffuserve.domain.worker_ids import is_owned
 from diffuserve.telemetry import log_context
 
+_ADMITTED = "diffuserve.admitted"
 _HTTP_SCHEMES = {"ws": "http", "wss": "https"}  # a URL in a message over a WebSocket is for a browser
 
 
 class RequireRole(SecurityBase):
     """Dependency that returns the caller, who must have one of `roles`.
 
-    One dependency does it all, because FastAPI resolves each of them for every request.
+    One dependency does it all, because FastAPI resolves each of them for every request. It does so once for
+    each request: `JsonRoute` asks it before it reads a body, and FastAPI afterwards.
     """
 
     model = HTTPBearer(description="An API key made by `diffuserve keys create`.")
@@ -32,7 +34,10 @@ class RequireRole(SecurityBase):
         self._roles = roles
 
     async def __call__(self, request: Request) -> Caller:
-        return await self.caller(request, bearer_of(request))
+        admitted: dict[RequireRole, Caller] = request.scope.setdefault(_ADMITTED, {})
+        if self not in admitted:
+            admitted[self] = await self.caller(request, bearer_of(request))
+        return admitted[self]
 
     async def caller(self, connection: HTTPConnection, secret: str | None) -> Caller:
         """Return the caller with this secret, or with a session. Raise `Unauthorized` or `Forbidden`."""

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, overload
 
-import orjson
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
@@ -20,7 +19,8 @@ from diffuserve.api.batches.request_bodies import (
     BatchQuery,
 )
 from diffuserve.api.batches.upload import Body
-from diffuserve.api.field_errors import not_json, with_suggestions
+from diffuserve.api.field_errors import Location, validation_error, with_suggestions
+from diffuserve.api.json_body import UnreadableJson, parsed_json
 from diffuserve.api.json_route import content_type_of, is_json, unsupported_media_type
 from diffuserve.api.openapi import inlined_schema
 from diffuserve.api.services import Services
@@ -28,10 +28,8 @@ from diffuserve.api.services import Services
 Item = bytes | Mapping[str, Any]
 """A line of JSON, or a value of a JSON list."""
 
-Location = tuple[str | int, ...]
-"""Path to a value in a request, as pydantic gives it: `("body", "items", 3)`."""
-
 _JSON_LINES = ("application/jsonl", "application/x-ndjson")
+_MAX_VALUES_PER_ITEM = 100  # on average: an item has twenty, and its prompt may have many commas
 _MAX_LINE_BYTES = 262_144  # far more than a valid item has; parsing a long line would hold up everybody
 
 
@@ -75,11 +73,6 @@ async def received_batch(
             yield _parse_json(body[:])
 
 
-def validation_error(location: Location, message: str, **value: object) -> RequestValidationError:
-    """Build the error of one value in the request, which may be given as `input`."""
-    return RequestValidationError([{"type": "value_error", "loc": location, "msg": message, **value}])
-
-
 def nested_errors(
     location: Location, error: ValidationError, model: type[BaseModel]
 ) -> RequestValidationError:
@@ -90,9 +83,9 @@ def nested_errors(
 
 def _parse_json(body: bytes) -> BatchRequest:
     try:
-        values = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise validation_error(("body",), not_json(error)) from error
+        values = parsed_json(body, BatchBody, _MAX_VALUES_PER_ITEM * MAX_INLINE_ITEMS)
+    except UnreadableJson as error:
+        raise validation_error(("body",), str(error)) from error
     if not isinstance(values, dict) or not isinstance(items := values.pop("items", None), list):
         raise validation_error(("body", "items"), "must be a list of items")
     try:

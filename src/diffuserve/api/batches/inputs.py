@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from diffuserve.api.batches.body_parser import validation_error
 from diffuserve.api.batches.item_parser import BatchItemParser, input_key
+from diffuserve.api.field_errors import validation_error
 from diffuserve.api.files.inputs import bring_in, no_such_image
 from diffuserve.api.services import Services
 from diffuserve.domain.errors import InvalidParams

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from diffuserve.api.batches.body_parser import BatchRequest, nested_errors, validation_error
+from diffuserve.api.batches.body_parser import BatchRequest, nested_errors
 from diffuserve.api.batches.request_bodies import BatchItem
-from diffuserve.api.field_errors import MAX_SHOWN_ERRORS, not_json
+from diffuserve.api.field_errors import MAX_SHOWN_ERRORS, validation_error
+from diffuserve.api.json_body import UnreadableJson, parsed_json
 from diffuserve.api.request_bodies import NewJobBody
 from diffuserve.api.submission import build_job, requested_params
 from diffuserve.domain.errors import InvalidParams
@@ -58,13 +58,13 @@ class BatchItemParser:
         """Build the job of an item. Raise `RequestValidationError`, which names the item."""
         location, item = self.request.location(number), self.request.items[number]
         try:
-            values = orjson.loads(item) if isinstance(item, bytes) else item
+            values = parsed_json(item, BatchItem) if isinstance(item, bytes) else item
             checked = BatchItem.model_validate(values)
             params = requested_params(self.request.options.kind, checked.input, self.served.spec)
             params = params.with_images(self._known)
             new = build_job(self._job_body(checked), params, self.tenant_id, self.served, self.plan)
-        except orjson.JSONDecodeError as error:
-            raise validation_error(location, not_json(error)) from error
+        except UnreadableJson as error:
+            raise validation_error(location, str(error)) from error
         except ValidationError as error:
             raise nested_errors(location, error, BatchItem) from error
         except InvalidParams as error:

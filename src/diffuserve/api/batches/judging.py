@@ -7,9 +7,8 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 
-from diffuserve.api.batches.body_parser import validation_error
 from diffuserve.api.batches.item_parser import BatchItemParser
-from diffuserve.api.field_errors import MAX_SHOWN_ERRORS
+from diffuserve.api.field_errors import MAX_SHOWN_ERRORS, validation_error
 from diffuserve.api.services import Services
 from diffuserve.api.submission import note_blocked
 from diffuserve.domain.safety import Action, Verdict

@@ -8,11 +8,12 @@ from dataclasses import replace
 import orjson
 
 from diffuserve.api.auth.quota import charge_items
-from diffuserve.api.batches.body_parser import BatchRequest, Item, validation_error
+from diffuserve.api.batches.body_parser import BatchRequest, Item
 from diffuserve.api.batches.inputs import with_inputs
 from diffuserve.api.batches.item_parser import BatchItemParser
 from diffuserve.api.batches.judging import judge_items
 from diffuserve.api.batches.request_bodies import BatchOptions
+from diffuserve.api.field_errors import validation_error
 from diffuserve.api.file_formats import check_format_fits
 from diffuserve.api.services import Services
 from diffuserve.api.submission import with_prompt_record

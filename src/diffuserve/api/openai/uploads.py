@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import orjson
 from fastapi import Request
 from pydantic import ValidationError
 
-from diffuserve.api.batches.body_parser import nested_errors, validation_error
+from diffuserve.api.batches.body_parser import nested_errors
 from diffuserve.api.batches.upload import Body
-from diffuserve.api.field_errors import not_json
+from diffuserve.api.field_errors import validation_error
 from diffuserve.api.files.forms import FORM, MAX_FORM_BYTES, Form, FormFile, parse_form
 from diffuserve.api.files.intake import Received
+from diffuserve.api.json_body import UnreadableJson, parsed_json
 from diffuserve.api.json_route import content_type_of, unsupported_media_type
 from diffuserve.api.openai.video_bodies import VideoBody
 from diffuserve.api.request_bodies import RequestBody
@@ -123,9 +123,9 @@ def _reference(form: Form, is_named: bool) -> UploadedImages | None:
 def json_fields(body: Body, model: type[AnyBody]) -> AnyBody:
     """Return JSON as `model`. Raise `RequestValidationError`."""
     try:
-        return model.model_validate(orjson.loads(body[:]))
-    except orjson.JSONDecodeError as error:
-        raise validation_error(("body",), not_json(error)) from error
+        return model.model_validate(parsed_json(body[:], model))
+    except UnreadableJson as error:
+        raise validation_error(("body",), str(error)) from error
     except ValidationError as error:
         raise nested_errors(("body",), error, model) from error
 

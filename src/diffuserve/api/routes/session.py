@@ -1,11 +1,12 @@
 """The session of the web page: sign in with an API key, see who is signed in, sign out."""
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from diffuserve.api.auth.access import ANONYMOUS
 from diffuserve.api.auth.sessions import Session
 from diffuserve.api.json_route import JsonRoute
+from diffuserve.api.request_bodies import RequestBody
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.resources.session import SessionResource
@@ -18,10 +19,8 @@ _NOBODY = SessionResource(is_open=False, role=None, tenant_id=None, csrf_token=N
 _OPEN = SessionResource(is_open=True, role="operator", tenant_id=ANONYMOUS.tenant_id, csrf_token=None)
 
 
-class SignIn(BaseModel):
+class SignIn(RequestBody):
     """An API key with the role tenant or operator."""
-
-    model_config = ConfigDict(extra="forbid")
 
     key: str = Field(description="The key as `diffuserve keys create` shows it.", repr=False)
 
