@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.podman import build, make_base, once, podman, skip_without_podman, start
+from support.podman import BASE, build, make_base, once, podman, skip_without_podman, start
 from support.ports import free_port
 from support.waiting import block_until
 
@@ -22,11 +22,12 @@ pytestmark = pytest.mark.slow
 def images(tmp_path_factory: pytest.TempPathFactory) -> None:
     skip_without_podman()
     make_base(tmp_path_factory.mktemp("base"))
-    build(ROOT / "deploy/docker/Dockerfile.control", CONTROL, ROOT)
-    # Torch for CPUs is what this machine's package index has; the download page of torch is not reached.
+    base = f"--build-arg=PYTHON={BASE}"
+    build(ROOT / "deploy/docker/Dockerfile.control", CONTROL, ROOT, base)
+    # Torch's own index is not reached here, but for the one wheel of it that this machine may have.
     build(
         ROOT / "deploy/docker/Dockerfile.worker", WORKER, ROOT,
-        "--build-arg=COMPILER=", "--env=PIP_FIND_LINKS=/opt/wheels",
+        base, "--build-arg=TORCH=cpu", "--build-arg=COMPILER=", "--env=PIP_FIND_LINKS=/opt/wheels",
     )  # fmt: skip
 
 
