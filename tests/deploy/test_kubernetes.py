@@ -33,7 +33,7 @@ KEDA_KINDS: Mapping[str, Any] = {
     "TriggerAuthentication": keda.TriggerAuthentication,
 }
 AUTOSCALERS = ("HorizontalPodAutoscaler", "ScaledObject", "ScaledJob")
-NUM_OBJECTS = {"hpa": 12, "keda": 12, "scaledjob": 12, "spot": 13}
+NUM_OBJECTS = {"hpa": 15, "keda": 15, "scaledjob": 15, "spot": 17}
 
 Manifest = Mapping[str, Any]
 
@@ -219,7 +219,7 @@ def test_workers_that_tell_what_their_end_costs_may_do_that_alone(tmp_path: Path
     parts = {"resources": [f"{base}/overlays/hpa"], "components": [f"{base}/deletion-cost"]}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts), encoding="utf-8")
     manifests = rendered_in(tmp_path)
-    assert sum(map(follows_its_schema, manifests)) == len(manifests) == NUM_OBJECTS["hpa"] + 5
+    assert sum(map(follows_its_schema, manifests)) == len(manifests) == NUM_OBJECTS["hpa"] + 6
     [role] = of_kind(manifests, "Role")
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]
     [worker] = workers(manifests)
