@@ -1,4 +1,4 @@
-"""No API key fills the tables of workers and models."""
+"""The tables of workers and models, which no API key fills."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What runs in containers may do no more than it needs, and is what it was when it was chosen."""
+"""Rights of what runs in containers, which are those that it needs, and its origin, which does not move."""
 
 import ipaddress
 import re

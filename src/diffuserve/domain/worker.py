@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Any
 
 from diffuserve.domain.checkpoint import StoredCheckpoint
-from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band, JobError, JobResult, Phase
 from diffuserve.domain.path_parts import Id, Suffix
 from diffuserve.domain.peers import PeerReport
@@ -14,7 +13,6 @@ from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.residency import Residency
 from diffuserve.domain.resources.base import Resource
 
-_HEARTBEATS_PER_LEASE = 3
 MAX_WORKERS_OF_KEY = 1_000
 """Workers that the control plane remembers for an API key."""
 MAX_MODELS_OF_KEY = 100
@@ -141,17 +139,6 @@ class Registered:
     heartbeat_seconds: float
     asks_for_upload_urls: bool = False
     max_inline_bytes: int = 0
-
-
-def check_times(lease_seconds: float, heartbeat_seconds: float) -> None:
-    """Raise `InvalidParams` if a single late heartbeat could let a lease expire."""
-    if lease_seconds < _HEARTBEATS_PER_LEASE * heartbeat_seconds:
-        raise InvalidParams(
-            "heartbeat_seconds",
-            heartbeat_seconds,
-            f"must be at most a third of lease_seconds ({lease_seconds:g}), "
-            "so that a late heartbeat loses no job",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

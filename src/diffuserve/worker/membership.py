@@ -12,7 +12,8 @@ from diffuserve.domain.errors import (
     ServerUnavailable,
     Unauthorized,
 )
-from diffuserve.domain.worker import Registered, Registration, check_times
+from diffuserve.domain.lease_times import check_times
+from diffuserve.domain.worker import Registered, Registration
 from diffuserve.telemetry import log_context
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.messages import ModelAnnounced

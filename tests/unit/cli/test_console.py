@@ -1,4 +1,4 @@
-"""What others wrote is text on a terminal: no command, no markup."""
+"""Text of others on a terminal: it is no command and no markup."""
 
 import io
 
