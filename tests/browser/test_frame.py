@@ -92,7 +92,11 @@ def test_a_tenant_signs_in_once_and_out(
     page.reload()
     expect(page.get_by_text("Tenant ada")).to_be_visible()
 
-    page.get_by_role("button", name="Sign out").click()
+    page.get_by_role("button", name="Sign out everywhere").click()
+    expect(key).to_be_visible()
+    key.fill(keyed_server.tenant_key)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Sign out", exact=True).click()
     expect(key).to_be_visible()
 
 

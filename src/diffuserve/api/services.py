@@ -123,7 +123,9 @@ class Services:
             pool_sizes=PoolSizes(store, config.scale),
             authenticator=authenticator,
             own_addresses=own,
-            sessions=Sessions(authenticator, signatures, quotas, own, config.session_seconds),
+            sessions=Sessions(
+                authenticator, signatures, store.session_marks, quotas, own, config.session_seconds
+            ),
             revocations=RevocationWatch(authenticator),
             catalog=catalog,
             watched_jobs=watched_jobs,

@@ -1,4 +1,4 @@
-"""Secrets that sign the URLs of results and the messages of webhooks, shared by all control planes.
+"""Secrets that sign the URLs of results and the messages of webhooks, and marks of sessions, for all planes.
 
 Each owner has one or more: the newest signs, and older ones stay valid for a while after a rotation. They
 are stored as they are, not as hashes, since signatures are computed from them.
@@ -55,6 +55,23 @@ class UrlSecrets:
     async def rotate(self, overlap_seconds: float) -> None:
         """Make a new secret; URLs signed by older ones stay valid for `overlap_seconds` at most."""
         await self._secrets.rotate(self._OWNER, overlap_seconds)
+
+
+class SessionMarks:
+    """Marks that the sessions of an API key bear; a new one ends all that bear another."""
+
+    def __init__(self, database: Database, writer: Writer) -> None:
+        self._database = database
+        self._secrets = SigningSecrets(database, writer, lambda: secrets.token_hex(8))
+
+    async def current(self, key_id: str) -> str:
+        """Return the mark of a key's sessions, `""` until they are ended for the first time."""
+        rows = await self._database.rows(_valid(f"sessions/{key_id}", await self._database.now()))
+        return str(rows[0].secret) if rows else ""
+
+    async def end_sessions(self, key_id: str) -> None:
+        """Give the key another mark."""
+        await self._secrets.rotate(f"sessions/{key_id}", 0.0)
 
 
 class WebhookSecrets:

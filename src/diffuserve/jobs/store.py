@@ -17,7 +17,7 @@ from diffuserve.jobs.keys import KeyStore
 from diffuserve.jobs.migrate import migrate
 from diffuserve.jobs.operations import Operations
 from diffuserve.jobs.overview import OverviewReader
-from diffuserve.jobs.signing_secrets import UrlSecrets
+from diffuserve.jobs.signing_secrets import SessionMarks, UrlSecrets
 from diffuserve.jobs.usage_reader import UsageReader
 from diffuserve.jobs.webhooks.store import WebhookStore
 from diffuserve.jobs.worker_leases import WorkerLeases
@@ -51,6 +51,7 @@ class JobStore:
         self.housekeeping = Housekeeping(self.database, self._writer, config)
         self.keys = KeyStore(self.database, self._writer)
         self.url_secrets = UrlSecrets(self.database, self._writer)
+        self.session_marks = SessionMarks(self.database, self._writer)
         self.batches = BatchStore(self.database, self._writer)
         self.files = FileStore(self.database, self._writer)
         self.webhooks = WebhookStore(self.database, self._writer)

@@ -74,6 +74,39 @@ async def test_a_session_takes_the_place_of_a_key(sign_in: SignIn) -> None:
     assert (await http.get("/v1/jobs")).status_code == 401
 
 
+async def test_a_key_signs_out_everywhere_and_in_again(make_app: MakeApp, store: JobStore) -> None:
+    app, other = make_app(ApiConfig()), make_app(ApiConfig())
+    secrets = [(await store.keys.create(Role.TENANT, tenant_id=name))[1] for name in ("ada", "ada", "eve")]
+    async with AsyncExitStack() as stack:
+
+        async def browser(secret: str, at: FastAPI = app) -> httpx.AsyncClient:
+            http = httpx.AsyncClient(transport=httpx.ASGITransport(at), base_url="http://api.test")
+            await stack.enter_async_context(http)
+            response = await http.post("/v1/session", json={"key": secret})
+            http.headers.update(ORIGIN | {"x-csrf-token": response.json()["csrf_token"]})
+            return http
+
+        async def is_signed_in(http: httpx.AsyncClient) -> bool:
+            return (await http.get("/v1/jobs")).status_code == 200
+
+        own = [await browser(secrets[0]) for _ in range(2)]
+        away = await browser(secrets[0], other)
+        others = [await browser(secret) for secret in secrets[1:]]
+        copied = {"cookie": "; ".join(f"{each.name}={each.value}" for each in own[0].cookies.jar)}
+        assert [await is_signed_in(each) for each in (*own, away, *others)] == [True] * 5
+        forged = await own[1].delete("/v1/session", params={"everywhere": True}, headers={"x-csrf-token": ""})
+        assert forged.status_code == 403
+        assert (await own[1].delete("/v1/session", params={"everywhere": True})).status_code == 204
+        assert [await is_signed_in(each) for each in (*own, *others)] == [False, False, True, True]
+        assert (await others[0].get("/v1/jobs", headers=copied)).status_code == 401, "a stolen cookie"
+        other.state.services.sessions._known_marks.clear()  # after some seconds
+        assert not await is_signed_in(away)
+        again = await browser(secrets[0])
+        assert await is_signed_in(again)
+        assert (await again.delete("/v1/session")).status_code == 204
+        assert await is_signed_in(await browser(secrets[0]))
+
+
 async def test_the_cookie_is_out_of_reach_and_does_not_contain_the_key(
     make_app: MakeApp, store: JobStore
 ) -> None:

@@ -1,8 +1,9 @@
 """Sessions of browsers: a signed cookie that stands for an API key, without containing it.
 
-The cookie names the key's id and its own expiry. Nothing is stored: every request asks whether the key is
-still valid, so its revocation ends its sessions. A browser sends cookies by itself, for whichever page asks,
-so a page of this server must have sent the request, and a change must carry the session's CSRF token.
+The cookie names the key's id, its own expiry and the mark of the key's sessions. No session is stored: every
+request asks whether the key is still valid and its mark the same, so a revocation or a new mark ends them. A
+browser sends cookies by itself, for whichever page asks, so a page of this server must have sent the request,
+and a change must carry the session's CSRF token.
 """
 
 import hmac
@@ -10,6 +11,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
+from cachetools import TTLCache
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
@@ -18,11 +20,15 @@ from diffuserve.api.browser_guard import SAFE_METHODS, OwnAddresses
 from diffuserve.api.signatures import Signatures
 from diffuserve.domain.errors import Forbidden, RateLimited, Unauthorized
 from diffuserve.domain.tenant import Role
+from diffuserve.jobs.signing_secrets import SessionMarks
 from diffuserve.quotas.base import Quotas, Rate
 
 COOKIE = "diffuserve_session"
 CSRF_HEADER = "x-csrf-token"
 _FAILURES = Rate(1.0)  # of one address; a key has 256 random bits, so this bounds work, not luck
+_NUM_PARTS = 4  # of a cookie: the key's id, the expiry, a nonce, the mark
+_MARK_SECONDS = 5.0
+_MAX_MARKS = 10_000
 _ROLES = (Role.TENANT, Role.OPERATOR)
 
 
@@ -43,12 +49,15 @@ class Sessions:
         self,
         authenticator: Authenticator,
         signatures: Signatures,
+        marks: SessionMarks,
         quotas: Quotas,
         own: OwnAddresses,
         valid_seconds: float,
     ) -> None:
         self._authenticator = authenticator
         self._signatures = signatures
+        self._marks = marks
+        self._known_marks: TTLCache[str, str] = TTLCache(_MAX_MARKS, _MARK_SECONDS)
         self._quotas = quotas
         self._own = own
         self._valid_seconds = valid_seconds
@@ -69,15 +78,16 @@ class Sessions:
             raise
         caller.require(*_ROLES)
         expires = int(time.time() + self._valid_seconds)
-        return await self._signed(caller, f"{caller.key_id}.{expires}.{secrets.token_urlsafe(12)}")
+        mark = await self._marks.current(caller.key_id or "")
+        return await self._signed(caller, f"{caller.key_id}.{expires}.{secrets.token_urlsafe(12)}.{mark}")
 
     async def find(self, connection: HTTPConnection) -> Session | None:
         """Return the session whose cookie this request has; `None` without one that is valid."""
         body, _, signature = connection.cookies.get(self._cookie_of(connection).name, "").rpartition(".")
         parts = body.split(".")
-        if len(parts) != 3 or not await self._signatures.is_valid(_cookie_message(body), signature):
+        if len(parts) != _NUM_PARTS or not await self._signatures.is_valid(_cookie_message(body), signature):
             return None
-        if int(parts[1]) <= time.time():
+        if int(parts[1]) <= time.time() or parts[3] != await self._mark_of(parts[0]):
             return None
         try:
             caller = await self._authenticator.caller_of(parts[0])
@@ -100,6 +110,19 @@ class Sessions:
             self._require_own_page(connection)
             await self._require_token(connection, session)
         return session.caller
+
+    async def end_all(self, caller: Caller) -> None:
+        """End all sessions of the caller's key, at other control planes within seconds."""
+        if caller.key_id:
+            await self._marks.end_sessions(caller.key_id)
+            self._known_marks.pop(caller.key_id, None)
+
+    async def _mark_of(self, key_id: str) -> str:
+        """Return the mark of a key that a valid signature names, as it was some seconds ago."""
+        mark = self._known_marks.get(key_id)
+        if mark is None:
+            mark = self._known_marks[key_id] = await self._marks.current(key_id)
+        return mark
 
     def _refuse_other_sites(self, connection: HTTPConnection) -> None:
         if self._own.is_own_page(connection) is False:

@@ -1,6 +1,8 @@
 """The session of the web page: sign in with an API key, see who is signed in, sign out."""
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from diffuserve.api.auth.access import ANONYMOUS
@@ -13,6 +15,10 @@ from diffuserve.domain.resources.session import SessionResource
 from diffuserve.domain.tenant import Role
 
 router = APIRouter(prefix="/v1/session", tags=["session"], route_class=JsonRoute)
+
+Everywhere = Annotated[
+    bool, Query(description="End all sessions of the key, in other browsers and of copied cookies too.")
+]
 
 _HEADERS = {"cache-control": "no-store"}
 _NOBODY = SessionResource(is_open=False, role=None, tenant_id=None, csrf_token=None)
@@ -43,10 +49,12 @@ async def open_session(body: SignIn, request: Request, services: ServicesDep) ->
 
 
 @router.delete("", summary="Sign out", status_code=204)
-async def close_session(request: Request, services: ServicesDep) -> Response:
+async def close_session(request: Request, services: ServicesDep, everywhere: Everywhere = False) -> Response:
     """Have the browser forget its session. Needs the session's `X-CSRF-Token`, if it has a valid one."""
     if not await services.authenticator.is_open():
-        await services.sessions.caller(request)
+        caller = await services.sessions.caller(request)
+        if everywhere and caller is not None:
+            await services.sessions.end_all(caller)
     response = Response(status_code=204, headers=_HEADERS)
     services.sessions.delete_cookie(response, request)
     return response

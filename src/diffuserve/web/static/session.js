@@ -17,8 +17,8 @@ export async function signIn(key) {
   session.value = await request("POST", "v1/session", { key });
 }
 
-export async function signOut() {
-  await request("DELETE", "v1/session");
+export async function signOut(everywhere = false) {
+  await request("DELETE", `v1/session${everywhere ? "?everywhere=true" : ""}`);
   await loadSession();
 }
 

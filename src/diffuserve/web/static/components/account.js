@@ -7,5 +7,6 @@ export function Account() {
   const { role, tenant_id: tenant } = session.value;
   return html`
     <span class="account">${role === "operator" ? "Operator" : html`Tenant <strong>${tenant}</strong>`}</span>
-    <button type="button" class="small" onClick=${signOut}>Sign out</button>`;
+    <button type="button" class="small" onClick=${() => signOut()}>Sign out</button>
+    <button type="button" class="small" onClick=${() => signOut(true)}>Sign out everywhere</button>`;
 }
