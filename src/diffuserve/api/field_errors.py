@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import islice
@@ -132,7 +133,8 @@ def _value(error: Mapping[str, Any]) -> Any:
     """Return the value at fault; in forms, what is out of bounds is a number's text."""
     value = error.get("input")
     if isinstance(value, str) and error["type"].startswith(("greater_than", "less_than")):
-        return int(value) if value.lstrip("+-").isdecimal() else float(value)
+        with suppress(ValueError):  # of a date
+            return int(value) if value.lstrip("+-").isdecimal() else float(value)
     return value
 
 

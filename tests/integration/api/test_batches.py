@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from diffuserve.api.config import ApiConfig
 from diffuserve.client.codec import decode
 from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
-from diffuserve.domain.tenant import Plan
+from diffuserve.domain.tenant import Plan, PlanOverrides, Role
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.jobs.webhooks.turns import SendLimits
@@ -38,7 +38,7 @@ def lines(items: Iterable[Any]) -> bytes:
 
 async def send(http: httpx.AsyncClient, items: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
     response = await http.post("/v1/batches", json={"items": items} | options)
-    assert response.status_code == 202, response.text
+    assert response.status_code == 202
     batch: dict[str, Any] = response.json()
     return batch
 
@@ -86,7 +86,7 @@ async def test_a_batch_may_be_sent_as_json_lines(http: httpx.AsyncClient, worker
     body = lines(item(n) for n in range(2_500)) + b"\n"
     query = {"priority": "standard", "output_format": "webp"}
     response = await http.post("/v1/batches", content=body, headers=JSONL, params=query)
-    assert response.status_code == 202, response.text
+    assert response.status_code == 202
     assert response.json()["counts"]["queued"] == 2_500
     [lease] = await worker.claim()
     assert lease.output_format == "webp"
@@ -244,3 +244,16 @@ async def test_the_end_of_a_batch_is_written_into_the_outbox(
     await worker.complete(lease)
     [due] = await store.webhooks.find_due((), SendLimits(total=10))
     assert due.type == "batch.completed"
+
+
+async def test_a_batch_above_its_tenants_plan_is_refused_before_its_items_are_checked(
+    http: httpx.AsyncClient, store: JobStore
+) -> None:
+    _, worker = await store.keys.create(Role.WORKER)
+    _, key = await store.keys.create(Role.TENANT, tenant_id="ada", overrides=PlanOverrides(max_queued=5))
+    http.headers["authorization"] = f"Bearer {worker}"
+    await HandWorker.register(http)
+    http.headers["authorization"] = f"Bearer {key}"
+    response = await http.post("/v1/batches", content=lines([{"oops": 1}] * 6), headers=JSONL)
+    assert (response.status_code, response.json()["code"]) == (413, "too_large")
+    assert "6 items are more than the 5 jobs" in response.json()["detail"]

@@ -225,15 +225,19 @@ async def test_a_lengthened_session_is_refused_and_an_old_one_is_over(
     assert (await http.get("/v1/jobs", headers=old)).status_code == 401
 
 
-async def test_failed_attempts_of_an_address_are_limited(sign_in: SignIn) -> None:
+async def test_failed_attempts_of_an_address_are_limited_and_no_others(
+    sign_in: SignIn, store: JobStore
+) -> None:
     http = await sign_in()
+    _, key = await store.keys.create(Role.TENANT, tenant_id="bob")
     statuses = []
     for _ in range(20):
         response = await http.post("/v1/session", json={"key": "dfs_0_wrong"})
         statuses.append(response.status_code)
+        assert "retry-after" in response.headers or response.status_code == 401
     assert statuses[0] == 401
     assert 429 in statuses
-    assert "retry-after" in response.headers or response.status_code == 401
+    assert (await http.post("/v1/session", json={"key": key})).status_code == 200
 
 
 @pytest.mark.usefixtures("worker")

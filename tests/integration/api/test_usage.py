@@ -51,6 +51,9 @@ async def test_by_default_use_is_told_apart_by_day_and_model(http: httpx.AsyncCl
     ("query", "field"),
     [
         ("since=soon", "since"),
+        ("since=0001-01-01", "since"),
+        ("until=0001-01-02", "until"),
+        ("since=2026-01-01&until=9999-12-31", "until"),
         ("group_by=price", "group_by"),
         ("since=2026-02-01&until=2026-01-01", "since"),
         ("tenant_id=" + "a" * 201, "tenant_id"),

@@ -66,15 +66,15 @@ class Sessions:
         """Open a session for the key with this secret.
 
         Raise `Unauthorized` for an unknown key, `Forbidden` for one of a worker or a monitor and for the
-        page of another site, and `RateLimited` after failures from the same address.
+        page of another site, and `RateLimited` for an unknown key after others from the same address: who
+        has a key must not wait for a stranger behind the same proxy.
         """
         self._refuse_other_sites(connection)
         address = connection.client.host if connection.client else ""
-        await self._count(address, 0)
         try:
             caller = await self._authenticator.caller(secret)
         except Unauthorized:
-            await self._count(address, 1)
+            await self._count_failure(address)
             raise
         caller.require(*_ROLES)
         expires = int(time.time() + self._valid_seconds)
@@ -149,9 +149,9 @@ class Sessions:
         signature = await self._signatures.sign(_cookie_message(body))
         return Session(caller, body, signature, await self._signatures.sign(_csrf_message(body)))
 
-    async def _count(self, address: str, num_failures: int) -> None:
-        """Count failures of an address. Raise `RateLimited` while those before are not paid."""
-        allowance = await self._quotas.take(f"sign-in/{address}", _FAILURES, num_failures)
+    async def _count_failure(self, address: str) -> None:
+        """Count a failure of an address. Raise `RateLimited` while those before are not paid."""
+        allowance = await self._quotas.take(f"sign-in/{address}", _FAILURES, 1)
         if not allowance.is_granted:
             raise RateLimited(
                 f"too many failed attempts to sign in from {address}; "

@@ -18,7 +18,7 @@ from diffuserve.api.file_formats import check_format_fits
 from diffuserve.api.services import Services
 from diffuserve.api.submission import with_prompt_record
 from diffuserve.domain.batch import Batch, NewBatch
-from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.errors import InvalidParams, TooLarge
 from diffuserve.domain.exactness import check_exact
 from diffuserve.domain.safety import PASSES, Verdict
 from diffuserve.domain.webhook import Webhook, WebhookEvent
@@ -34,14 +34,19 @@ async def submit_batch(
 ) -> Batch:
     """Check all items, look for room in the queue, judge the prompts, and store the items.
 
-    Raise `RequestValidationError`, `ModelNotFound`, `BandNotAllowed`, `RateLimited`, `ModerationUnavailable`,
-    and what the store raises.
+    Raise `TooLarge`, `RequestValidationError`, `ModelNotFound`, `BandNotAllowed`, `RateLimited`,
+    `ModerationUnavailable`, and what the store raises.
     """
     options, items = request.options, request.items
     served = await services.catalog.pick(options.model, options.kind)
     if options.output_format is not None:
         check_format_fits(options.kind, options.output_format)
     plan = await services.catalog.plan(tenant_id)
+    if len(items) > plan.max_queued:  # checking the items first would take long
+        raise TooLarge(
+            f"{len(items):,} items are more than the {plan.max_queued:,} jobs that the plan {plan.name!r} "
+            "allows in the queue"
+        )
     parser = BatchItemParser(request, served, plan, tenant_id)
     checked = await parser.check_all()
     if checked.exact:

@@ -16,14 +16,15 @@ from diffuserve.jobs.usage_reader import UsageQuery
 
 router = APIRouter(tags=["usage"], route_class=JsonRoute)
 
+_Day = Annotated[date, Field(ge=date(2000, 1, 1), le=date(2999, 12, 31))]
 _TENANT = "Use of this tenant alone, for operators; others see their own use whatever it says."
 
 
 class UsageParams(BaseModel):
     """Days and fields of the use that is asked for."""
 
-    since: Annotated[date | None, Field(description="First day; 30 days before the last if left out.")] = None
-    until: Annotated[date | None, Field(description="Last day; today, by UTC, if left out.")] = None
+    since: Annotated[_Day | None, Field(description="First day; 30 days before the last if left out.")] = None
+    until: Annotated[_Day | None, Field(description="Last day; today, by UTC, if left out.")] = None
     group_by: Annotated[
         list[UsageField],
         Field(max_length=len(UsageField), description="What rows are told apart by. May be repeated."),
