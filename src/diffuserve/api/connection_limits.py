@@ -73,6 +73,10 @@ class OpenConnections:
             if not self._num_by_group[group]:
                 del self._num_by_group[group]
 
+    def is_proxy(self, address: str) -> bool:
+        """Return whether an address is that of a trusted proxy."""
+        return self._group(address) is None
+
     def _group(self, address: str) -> str | None:
         """Return what is counted together with this address, `None` for a proxy."""
         try:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, cast
 
 import uvicorn
 from httptools import HttpParserError, HttpParserUpgrade
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.connection_limits import ConnectionLimits, OpenConnections
@@ -55,6 +55,7 @@ class GuardedConfig(uvicorn.Config):
         self.connections = OpenConnections(limits)
         self.num_refused = 0
         self._warn_at = 0.0
+        self._may_warn_of_proxy = True
 
     def warn_of_refusals(self, now: float) -> None:
         """Log, once a minute at most, that connections are refused."""
@@ -64,6 +65,16 @@ class GuardedConfig(uvicorn.Config):
                 "%d connections are open, and more are refused with 503: see DIFFUSERVE_MAX_CONNECTIONS, "
                 "DIFFUSERVE_MAX_CONNECTIONS_PER_ADDRESS and DIFFUSERVE_TRUSTED_PROXIES",
                 len(self.connections),
+            )
+
+    def warn_of_proxy(self, address: str) -> None:
+        """Log, once, that a request was forwarded by an address that is no trusted proxy."""
+        if self._may_warn_of_proxy and not self.connections.is_proxy(address):
+            self._may_warn_of_proxy = False
+            log.warning(
+                "%s sends X-Forwarded-For, which is not believed: if it is your proxy, all of its clients "
+                "count as one; name it in DIFFUSERVE_TRUSTED_PROXIES",
+                address,
             )
 
 
@@ -97,6 +108,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._num_pending_bytes = 0  # since the parser last reported anything, so that it may hold them
         self._body_started_at = 0.0
         self._fault = UNREADABLE
+        self._running: RequestResponseCycle | None = None  # `cycle` is that of the last request
         self._deadline: TimerHandle | None = None
         self._write_deadline: TimerHandle | None = None
         self._is_refused = False
@@ -109,6 +121,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._disconnect(self._running)
         self._guard.connections.release(self.transport)
         self._guard.num_refused -= self._is_refused
         self._stop_waiting()
@@ -162,6 +175,8 @@ class GuardedHttp(HttpToolsProtocol):
         fault = RequestHead(method, version, self.headers, is_upgrade, is_websocket).fault
         if fault or (is_websocket and not self._is_idle()):  # which would get into the responses before it
             self._reject((HTTPStatus.BAD_REQUEST, fault or ""))
+        if self.client and any(name == b"x-forwarded-for" for name, _ in self.headers):
+            self._guard.warn_of_proxy(self.client[0])
         super().on_headers_complete()
         self._begin(_Part.BODY)
         self._body_started_at = self.loop.time()
@@ -258,14 +273,22 @@ class GuardedHttp(HttpToolsProtocol):
     def _close_last(self, response: bytes) -> None:
         """Respond and close, but read on for a moment, so that the client gets the response."""
         self._part = _Part.NEVER
-        if not self._is_idle():
-            self.cycle.disconnected = True  # so that the application's response does not follow
-            self.cycle.message_event.set()
+        self._disconnect(self.cycle)  # so that the application's response does not follow
         if response:
             self.transport.write(response)
         self.flow.resume_reading()
         self._stop_waiting()
         self._deadline = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _disconnect(self, cycle: RequestResponseCycle | None) -> None:
+        """Tell the application that nobody reads its response; uvicorn tells it of the last request alone."""
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def _refuse(self) -> None:
         self._is_refused = True

@@ -22,6 +22,8 @@ class RequestHead:
     def fault(self) -> str | None:
         """What makes this request ambiguous, or no request that is served here; `None` if nothing does."""
         num = Counter(name for name, _ in self.headers)
+        if self.version not in ("1.0", "1.1"):
+            return f"HTTP/{self.version} is not spoken here; send HTTP/1.1"
         if num[b"host"] > 1 or (num[b"host"] == 0 and self.version != "1.0"):
             return f"the request has {num[b'host']} Host headers; send one"
         if self.is_upgrade and self._has_body(num):

@@ -185,6 +185,16 @@ async def test_forwarded_headers_of_strangers_are_ignored(serve: Serve) -> None:
             assert response.json() == scheme
 
 
+async def test_a_proxy_that_is_not_trusted_is_told_of_once(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    for trusted, times in ((("127.0.0.0/8",), 0), ((), 1)):
+        async with serve(trusted_proxies=trusted) as server, client(server) as http:
+            for _ in range(2):
+                await http.get("/", headers={"x-forwarded-for": "192.0.2.7"})
+            assert caplog.text.count("127.0.0.1 sends X-Forwarded-For") == times
+
+
 def test_the_limits_fit_the_files_that_the_process_may_open(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

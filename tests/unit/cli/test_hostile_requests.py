@@ -82,10 +82,11 @@ async def test_a_head_that_arrives_at_once_is_431_over_its_limits(serve: Serve, 
         (b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost: a\r\nHost: b\r\n\r\n", 400),
         (b"GET / HTTP/1.0\r\n\r\n", 200),
+        (b"GET /\r\nhost: a\r\n\r\n", 400),
         (b"GET / HTTP/1.0\r\nhost: a\r\nhost: a\r\n\r\n", 400),
     ],
 )
-async def test_a_request_names_one_host_if_http_1_0_does_not_let_it_name_none(
+async def test_a_request_names_its_version_and_one_host_or_by_http_1_0_none(
     serve: Serve, head: bytes, status: int
 ) -> None:
     assert statuses(await exchange(serve, head)) == [status]
@@ -178,6 +179,17 @@ async def test_pipelined_requests_are_answered_in_order_up_to_a_number(serve: Se
     responses = await exchange(serve, GET * 500)
     assert set(statuses(responses)) == {200}
     assert 64 <= len(statuses(responses)) < 500
+
+
+async def test_a_request_learns_that_its_client_has_gone_although_another_follows_it(serve: Serve) -> None:
+    async with serve() as server:
+        _, writer = await server.send(b"GET /endless HTTP/1.1\r\nhost: a\r\n\r\n" + GET)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        other, _ = await server.send(LAST_GET)
+        assert statuses(await rest(other)) == [200], "the server has read the first as well"
+        writer.transport.abort()
+        async with asyncio.timeout(HANG_SECONDS):
+            await server.has_stopped_sending.wait()
 
 
 @pytest.mark.parametrize("messages", [["x" * 5_000], ["x"] * 20_000, [["x" * 1_000] * 20]])
