@@ -29,9 +29,9 @@ _WEBSOCKET = (
 
 @dataclass(frozen=True)
 class Script:
-    """What a connection sends, in pieces, and the ids of the requests in it; `is_cut` before all is read.
+    """Bytes that a connection sends, in pieces, and the ids of their requests; `is_cut` before all is read.
 
-    What `ends_in_fault` may get an error, which has no id, or `fault` if it was answered before its fault.
+    A fault at the end may get an error, which has no id, or `fault` if it was answered before it was seen.
     """
 
     pieces: Sequence[bytes]

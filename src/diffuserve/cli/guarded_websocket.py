@@ -17,7 +17,7 @@ _BURST_BYTES, _BYTES_PER_SECOND = 4 * MAX_MESSAGE_BYTES, 1_024
 
 
 class _Guard(Protocol):
-    """What all connections of a server share."""
+    """State that all connections of a server share."""
 
     limits: ConnectionLimits
     connections: OpenConnections

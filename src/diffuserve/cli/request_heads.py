@@ -1,4 +1,4 @@
-"""What the head of a request must be, beyond what the parser asks for."""
+"""Rules for the heads of requests, beyond those of the parser."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class RequestHead:
 
     @property
     def fault(self) -> str | None:
-        """What makes this request ambiguous, or no request that is served here; `None` if nothing does."""
+        """Reason for which this request is ambiguous, or none that is served here; `None` for a good one."""
         num = Counter(name for name, _ in self.headers)
         if self.version not in ("1.0", "1.1"):
             return f"HTTP/{self.version} is not spoken here; send HTTP/1.1"

@@ -1,6 +1,7 @@
 """Sessions of browsers: what the cookie permits, to whom, and for how long."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, closing
 
@@ -21,6 +22,7 @@ from support.waiting import HANG_SECONDS, eventually
 
 CAT = {"input": {"prompt": "a cat"}}
 ORIGIN = {"origin": "http://api.test"}
+JSON = {"content-type": "application/json"}
 MakeApp = Callable[[ApiConfig], FastAPI]
 SignIn = Callable[..., Awaitable[httpx.AsyncClient]]
 
@@ -223,6 +225,12 @@ async def test_a_lengthened_session_is_refused_and_an_old_one_is_over(
     monkeypatch.setattr("diffuserve.api.auth.sessions.time.time", lambda: float(expires))
     old = {"cookie": f"{cookie.name}={cookie.value}"}
     assert (await http.get("/v1/jobs", headers=old)).status_code == 401
+
+
+@pytest.mark.parametrize("key", ["x" * 201, "\ud800", 7, None])
+async def test_what_can_be_no_key_is_refused_as_a_value(sign_in: SignIn, key: object) -> None:
+    response = await (await sign_in()).post("/v1/session", content=json.dumps({"key": key}), headers=JSON)
+    assert (response.status_code, response.json()["code"]) == (422, "invalid_params")
 
 
 async def test_failed_attempts_of_an_address_are_limited_and_no_others(

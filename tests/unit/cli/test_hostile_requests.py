@@ -157,7 +157,6 @@ async def test_a_body_behind_an_upgrade_is_no_next_request(
 
 
 async def test_a_request_follows_one_whose_upgrade_is_ignored(serve: Serve) -> None:
-    """Whether it comes in the same packet or not."""
     ignored = GET[:-2] + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n"
     assert statuses(await exchange(serve, ignored + GET, ignored, LAST_GET)) == [200] * 4
 

@@ -28,7 +28,7 @@ _OPEN = SessionResource(is_open=True, role="operator", tenant_id=ANONYMOUS.tenan
 class SignIn(RequestBody):
     """An API key with the role tenant or operator."""
 
-    key: str = Field(description="The key as `diffuserve keys create` shows it.", repr=False)
+    key: str = Field(max_length=200, description="The key as `diffuserve keys create` shows it.", repr=False)
 
 
 @router.get("", summary="See who is signed in", response_model=SessionResource)
