@@ -50,7 +50,7 @@ def main() -> None:
 
 def _run(model: Path, side: int, ranks: int, folder: Path) -> Costs:
     out = folder / "costs.json"
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+    launcher = (sys.executable, "-m", "diffuserve.worker.rank_launcher", f"--ranks={ranks}", "--")
     program = (str(_PROGRAM), "--model", str(model), "--side", str(side), "--out", str(out))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*launcher, *program], check=True, env=environment, capture_output=True, timeout=300)

@@ -62,13 +62,7 @@ def main() -> None:
 def _run(model: Path, plan: str, num_ranks: int, folder: Path) -> list[dict[str, Any]]:
     out = folder / plan
     out.mkdir()
-    launcher = (
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={num_ranks}",
-    )
+    launcher = (sys.executable, "-m", "diffuserve.worker.rank_launcher", f"--ranks={num_ranks}", "--")
     program = (str(_PROGRAM), "--model", str(model), "--plan", plan, "--out", str(out))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*launcher, *program], check=True, env=environment, timeout=1_800)

@@ -1,4 +1,4 @@
-"""The measurements of a rank in its group; torchrun starts it for `bench_lockstep.py`."""
+"""The measurements of a rank in its group; the launcher of ranks starts it for `bench_lockstep.py`."""
 
 import argparse
 import json
@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from torch.distributed.rendezvous import rendezvous
 
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
@@ -77,7 +76,8 @@ def _milliseconds(call: Callable[[], object]) -> float:
 
 def _beat(ranks: Ranks) -> Callable[[], object]:
     """Return a rank's heartbeat with a check of all ranks, which a worker does on its own thread."""
-    store, _, _ = next(rendezvous("env://"))
+    store = ranks.store
+    assert store is not None
 
     def beat() -> None:
         store.set(f"bench/{ranks.index}", "1")

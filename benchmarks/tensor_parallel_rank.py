@@ -1,6 +1,6 @@
 """A rank that loads its part of a model, and draws with the others.
 
-Torchrun starts it for `bench_tensor_parallel.py`.
+The launcher of ranks starts it for `bench_tensor_parallel.py`.
 """
 
 import argparse

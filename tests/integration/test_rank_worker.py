@@ -1,4 +1,4 @@
-"""A worker of several ranks, started by its agent through torchrun, whose ranks are killed and frozen."""
+"""A worker of several ranks, started by its agent through the launcher, whose ranks are killed and frozen."""
 
 import asyncio
 import signal
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,7 +17,8 @@ from diffuserve.domain.job import Job, JobStatus
 from diffuserve.jobs import schema
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import EngineProcessConfig, Nodes
+from diffuserve.worker.config import EngineProcessConfig
+from diffuserve.worker.nodes import Nodes
 from support.plane import Plane, until
 from support.waiting import HANG_SECONDS, eventually
 from support.worker_fakes import engine_of
@@ -112,18 +114,19 @@ async def test_twenty_faults_lose_no_job_and_hang_nowhere(
 
 
 @pytest.mark.slow
-async def test_two_nodes_are_one_worker(plane: Plane, start: Start, checkpoint: str) -> None:
-    """Two torchruns run on this machine; a rank of the second dies, both start again, and both drain."""
+async def test_two_nodes_are_one_worker(plane: Plane, start: Start, checkpoint: str, tmp_path: Path) -> None:
+    """Two launchers run on this machine; a rank of the second dies, both start again, and both drain."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     shape = ("--model", checkpoint, "--device", "cpu", "--nnodes", "2", "--node-rank", "1")
-    place = ("--node-endpoint", f"127.0.0.1:{port}")
+    (secret := tmp_path / "secret").write_text("s" * 64)
+    place = ("--node-endpoint", f"127.0.0.1:{port}", "--node-secret-file", str(secret))
     times = ("--collective-seconds", "20", "--drain-seconds", str(HANG_SECONDS))
     command = (sys.executable, "-m", "diffuserve", "worker", *shape, *place, *times)
     second = subprocess.Popen(command)
     try:
-        nodes = Nodes(2, 0, "127.0.0.1", port)
+        nodes = Nodes(2, 0, "127.0.0.1", port, secret)
         agent = start(
             engine_command=(),
             model=checkpoint,

@@ -15,6 +15,8 @@ from support.waiting import HANG_SECONDS
 
 Program = Callable[[Ranks], Any]
 
+SECRET = b"of this group"
+
 
 def run_on_ranks(
     program: Program, num_ranks: int, store: Path, plan: ParallelPlan | None = None
@@ -51,7 +53,7 @@ def _be_rank(
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     try:
-        sender.send(program(Ranks(plan or ParallelPlan(sequence=size))))
+        sender.send(program(Ranks(plan or ParallelPlan(sequence=size), SECRET)))
         dist.barrier()  # none leaves while another still receives
     except BaseException as error:
         sender.send(error)

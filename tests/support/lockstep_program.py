@@ -1,6 +1,6 @@
-"""A rank of a group that generates some requests and writes their outcomes; torchrun starts it.
+"""A rank of a group that generates some requests and writes their outcomes.
 
-    torchrun --nproc-per-node 2 -m support.lockstep_program --model FOLDER --out FOLDER
+    python -m diffuserve.worker.rank_launcher --ranks 2 -- -m support.lockstep_program --model DIR --out DIR
 
 Several models follow one another, each with a folder for its outcomes, as starting ranks takes longest.
 `--model fake` is the fake family with real guidance. With `--fail WHERE:RANK` that rank (or `any`)

@@ -3,6 +3,7 @@
 import dataclasses
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from diffuserve.domain.backend_urls import LAST_PORT
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.private_files import private_umask
 from diffuserve.settings import Settings
-from diffuserve.worker.config import Nodes
+from diffuserve.worker.nodes import Nodes, private_address, read_node_secret
 
 EXAMPLES = """
 Examples:
@@ -26,7 +27,7 @@ Examples:
 
   diffuserve worker --gpus 8
 
-  diffuserve worker --gpus 8 --nnodes 2 --node-rank 1 --node-endpoint 10.0.0.7:29500
+  diffuserve worker --gpus 8 --nnodes 2 --node-rank 1 --node-endpoint 10.0.0.7:29500 --node-secret-file secret
 
   diffuserve worker --device cuda:1 --label zone=a --label gpu=h200 --price 2.5 --spot auto
 """
@@ -104,7 +105,14 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Address of rank 0 at which the machines meet. [default: none]",
+            help="Private address of rank 0 at which the machines meet. [default: none]",
+            rich_help_panel=MANY_GPUS,
+        ),
+    ] = None,
+    node_secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with what proves that a machine is one of them, the same on each. [default: none]",
             rich_help_panel=MANY_GPUS,
         ),
     ] = None,
@@ -117,6 +125,8 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     the rest.
     """
     start = settings.worker
+    if start.further and nnodes > 1:
+        raise InvalidParams("model", start.further[0].model, "a worker of several machines serves one model")
     if engine_command is None and parent_fd is None:  # `serve` has checked what it gives its worker
         from diffuserve.cli.preflight import check_worker
 
@@ -139,12 +149,10 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         idle_seconds=leave_when_idle,
         tells_deletion_cost=pod_deletion_cost,
         heartbeat_seconds=heartbeat_seconds,
-        nodes=nodes_of(nnodes, node_rank, node_endpoint),
+        nodes=nodes_of(nnodes, node_rank, node_endpoint, node_secret_file),
         engine_command=tuple(shlex.split(engine_command or "")),
         parent_fd=parent_fd,
     )
-    if config.further and config.nodes is not None:
-        raise InvalidParams("model", start.further[0].model, "a worker of several machines serves one model")
     if replicas > 1 and config.has_ranks:
         raise InvalidParams("replicas", replicas, "replicas have one GPU each; leave out --gpus and --nnodes")
     with private_umask():
@@ -156,7 +164,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     raise typer.Exit(code)
 
 
-def nodes_of(count: int, rank: int, endpoint: str | None) -> Nodes | None:
+def nodes_of(count: int, rank: int, endpoint: str | None, secret_file: Path | None) -> Nodes | None:
     """Return the machines of one worker; `None` for a single one. Raise `InvalidParams`."""
     if count == 1:
         return None
@@ -165,7 +173,12 @@ def nodes_of(count: int, rank: int, endpoint: str | None) -> Nodes | None:
     host, _, port = (endpoint or "").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
         raise InvalidParams("node_endpoint", endpoint, "several nodes meet at --node-endpoint HOST:PORT")
-    return Nodes(count, rank, host, int(port))
+    private_address(host)  # the launcher looks again at each start
+    if secret_file is None:
+        remedy = "several nodes prove by --node-secret-file FILE that they belong together"
+        raise InvalidParams("node_secret_file", None, remedy)
+    read_node_secret(secret_file)
+    return Nodes(count, rank, host, int(port), secret_file.absolute())
 
 
 def labels_of(words: Sequence[str]) -> dict[str, str]:

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from diffuserve.domain.sendable import Sendable
+
 
 @dataclass(frozen=True)
-class InputImage:
+class InputImage(Sendable):
     """An image whose size is known. Its `id` is an uploaded file's, or a hash of the pixels.
 
     `pixels` are rows of bytes from the top, three for each pixel in `RGB` and one in `L`; `None` where the

@@ -10,6 +10,7 @@ from diffuserve.domain.input_image import ImageInput, InputImage
 from diffuserve.domain.known_fields import known_fields
 from diffuserve.domain.nearest import did_you_mean
 from diffuserve.domain.samplers import SAMPLERS
+from diffuserve.domain.sendable import Sendable
 
 MAX_PROMPT_CHARACTERS = 2_000
 MAX_STEPS = 100
@@ -22,7 +23,7 @@ MAX_SIDE = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerationParams:
+class GenerationParams(Sendable):
     """A request for images or clips. `None` stands for the model's own default.
 
     `width` and `height` are in pixels, positive multiples of the model's `size_multiple`;

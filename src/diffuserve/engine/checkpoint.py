@@ -12,6 +12,7 @@ from torch import Tensor
 from diffuserve.domain.checkpoint import Identity, most_bytes
 from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.sendable import Sendable
 from diffuserve.engine.outputs import Timings
 from diffuserve.engine.request_state import RequestState
 from diffuserve.models.base import Pipeline
@@ -21,7 +22,7 @@ _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class RequestProgress:
+class RequestProgress(Sendable):
     """The state of a request after `step` steps, on the CPU; `generators` are the states of its own.
 
     `noise` is there if it was drawn for the next step already.

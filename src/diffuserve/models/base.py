@@ -17,6 +17,7 @@ from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.residency import RESIDENT, Residency
+from diffuserve.domain.sendable import Sendable
 from diffuserve.models.devices import dtype_name
 from diffuserve.models.frames import Frames
 from diffuserve.parallel.ranks import Ranks
@@ -29,7 +30,7 @@ _QUANTIZATION = "quantization"  # among the choices that a pipeline describes
 
 
 @dataclass(frozen=True)
-class Conditioning:
+class Conditioning(Sendable):
     """The output of the encoders for a request's prompts and images; families add their tensors.
 
     It is the same whatever the seed. `warnings` are for the client: what was changed on the way, such as a

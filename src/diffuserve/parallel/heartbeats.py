@@ -1,4 +1,4 @@
-"""Heartbeats of ranks: each writes a count to torchrun's key-value store every two seconds.
+"""Heartbeats of ranks: each writes a count to the group's key-value store every two seconds.
 
 If a rank is killed or frozen, the others wait for it in a collective, which may take minutes to time
 out. Heartbeats bypass the collectives, on a thread of their own: a rank that misses another's for ten
@@ -44,8 +44,7 @@ class HeartbeatWatch:
 class RankHeartbeats:
     """Sends this rank's heartbeats and watches the others'.
 
-    `on_silence` is called with the silent ranks, or with none if the store itself is gone. No collective
-    may wait on `store` meanwhile: a call that waits blocks the others on the same connection.
+    `on_silence` is called with the silent ranks, or with none if the store itself is gone.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class RankHeartbeats:
             try:
                 self._store.set(str(self._rank), str(count))
                 watch.update([self._count(rank) for rank in range(self._size)], time.monotonic())
-            except RuntimeError as error:  # the store ended with torchrun
+            except RuntimeError as error:  # the store ended with the launcher of rank 0
                 log.error("rank %d cannot send its heartbeat: %s", self._rank, error)
                 self._on_silence([])
             if silent := watch.silent(time.monotonic()):

@@ -15,10 +15,14 @@ same weights. Of `tensor=2,sequence=2`:
 Legend of shapes: `local` tokens of this rank, `all` tokens, `some_heads` = heads / ranks.
 """
 
+import hashlib
+import hmac
 import logging
 import os
+import secrets
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -28,11 +32,17 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributed.rendezvous import rendezvous
 
 from diffuserve.parallel.heartbeats import RankHeartbeats, leave_broken_group
+from diffuserve.parallel.messages import pack, unpack
 from diffuserve.parallel.plan import ParallelPlan, check_group
+from diffuserve.parallel.rank_place import own_place
+from diffuserve.parallel.rank_store import RankStore, open_rank_store
+from diffuserve.parallel.seal import MAC_BYTES, Seal
 
+_LENGTH_BYTES = 8
+_EVERYBODY = -1
+_NONCE = "nonce"
 # An idle group waits for its next command without limit; heartbeats find ranks that died.
 _NO_TIMEOUT = timedelta(days=365)
 
@@ -49,7 +59,7 @@ class GroupBroken(BaseException):
 
 
 def join_ranks(plan: ParallelPlan | None, device: torch.device, collective_seconds: float) -> "Ranks":
-    """Join the group of the processes that torchrun has started.
+    """Join the group of the processes that the launcher has started.
 
     Without a plan all ranks share every sequence. A collective of the device's groups that takes longer
     than `collective_seconds`, like joining itself, ends this process. Raise `InvalidParams` for a plan of
@@ -59,12 +69,23 @@ def join_ranks(plan: ParallelPlan | None, device: torch.device, collective_secon
     overdue = threading.Timer(collective_seconds, leave_broken_group, [[]])
     overdue.daemon = True
     overdue.start()
+    place = own_place()
+    assert place is not None, "a rank is started by diffuserve.worker.rank_launcher"
+    store = open_rank_store(place)
     backend = "nccl" if device.type == "cuda" else "gloo"
     timeout = timedelta(seconds=collective_seconds)
-    dist.init_process_group(backend, timeout=timeout)
-    ranks = Ranks(plan or ParallelPlan(sequence=dist.get_world_size()), timeout)
+    dist.init_process_group(backend, timeout=timeout, store=store, rank=place.rank, world_size=place.size)
+    secret = _secret_of_group(store, place.secret, place.rank)
+    ranks = Ranks(plan or ParallelPlan(sequence=place.size), secret, timeout, store)
     overdue.cancel()
     return ranks
+
+
+def _secret_of_group(store: RankStore, secret: bytes, rank: int) -> bytes:
+    """Return a secret that no earlier group has had, whose messages would pass otherwise."""
+    if rank == 0:
+        store.set(_NONCE, secrets.token_bytes(MAC_BYTES))
+    return hmac.digest(secret, store.get(_NONCE), hashlib.sha256)
 
 
 def leave_ranks() -> NoReturn:
@@ -83,19 +104,16 @@ def leave_ranks() -> NoReturn:
 def rank_heartbeats(
     ranks: "Ranks", on_silence: Callable[[list[int]], None] = leave_broken_group
 ) -> RankHeartbeats:
-    """Build heartbeats on a connection of their own to torchrun's store.
-
-    A call that waits blocks the other calls of a shared connection.
-    """
-    store, _, _ = next(rendezvous("env://"))
-    return RankHeartbeats(ranks.index, ranks.size, store, on_silence)
+    """Build heartbeats through the store in which the ranks have met."""
+    assert ranks.store is not None
+    return RankHeartbeats(ranks.index, ranks.size, ranks.store, on_silence)
 
 
 class SequenceRanks:
     """The ranks that share sequences. All of them must call the same methods in the same order."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
+        self.group = group
         self.index = dist.get_rank(group)
         self.size = dist.get_world_size(group)
 
@@ -112,14 +130,14 @@ class SequenceRanks:
     def gather(self, part: Float[Tensor, "local channels"]) -> Float[Tensor, "all channels"]:
         """Return the parts of all ranks, in the order of ranks."""
         whole = part.new_empty(self.size * part.shape[0], *part.shape[1:])
-        dist.all_gather(list(whole.chunk(self.size)), part.contiguous(), self._group)
+        dist.all_gather(list(whole.chunk(self.size)), part.contiguous(), self.group)
         return whole
 
     def _exchange(self, parts: Tensor) -> Tensor:
         """Send part `i` to rank `i`, and return the received parts in the order of their senders."""
         sent = parts.contiguous()
         received = torch.empty_like(sent)
-        dist.all_to_all_single(received, sent, group=self._group)
+        dist.all_to_all_single(received, sent, group=self.group)
         return received
 
 
@@ -127,20 +145,20 @@ class TensorRanks:
     """The ranks that share weights. All of them must call the same methods in the same order."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
+        self.group = group
         self.index = dist.get_rank(group)
         self.size = dist.get_world_size(group)
 
     def add_up(self, part: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Return the sum of all ranks' parts, the same bits on each; the memory of `part` holds it."""
         part = part.contiguous()
-        dist.all_reduce(part, group=self._group)
+        dist.all_reduce(part, group=self.group)
         return part
 
     def gather(self, part: Float[Tensor, "*rows some"]) -> Float[Tensor, "*rows all"]:
         """Return the features of all ranks side by side, in the order of ranks."""
         parts = part.new_empty(self.size, *part.shape)
-        dist.all_gather(list(parts), part.contiguous(), self._group)
+        dist.all_gather(list(parts), part.contiguous(), self.group)
         return parts.movedim(0, -2).flatten(-2)
 
 
@@ -151,13 +169,20 @@ class Ranks:
     that share the denoiser's weights, and `world` are all of them: the text encoder's are cut over these.
 
     Two groups on the CPU stand beside those of the device: commands and agreements use the first, on the
-    thread that steps; finished images use the second, on the decoder's thread.
+    thread that steps; finished images use the second, on the decoder's thread. Both prove each message with
+    the `secret` of the group, by which each two ranks of groups on the CPU have proven themselves before.
     """
 
-    def __init__(self, plan: ParallelPlan, timeout: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        plan: ParallelPlan,
+        secret: bytes,
+        timeout: timedelta | None = None,
+        store: RankStore | None = None,
+    ) -> None:
         """Raise `InvalidParams` if the plan is for another number of ranks."""
         assert dist.group.WORLD is not None
-        self.plan = plan
+        self.plan, self.store = plan, store
         self.index, self.size = dist.get_rank(), dist.get_world_size()
         check_group(plan, self.size)
         self.world = TensorRanks(dist.group.WORLD)
@@ -169,8 +194,11 @@ class Ranks:
             self.tensor = TensorRanks(_own_group(rows, timeout))
             columns = [numbers[first :: plan.tensor] for first in range(plan.tensor)]
             self.sequence = SequenceRanks(_own_group(columns, timeout))
-        self.commands = Channel(dist.new_group(backend="gloo", timeout=_NO_TIMEOUT))
-        self.images = Channel(dist.new_group(backend="gloo", timeout=_NO_TIMEOUT))
+        self.commands = Channel(dist.new_group(backend="gloo", timeout=_NO_TIMEOUT), secret, b"commands")
+        self.images = Channel(dist.new_group(backend="gloo", timeout=_NO_TIMEOUT), secret, b"images")
+        of_device = (dist.group.WORLD, self.sequence.group, *([self.tensor.group] if self.tensor else []))
+        for number, group in enumerate((*of_device, self.commands.group, self.images.group)):
+            prove_neighbors(group, Seal(secret, b"neighbors", bytes([number])))
 
     @property
     def is_lead(self) -> bool:
@@ -211,47 +239,113 @@ def _own_group(groups: Iterable[Sequence[int]], timeout: timedelta | None) -> di
     return own
 
 
+def prove_neighbors(group: dist.ProcessGroup, seal: Seal) -> None:
+    """Have each two ranks of a group on the CPU prove themselves, over the connection between them.
+
+    Gloo takes whoever connects first for the rank that it waits for. NCCL asks for a number that only the
+    store knows. Raise `GroupBroken` if a stranger has taken a rank's place.
+    """
+    if dist.get_backend(group) != "gloo":
+        return
+    own, ranks = dist.get_rank(group), range(dist.get_world_size(group))
+    proofs = _tensor_of(b"".join(seal.proof(b"", own, other) for other in ranks))
+    received = torch.empty_like(proofs)
+    with _collective():
+        dist.all_to_all_single(received, proofs, group=group)
+        for other, proof in zip(ranks, received.view(len(ranks), MAC_BYTES), strict=True):
+            seal.open(_bytes_of(proof), other, own)
+
+
 class Channel:
     """Small messages between ranks, over a group on the CPU. Used by one thread of each rank.
 
-    Methods raise `GroupBroken` if another rank has gone: no request is to blame for that.
+    Each message is proven with the secret, its ends and its number among theirs. Methods raise `GroupBroken`
+    if another rank has gone, or a message is not proven: no request is to blame for that.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
+    def __init__(self, group: dist.ProcessGroup, secret: bytes, name: bytes) -> None:
+        self.group = group
+        self._seal = Seal(secret, b"channel", name)
+        self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
+        self._num_messages: Counter[tuple[int, int]] = Counter()
 
     def broadcast(self, message: Any = None) -> Any:
         """Return rank 0's message on every rank; the argument counts on rank 0 only."""
-        carrier = [message]
-        with _collective():
-            dist.broadcast_object_list(carrier, src=0, group=self._group, device=torch.device("cpu"))
-        return carrier[0]
+        return self._broadcast(message, 0)
 
     def all_true(self, value: bool) -> bool:
         """Return whether `value` is true on every rank."""
-        flag = torch.tensor([int(value)], dtype=torch.int32)
+        places = [self._place(rank, _EVERYBODY) for rank in range(self._size)]
         with _collective():
-            dist.all_reduce(flag, dist.ReduceOp.MIN, group=self._group)
-        return bool(flag.item())
+            own = _tensor_of(self._seal.close(bytes([value]), *places[self._rank]))
+            sealed = own.new_empty(self._size, len(own))
+            dist.all_gather(list(sealed), own, self.group)
+            return all(
+                self._seal.open(_bytes_of(each), *place)[0]
+                for each, place in zip(sealed, places, strict=True)
+            )
 
     def gather(self, message: Any) -> list[Any]:
         """Return the messages of all ranks, in the order of ranks, on every rank."""
-        messages = [None] * dist.get_world_size(self._group)
-        with _collective():
-            dist.all_gather_object(messages, message, self._group)
-        return messages
+        return [self._broadcast(message, rank) for rank in range(self._size)]
 
     def send(self, message: Any, rank: int) -> None:
         """Send `message` to `rank`, which must `receive` it."""
+        place = self._place(self._rank, rank)
         with _collective():
-            dist.send_object_list([message], rank, group=self._group, device=torch.device("cpu"))
+            for part in self._sealed(message, place):
+                dist.send(part, rank, self.group)
 
     def receive(self, rank: int) -> Any:
         """Wait for a message that `rank` sends, and return it."""
-        carrier = [None]
+        place = self._place(rank, self._rank)
+
+        def take(part: Tensor) -> None:
+            dist.recv(part, rank, self.group)
+
         with _collective():
-            dist.recv_object_list(carrier, rank, group=self._group, device=torch.device("cpu"))
-        return carrier[0]
+            return self._received(take, place)
+
+    def _broadcast(self, message: Any, source: int) -> Any:
+        place = self._place(source, _EVERYBODY)
+
+        def exchange(part: Tensor) -> None:
+            dist.broadcast(part, source, self.group)
+
+        with _collective():
+            if source != self._rank:
+                return self._received(exchange, place)
+            for part in self._sealed(message, place):
+                exchange(part)
+            return message
+
+    def _place(self, source: int, target: int) -> tuple[int, int, int]:
+        """Return what the next message between two ends is proven with."""
+        self._num_messages[source, target] += 1
+        return source, target, self._num_messages[source, target]
+
+    def _sealed(self, message: Any, place: tuple[int, ...]) -> Iterator[Tensor]:
+        """Yield a message in two parts: its length, and itself."""
+        packed = pack(message)
+        yield _tensor_of(self._seal.close(len(packed).to_bytes(_LENGTH_BYTES), *place, 0))
+        yield _tensor_of(self._seal.close(packed, *place, 1))
+
+    def _received(self, take: Callable[[Tensor], None], place: tuple[int, ...]) -> Any:
+        length = self._opened(take, _LENGTH_BYTES, (*place, 0))
+        return unpack(self._opened(take, int.from_bytes(length), (*place, 1)))
+
+    def _opened(self, take: Callable[[Tensor], None], num_bytes: int, place: tuple[int, ...]) -> bytes:
+        part = torch.empty(num_bytes + MAC_BYTES, dtype=torch.uint8)
+        take(part)
+        return self._seal.open(_bytes_of(part), *place)
+
+
+def _tensor_of(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def _bytes_of(content: Tensor) -> bytes:
+    return content.numpy().tobytes()
 
 
 @contextmanager

@@ -4,9 +4,11 @@ Folding and matching are plain Python, which holds the interpreter's lock: threa
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 
 from diffuserve.domain.errors import ModerationUnavailable
@@ -75,18 +77,17 @@ class JudgePool:
 
 
 class _Judge(PipedProcess):
-    """A process with a filter of its own, which ends with the pipe to it."""
+    """A process with a filter of its own, which ends with the pipe to it. What comes back is JSON."""
 
     def __init__(self, policy: Policy, classifier: TextClassifier | None, logs: LogConfig) -> None:
         super().__init__("diffuserve-judge", _judge_forever, policy, classifier, logs)
 
     def check(self, prompts: tuple[str, ...], tenant_id: str) -> list[Verdict]:
         """Return the verdict on each prompt. Raise `EOFError` or `OSError` if it is dead or stuck."""
-        self._pipe.send((prompts, tenant_id))
+        self._pipe.send_bytes(json.dumps([prompts, tenant_id]).encode())
         if not self._pipe.poll(_LONGEST_SECONDS):
             raise TimeoutError(f"no verdict within {_LONGEST_SECONDS:g} s")
-        verdicts: list[Verdict] = self._pipe.recv()
-        return verdicts
+        return [Verdict.from_dict(verdict) for verdict in json.loads(self._pipe.recv_bytes())]
 
 
 def _judge_forever(
@@ -98,7 +99,8 @@ def _judge_forever(
     with asyncio.Runner() as runner:
         while True:
             try:
-                prompts, tenant_id = pipe.recv()
+                prompts, tenant_id = json.loads(pipe.recv_bytes())
             except EOFError:
                 return
-            pipe.send(runner.run(prompt_filter.check_all(prompts, tenant_id)))
+            verdicts = runner.run(prompt_filter.check_all(prompts, tenant_id))
+            pipe.send_bytes(json.dumps([asdict(verdict) for verdict in verdicts]).encode())

@@ -19,6 +19,7 @@ from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option
 from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.telemetry.tracing_config import TracingConfig
+from diffuserve.worker.nodes import Nodes
 from diffuserve.worker.spot.base import Spot
 
 _DECODES_AT_ONCE = 2
@@ -27,26 +28,6 @@ _DECODES_AT_ONCE = 2
 def _canonical_dtype(name: str | None) -> str | None:
     """Return torch's name of a dtype, so that it has one cost fit however it is given."""
     return None if name is None else find_dtype(name) or name
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """Machines that form one worker: their number, the rank of this one, and the address of rank 0."""
-
-    count: int
-    rank: int
-    host: str
-    port: int
-
-    @property
-    def torchrun_options(self) -> tuple[str, ...]:
-        """Arguments of torchrun. Ranks follow the nodes' own, so that rank 0 runs beside the agent."""
-        return (
-            f"--nnodes={self.count}",
-            f"--node-rank={self.rank}",
-            f"--master-addr={self.host}",
-            f"--master-port={self.port}",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +130,7 @@ class WorkerConfig:
     `heartbeat_seconds`: `None` takes the interval that the control plane asks for.
     `idle_seconds` without a job may end the worker; with `None` it stays.
     `tells_deletion_cost`: in a pod of Kubernetes, annotate it with what its end would cost.
-    `gpus` above 1, or several `nodes`: torchrun starts the engine process once per GPU.
+    `gpus` above 1, or several `nodes`: a launcher starts the engine process once per GPU.
     `engine_command` replaces the engine process, for tests.
     `parent_fd` is a pipe from the server that started the worker: it sends the API key, and the worker ends
     when it is closed. `shares_machine` says that other workers of this command run beside it, and
@@ -269,20 +250,19 @@ class WorkerConfig:
 
     @property
     def has_zygote(self) -> bool:
-        """True if lost engines start by fork: torchrun's cannot, and only Linux tells the end of one."""
+        """True if lost engines start by fork: ranks cannot, and only Linux tells the end of one."""
         return self.zygote and not self.engine_command and not self.has_ranks and sys.platform == "linux"
 
     @property
     def has_ranks(self) -> bool:
-        """True if torchrun starts the engine process, once per GPU."""
+        """True if a launcher starts the engine process, once per GPU."""
         return self.gpus > 1 or self.nodes is not None
 
     @property
     def _launcher(self) -> tuple[str, ...]:
-        """Torchrun restarts nothing: the agent starts a broken group anew, as it does a single engine."""
-        where = ("--standalone",) if self.nodes is None else self.nodes.torchrun_options
-        ranks = (f"--nproc-per-node={self.gpus}", "--max-restarts=0")
-        return ("diffuserve.worker.rank_launcher", *where, *ranks, "-m")
+        """It restarts nothing: the agent starts a broken group anew, as it does a single engine."""
+        where = () if self.nodes is None else self.nodes.launcher_options
+        return ("diffuserve.worker.rank_launcher", f"--ranks={self.gpus}", *where, "--", "-m")
 
 
 def cost_fit_path(

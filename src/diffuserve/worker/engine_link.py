@@ -144,5 +144,5 @@ async def _wait_for_connection(connected: asyncio.Future[Any], process: EnginePr
 def _kill(process: EngineProcess) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            # The whole process group, as torchrun's ranks are children of the process that was started.
+            # The whole process group, as a launcher's ranks are children of the process that was started.
             os.killpg(process.pid, signal.SIGKILL)

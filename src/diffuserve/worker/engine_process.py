@@ -1,7 +1,7 @@
 """The engine process of a worker. It connects to its agent before anything heavy is imported.
 
 Importing torch takes seconds, and from its first moment on this process must notice that its agent
-is gone. Where torchrun has started several of them, only rank 0 is connected to the agent.
+is gone. Where the launcher of ranks has started several of them, only rank 0 is connected to the agent.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.modelstore.store import OnFetch, is_stored
+from diffuserve.parallel.rank_place import RankPlace, own_place
 from diffuserve.private_files import private_umask
 from diffuserve.telemetry.logs import configure_logs
 from diffuserve.worker.agent_link import AgentLink, end_with_agent_alone
@@ -27,7 +28,6 @@ from diffuserve.worker.load_reporter import LoadReporter
 from diffuserve.worker.messages import EngineHeartbeat
 from diffuserve.worker.model_description import describe
 from diffuserve.worker.prepared_model import read_ahead
-from diffuserve.worker.rank_launcher import end_with_group
 from diffuserve.worker.stored_model import logged, with_stored_model
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def main() -> None:
     prepare_torch()
     config = EngineProcessConfig.from_json(arguments.config)
     configure_logs(config.logs)
-    rank = os.environ.get("RANK")  # noqa: TID251 (set by torchrun, not by an operator)
-    run_to_exit(partial(_run, config, rank, arguments.socket))
+    run_to_exit(partial(_run, config, own_place(), arguments.socket))
 
 
 def run_to_exit(run: Callable[[], None]) -> NoReturn:
@@ -74,12 +73,10 @@ def _exit(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _run(config: EngineProcessConfig, rank: str | None, socket: Path) -> None:
-    if rank is None:
+def _run(config: EngineProcessConfig, place: RankPlace | None, socket: Path) -> None:
+    if place is None:
         serve_agent(config, socket, partial(run_engine, None))
-        return
-    end_with_group()
-    if rank == "0":
+    elif place.rank == 0:
         serve_agent(config, socket, _lead_ranks)
     else:
         from diffuserve.worker.rank_process import follow
@@ -135,8 +132,7 @@ def serve_agent(config: EngineProcessConfig, socket: Path, run: RunHost) -> None
 
 def join_peers(config: EngineProcessConfig, link: AgentLink) -> "EnginePeers | None":
     """Listen for peers of a model of the store, if that is asked for. Raise `InvalidParams`."""
-    is_rank = "RANK" in os.environ  # noqa: TID251 (set by torchrun, not by an operator)
-    if config.peers is None or is_rank or not is_stored(config.model, config.stored):
+    if config.peers is None or own_place() is not None or not is_stored(config.model, config.stored):
         return None
     from diffuserve.worker.engine_peers import EnginePeers  # few workers have peers
 

@@ -29,6 +29,7 @@ from torch import Tensor
 from diffuserve.domain.input_image import ImageInput, InputImage
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.sendable import Sendable
 from diffuserve.engine.checkpoint import RequestProgress
 from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
@@ -48,7 +49,7 @@ _MAX_FORGOTTEN = 1_000
 
 
 @dataclass(frozen=True)
-class JoiningRequest:
+class JoiningRequest(Sendable):
     """A request that takes its first step here; its conditioning is on the CPU.
 
     One that goes on from a checkpoint has `progress`.
@@ -61,7 +62,7 @@ class JoiningRequest:
 
 
 @dataclass(frozen=True)
-class StepCommand:
+class StepCommand(Sendable):
     """A step of all ranks: requests that `leave` are forgotten first, then those that `join` are added.
 
     `leaves` and `steps` hold request ids; `steps` is the batch in its order.
@@ -73,14 +74,14 @@ class StepCommand:
 
 
 @dataclass(frozen=True)
-class DecodeCommand:
+class DecodeCommand(Sendable):
     """The rank that decodes each request, by request id."""
 
     ranks: Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class EncodeCommand:
+class EncodeCommand(Sendable):
     """Requests that all ranks encode together, as they share the text encoder's weights."""
 
     params: tuple[GenerationParams, ...]
@@ -299,7 +300,7 @@ def _without_pixels(image: ImageInput) -> InputImage:
 
 
 def _portable(outcome: Outcome) -> Outcome:
-    """Return the outcome with an exception of a built-in class, which every process can unpickle."""
+    """Return the outcome with an exception of a class that messages may have."""
     if not isinstance(outcome, Exception):
         return outcome
     if is_out_of_memory(outcome):

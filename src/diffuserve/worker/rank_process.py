@@ -1,13 +1,11 @@
-"""Engine process of one rank, where torchrun starts several for a worker of several GPUs."""
+"""Engine process of one rank, where the launcher starts several for a worker of several GPUs."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
 import torch
-import torch.distributed as dist
 
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.memory import memory_budget
@@ -16,6 +14,7 @@ from diffuserve.models.base import Pipeline
 from diffuserve.models.devices import choose_device, parse_dtype
 from diffuserve.models.registry import load_pipeline
 from diffuserve.parallel.plan import ParallelPlan
+from diffuserve.parallel.rank_place import own_place
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks, rank_heartbeats
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import EngineProcessConfig
@@ -86,8 +85,8 @@ def _rank_budget(device: torch.device, configured_bytes: int | None) -> int:
     """Return the bytes that a step may take on each rank: those on CPUs share their machine's memory."""
     if device.type == "cuda" or configured_bytes is not None:
         return memory_budget(device, configured_bytes)
-    num_here = int(os.environ["LOCAL_WORLD_SIZE"])  # noqa: TID251 (set by torchrun, not by an operator)
-    return memory_budget(device, None) // num_here
+    place = own_place()
+    return memory_budget(device, None) // (1 if place is None else place.size_here)
 
 
 def _own_device(name: str | None) -> torch.device:
@@ -95,6 +94,7 @@ def _own_device(name: str | None) -> torch.device:
     kind = choose_device(name).type
     if kind == "cpu":
         return torch.device("cpu")
-    device = choose_device(f"{kind}:{dist.get_node_local_rank(fallback_rank=0)}")
+    place = own_place()
+    device = choose_device(f"{kind}:{0 if place is None else place.rank_here}")
     torch.cuda.set_device(device)
     return device

@@ -18,7 +18,8 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.safety.intake_pool import UnreadableImage
 from diffuserve.settings import Settings
-from diffuserve.worker.config import EngineProcessConfig, ImageOptions, Nodes, WorkerConfig
+from diffuserve.worker.config import EngineProcessConfig, ImageOptions, WorkerConfig
+from diffuserve.worker.nodes import Nodes
 from support.image_files import png
 
 
@@ -104,7 +105,7 @@ def test_only_the_first_machine_runs_the_agent(
 
     for name in ("run_worker", "run_node"):
         monkeypatch.setattr(wiring, name, record(name))
-    nodes = None if rank is None else Nodes(4, rank, "10.0.0.7", 29_500)
+    nodes = None if rank is None else Nodes(4, rank, "10.0.0.7", 29_500, Path("secret"))
     assert run(WorkerConfig(server="http://x", nodes=nodes)) == 0
     assert called == [expected]
 

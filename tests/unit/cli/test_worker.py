@@ -1,12 +1,14 @@
 """`diffuserve worker`: what its options make of a worker's configuration."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from diffuserve.cli.worker import labels_of, nodes_of
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.worker.config import Nodes, WorkerConfig
+from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.nodes import Nodes
 from diffuserve.worker.spot.base import Spot
 from support.command import Invoke
 
@@ -158,18 +160,34 @@ def test_bad_options_are_refused_before_anything_is_started(
     assert started == []
 
 
-def test_several_machines_meet_at_the_first() -> None:
-    assert nodes_of(1, 0, None) is None
-    assert nodes_of(2, 1, "10.0.0.7:29500") == Nodes(2, 1, "10.0.0.7", 29_500)
-    assert nodes_of(2, 0, "[::1]:29500") == Nodes(2, 0, "[::1]", 29_500)
+@pytest.fixture
+def secret_file(tmp_path: Path) -> Path:
+    (path := tmp_path / "secret").write_text("s" * 64)
+    return path
+
+
+def test_several_machines_meet_at_the_first(secret_file: Path) -> None:
+    assert nodes_of(1, 0, None, None) is None
+    assert nodes_of(2, 1, "10.0.0.7:29500", secret_file) == Nodes(2, 1, "10.0.0.7", 29_500, secret_file)
+    assert nodes_of(2, 0, "[::1]:29500", secret_file) == Nodes(2, 0, "[::1]", 29_500, secret_file)
 
 
 @pytest.mark.parametrize(
-    "endpoint", [None, "", "host", "host:", ":29500", "host:port", "host:0", "host:65536"]
+    "endpoint",
+    [None, "", "host", "host:", ":29500", "host:port", "host:0", "host:65536", "8.8.8.8:29500"],
 )
-def test_an_endpoint_without_host_or_port_is_refused(endpoint: str | None) -> None:
+def test_an_endpoint_that_is_none_or_that_strangers_reach_is_refused(
+    endpoint: str | None, secret_file: Path
+) -> None:
     with pytest.raises(InvalidParams, match="node_endpoint"):
-        nodes_of(2, 0, endpoint)
+        nodes_of(2, 0, endpoint, secret_file)
+
+
+@pytest.mark.parametrize("content", [None, "short"])
+def test_several_machines_need_a_secret(content: str | None, tmp_path: Path) -> None:
+    (path := tmp_path / "secret").write_text(content or "")
+    with pytest.raises(InvalidParams, match=r"node_secret_file=.*(--node-secret-file FILE|openssl rand)"):
+        nodes_of(2, 0, "10.0.0.7:29500", None if content is None else path)
 
 
 def test_labels_are_parsed() -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from diffuserve.engine.config import EngineConfig
-from diffuserve.worker.config import EngineProcessConfig, ImageOptions, Nodes, WorkerConfig
+from diffuserve.worker.config import EngineProcessConfig, ImageOptions, WorkerConfig
 from diffuserve.worker.engine_process import parse_arguments
+from diffuserve.worker.nodes import Nodes
+from diffuserve.worker.rank_launcher import parse_options
 
 
 def test_command_starts_one_engine_process_with_its_configuration() -> None:
@@ -17,14 +19,25 @@ def test_command_starts_one_engine_process_with_its_configuration() -> None:
     assert WorkerConfig(server="", engine_command=("run", "it")).command == ("run", "it")
 
 
+_TWO = Nodes(2, 1, "10.0.0.7", 29_500, Path("/run/secret"))
+
+
 @pytest.mark.parametrize(
-    ("nodes", "where"), [(None, "--standalone"), (Nodes(2, 1, "host", 29_500), "--node-rank=1")]
+    ("nodes", "where"),
+    [(None, (1, 0, None, None, None)), (_TWO, (2, 1, "10.0.0.7", 29_500, Path("/run/secret")))],
 )
-def test_command_of_several_gpus_goes_through_torchrun(nodes: Nodes | None, where: str) -> None:
+def test_command_of_several_gpus_goes_through_the_launcher(
+    nodes: Nodes | None, where: tuple[object, ...]
+) -> None:
     command = WorkerConfig(server="", gpus=4, nodes=nodes).command
     assert command[2] == "diffuserve.worker.rank_launcher"
-    assert {where, "--nproc-per-node=4", "--max-restarts=0"} <= set(command)
-    assert command[-2:] == ("--config", EngineProcessConfig().to_json())
+    mark = command.index("--")
+    told = parse_options(command[3:mark])
+    assert told.ranks == 4
+    assert (told.nodes, told.node_rank, told.host, told.port, told.secret_file) == where
+    assert command[mark + 1 :] == (
+        *("-m", "diffuserve.worker.engine_process", "--config", EngineProcessConfig().to_json()),
+    )
 
 
 @pytest.mark.parametrize(

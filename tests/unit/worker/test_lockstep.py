@@ -1,6 +1,5 @@
 """Ranks in lockstep, as threads of one process whose channels are queues."""
 
-import pickle
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.input_image import input_image
+from diffuserve.parallel.messages import pack, unpack
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import OtherRankFailed, Ranks
 from diffuserve.testing.fake_pipeline import FakePipeline
@@ -50,7 +50,7 @@ class ThreadChannel:
         self._group, self._rank = group, rank
 
     def gather(self, message: Any) -> list[Any]:
-        self._group.values[self._rank] = message
+        self._group.values[self._rank] = unpack(pack(message))
         self._group.barrier.wait()
         gathered = list(self._group.values)
         self._group.barrier.wait()
@@ -63,7 +63,7 @@ class ThreadChannel:
         return all(self.gather(value))
 
     def send(self, message: Any, rank: int) -> None:
-        self._group.queues[self._rank, rank].put(message)
+        self._group.queues[self._rank, rank].put(unpack(pack(message)))
 
     def receive(self, rank: int) -> Any:
         return self._group.queues[rank, self._rank].get(timeout=HANG_SECONDS)
@@ -346,7 +346,7 @@ def test_ranks_are_told_of_input_images_and_not_their_pixels(
 
     def measured(channel: ThreadChannel, message: Any = None) -> Any:
         if message is not None:
-            sizes.append(len(pickle.dumps(message)))
+            sizes.append(len(pack(message)))
         return broadcast(channel, message)
 
     monkeypatch.setattr(ThreadChannel, "broadcast", measured)

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffuserve.domain.sendable import Sendable
 from diffuserve.models.layers.autoencoder_blocks import (
     EPSILON,
     Features,
@@ -28,7 +29,7 @@ _LOG_VARIANCE = (-30.0, 20.0)  # smallest and largest
 
 
 @dataclass(frozen=True)
-class LatentDistribution:
+class LatentDistribution(Sendable):
     """The latents of encoded images: independent normal values, before any scale or shift of the checkpoint.
 
     Reference: diffusers' `DiagonalGaussianDistribution`.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.sendable import Sendable
 from diffuserve.models.base import InitialLatents
 from diffuserve.models.devices import to_device
 from diffuserve.models.input_tensors import image_tensor, latent_mask, mask_tensor, masked_image
@@ -25,7 +26,7 @@ Latents = Float[Tensor, "images channels rows columns"]
 
 
 @dataclass(frozen=True)
-class EncodedImage:
+class EncodedImage(Sendable):
     """A request's image as the VAE encodes it, its mask in the size of latents, and the masked image.
 
     `None` stands for what the request does not need.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.sendable import Sendable
 from diffuserve.models.input_tensors import image_tensor
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.vae_config import TEMPORAL_SCALE
@@ -23,7 +24,7 @@ Latents = Float[Tensor, "clips channels latent_frames height width"]
 
 
 @dataclass(frozen=True)
-class FirstFrame:
+class FirstFrame(Sendable):
     """An encoded image: the latents of the first frame, or the channels that stand beside a clip's latents.
 
     `embeddings` are CLIP's.

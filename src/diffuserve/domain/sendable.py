@@ -1,0 +1,8 @@
+"""What the ranks of a worker may send one another."""
+
+
+class Sendable:
+    """Marks the dataclasses of messages between ranks; a message that names any other class is refused.
+
+    Their fields hold plain values, tensors, images and other such dataclasses.
+    """
