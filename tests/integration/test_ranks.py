@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from diffuserve.parallel.ranks import GroupBroken, OtherRankFailed, Ranks
+from diffuserve.parallel.seal import Seal
 from support.forked_ranks import Program, run_on_ranks
 
 Run = Callable[[Program], list[Any]]
@@ -139,3 +140,33 @@ def test_a_rank_that_has_gone_breaks_the_group_and_fails_no_request(run: Run, nu
         return "agreed"
 
     assert run(program) == ["broken"] * (num_ranks - 1) + ["gone"]
+
+
+@pytest.mark.parametrize("call", ["broadcast", "all_true"])
+def test_what_a_stranger_says_is_not_acted_upon(call: str, run: Run, num_ranks: int) -> None:
+    """Rank 0 is one here that has got into the connections of another group, and knows no secret."""
+
+    def program(ranks: Ranks) -> str:
+        if ranks.is_lead:
+            ranks.commands._seal = Seal(b"a guess", b"channel", b"commands")
+        words = broken_by(lambda: getattr(ranks.commands, call)(True))
+        if not ranks.is_lead:
+            dist.destroy_process_group()  # as its process ends, for which the stranger waits otherwise
+        return words
+
+    assert all("does not come from this group" in words for words in run(program)[1:])
+
+
+def test_ranks_that_do_not_share_a_secret_exchange_nothing(run: Run, num_ranks: int) -> None:
+    told = run(lambda ranks: broken_by(lambda: Ranks(ranks.plan, bytes([ranks.index]))))
+    assert all(
+        "does not come from this group" in words for words in told[: num_ranks if num_ranks > 1 else 0]
+    )
+
+
+def broken_by(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except GroupBroken as broken:
+        return str(broken)
+    return "nothing"

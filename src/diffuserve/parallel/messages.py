@@ -7,8 +7,8 @@ A message is a value of plain types, tuples, tensors on the CPU, images, excepti
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from typing import Any
+from dataclasses import fields
+from typing import Any, cast
 
 import torch
 from PIL import Image
@@ -46,7 +46,7 @@ def unpack(packed: bytes) -> Any:
         raise BadMessage(f"a message between ranks that is none: {error}") from error
 
 
-def _described(value: object, blobs: list[bytes]) -> Any:
+def _described(value: Any, blobs: list[bytes]) -> Any:
     """Return a value as JSON has it; objects of JSON say what they are, and bytes are added to `blobs`."""
     match value:
         case None | bool() | int() | float() | str():
@@ -69,8 +69,9 @@ def _described(value: object, blobs: list[bytes]) -> Any:
         case Exception():
             kind = next((name for name, kind in _ERRORS.items() if isinstance(value, kind)), "RuntimeError")
             return {"is": "error", "kind": kind, "text": str(value)}
-        case Sendable() if is_dataclass(value):
-            own = {field.name: _described(getattr(value, field.name), blobs) for field in fields(value)}
+        case Sendable():
+            names = [field.name for field in fields(cast(Any, value))]
+            own = {name: _described(getattr(value, name), blobs) for name in names}
             return {"is": "value", "class": _name(type(value)), "fields": own}
     raise BadMessage(f"a {type(value).__name__} cannot be sent to other ranks; make its class Sendable")
 

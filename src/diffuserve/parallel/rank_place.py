@@ -55,5 +55,5 @@ def own_place() -> RankPlace | None:
     environment: Mapping[str, str] = os.environ  # noqa: TID251 (the launcher sets it, no operator)
     if "RANK_STORE" not in environment:
         return None
-    *numbers, store, secret = (environment[name] for name in _VARIABLES)
-    return RankPlace(*map(int, numbers), store, bytes.fromhex(secret))
+    rank, size, rank_here, size_here, store, secret = (environment[name] for name in _VARIABLES)
+    return RankPlace(int(rank), int(size), int(rank_here), int(size_here), store, bytes.fromhex(secret))

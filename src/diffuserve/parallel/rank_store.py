@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 
 from diffuserve.parallel.rank_place import RankPlace
 from diffuserve.parallel.seal import NotProven, SealedConnection
@@ -21,7 +21,7 @@ class StoreGone(RuntimeError):
     """The launcher of rank 0 has ended, does not respond, or is somebody else."""
 
 
-class RankStore(dist.Store):
+class RankStore(Store):
     """A store in which every word is proven. Safe from any thread: none holds it while it waits for a key."""
 
     def __init__(self, connection: SealedConnection) -> None:
@@ -49,7 +49,7 @@ class RankStore(dist.Store):
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys are there. Raise `StoreGone`, or `TimeoutError`."""
-        due = time.monotonic() + (timeout or self.timeout).total_seconds()
+        due = time.monotonic() + (timeout or self.timeout).total_seconds()  # type: ignore[attr-defined]
         while not self._ask("wait", *keys):
             if time.monotonic() > due:
                 raise TimeoutError(f"the other ranks did not set {', '.join(keys)} in time")

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from datetime import timedelta
 
 import pytest
-import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from diffuserve.parallel.rank_place import RankPlace, inherited
 from diffuserve.parallel.rank_store import RankStore, StoreGone, open_rank_store
@@ -56,7 +56,7 @@ def test_ranks_of_one_machine_inherit_their_connection() -> None:
 
 
 def test_it_behaves_as_stores_of_torch_do(join: Join) -> None:
-    store, reference = join(), dist.HashStore()
+    store, reference = join(), HashStore()
     for each in (store, reference):
         each.set("a", "1")
         assert each.get("a") == b"1"
@@ -90,7 +90,7 @@ def test_a_rank_does_not_wait_for_ever(join: Join) -> None:
 
 
 def test_torch_uses_it_through_prefixes(join: Join) -> None:
-    outer = dist.PrefixStore("group", join())
+    outer = PrefixStore("group", join())
     outer.set("a", "1")
     assert outer.get("a") == b"1"
     assert outer.check(["a"])
