@@ -1,5 +1,6 @@
 """The files of containers are as their tools want them, and what they name exists."""
 
+import json
 import re
 import subprocess
 import sys
@@ -51,10 +52,12 @@ def test_settings_exist(path: Path) -> None:
 
 def test_commands_are_valid() -> None:
     group: Any = typer.main.get_command(app)
-    worker = ["--metrics-port", "9100", *compose()["services"]["worker"]["command"]]
+    metrics = ["--metrics-host", "0.0.0.0", "--metrics-port", "9100"]
+    worker = [*metrics, *compose()["services"]["worker"]["command"]]
     group.commands["worker"].make_context("worker", worker)  # raises for an unknown option
     group.commands["api"].make_context("api", [])
-    assert '"diffuserve", "worker", "--metrics-port", "9100"' in (FOLDER / "Dockerfile.worker").read_text()
+    entry = json.dumps(["diffuserve", "worker", *metrics])
+    assert f"ENTRYPOINT {entry}" in (FOLDER / "Dockerfile.worker").read_text()
 
 
 def test_files_that_compose_mounts_exist_and_ports_are_of_this_machine_alone() -> None:

@@ -146,7 +146,7 @@ def test_commands_and_settings_exist(manifests: list[Manifest]) -> None:
     group: Any = typer.main.get_command(app)
     containers = {each["name"]: each for pod in pods(manifests) for each in pod["containers"]}
     for worker in workers(manifests):
-        args = ["--metrics-port", "9100", *worker["containers"][0]["args"]]
+        args = ["--metrics-host", "0.0.0.0", "--metrics-port", "9100", *worker["containers"][0]["args"]]
         group.commands["worker"].make_context("worker", args)  # raises for an unknown option
     assert containers["migration"]["args"] == ["db", "upgrade"]
     [settings] = [each["data"] for each in of_kind(manifests, "ConfigMap")]

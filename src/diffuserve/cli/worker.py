@@ -80,6 +80,12 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         int | None,
         typer.Option(help="Serve Prometheus metrics on this port. [default: none]", rich_help_panel=FLEET),
     ] = None,
+    metrics_host: Annotated[
+        str,
+        typer.Option(
+            help="Address of the metrics, which ask for no key; 0.0.0.0 is every one.", rich_help_panel=FLEET
+        ),
+    ] = "127.0.0.1",
     heartbeat_seconds: Annotated[
         float | None,
         typer.Option(
@@ -146,6 +152,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         labels=labels_of(label or ()),
         price_per_hour=price,
         metrics_port=metrics_port,
+        metrics_host=metrics_host,
         idle_seconds=leave_when_idle,
         tells_deletion_cost=pod_deletion_cost,
         heartbeat_seconds=heartbeat_seconds,

@@ -94,8 +94,10 @@ class WorkerAgent:
 
     async def run(self) -> int:
         """Work until drained, or until the engine cannot be kept running. Return the exit code."""
-        if self.config.metrics_port is not None:
-            self.metrics.serve(self.config.metrics_port)
+        async with self.metrics.served(self.config.metrics_host, self.config.metrics_port):
+            return await self._run()
+
+    async def _run(self) -> int:
         tasks = [asyncio.create_task(run_forever(loop)) for loop in self._loops()]
         try:
             exit_code = await self._state.exit_code

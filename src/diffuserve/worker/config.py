@@ -148,6 +148,7 @@ class WorkerConfig:
     price_per_hour: float | None = None
     heartbeat_seconds: float | None = None
     metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
     idle_seconds: float | None = None
     tells_deletion_cost: bool = False
     nodes: Nodes | None = None

@@ -1,15 +1,14 @@
 """A worker's metrics for Prometheus; no label has a value per job."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
-from prometheus_client import start_http_server
-
-from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.worker import WorkerState
 from diffuserve.telemetry.gpus import GpuReader
 from diffuserve.telemetry.metrics import GpuSeries, WorkerSeries
 from diffuserve.worker.messages import EngineHeartbeat, FilterVerdict
+from diffuserve.worker.metrics_server import MetricsServer
 from diffuserve.worker.served_model import ServedModel
 from diffuserve.worker.spot.base import NoticeKind
 
@@ -23,15 +22,17 @@ class WorkerMetrics:
         self._last_heartbeats: dict[str, EngineHeartbeat] = {}
         self._num_loads: Counter[str] = Counter()
 
-    def serve(self, port: int) -> None:
-        """Serve the metrics, with the GPUs', over HTTP. Raise `InvalidParams` if the port cannot be used."""
-        self.registry.register(GpuSeries(GpuReader().read))
+    @asynccontextmanager
+    async def served(self, host: str, port: int | None) -> AsyncIterator[None]:
+        """Serve the metrics, with the GPUs', within the block. Raise `InvalidParams` if that cannot be."""
+        server = MetricsServer(self.registry)
+        if port is not None:
+            self.registry.register(GpuSeries(GpuReader().read))
+            await server.start(host, port)
         try:
-            start_http_server(port, registry=self.registry)
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            remedy = f"cannot listen on it: {reason.lower()}; give another --metrics-port, or leave it out"
-            raise InvalidParams("metrics_port", port, remedy) from error
+            yield
+        finally:
+            server.close()
 
     def job_ended(self, status: str) -> None:
         self._series.jobs.labels(status).inc()

@@ -39,12 +39,11 @@ def test_notices_are_counted_by_kind(metrics: WorkerMetrics) -> None:
     assert sample(metrics, "diffusion_worker_spot_notices_total", kind="interruption") == 1.0
 
 
-def test_a_port_that_is_taken_is_refused(metrics: WorkerMetrics) -> None:
-    with socket.socket() as other:
-        other.bind(("0.0.0.0", 0))
-        other.listen()
+async def test_a_port_that_is_taken_is_refused(metrics: WorkerMetrics) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        serving = metrics.served("127.0.0.1", other.getsockname()[1])
         with pytest.raises(InvalidParams, match=r"metrics_port=.*give another --metrics-port"):
-            metrics.serve(other.getsockname()[1])
+            await serving.__aenter__()
 
 
 def test_steps_are_observed_by_their_mean_since_the_last_heartbeat(metrics: WorkerMetrics) -> None:
