@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -439,3 +440,24 @@ def test_a_model_is_fetched_from_a_bucket_of_s3(
     held = ModelStore(config).open("small", watch := Watch())
     assert content_of(held.folder) == content_of(folder)
     assert watch.num_bytes == NUM_BYTES
+
+
+def test_a_manifest_that_claims_the_hash_of_another_file_is_refused(
+    bucket: ModelBucket, manifest: Manifest, config: ModelStoreConfig, tmp_path: Path
+) -> None:
+    """Its pieces are as it says, and so every piece is sound; the hash of the whole is another model's."""
+    folder = write_files(tmp_path / "evil", SIZES, seed=1)
+    own = manifest_of(folder, "evil")
+    both = zip(own.files, manifest.files, strict=True)
+    liar = replace(own, files=tuple(replace(file, sha256=good.sha256) for file, good in both))
+    for file in liar.files:
+        bucket.put(file_key(liar, file), (folder / file.path).read_bytes())
+    bucket.publish(liar)
+    store = ModelStore(config)
+    with pytest.raises(InvalidModel, match=r"evil@.*model_index.json has the hash .* push it again"):
+        store.open("evil", Watch())
+    assert not list((tmp_path / "cache" / "models").glob("*"))
+    again = Watch()
+    with pytest.raises(InvalidModel):
+        store.open("evil", again)
+    assert store.open("small", Watch()).manifest == manifest

@@ -1,20 +1,23 @@
 """A model that is on its way: sparse files, and a bit for each piece that was verified and written."""
 
 import errno
+import hashlib
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from diffuserve.domain.errors import ModelCacheFull
+from diffuserve.domain.errors import InvalidModel, ModelCacheFull
 from diffuserve.models.published import MANIFEST
-from diffuserve.modelstore.manifest import Manifest, Piece
+from diffuserve.modelstore.manifest import Manifest, ModelFile, Piece
 from diffuserve.modelstore.piece_hashes import hash_piece
 from diffuserve.private_files import refused_if_unusable
 
 _BITMAP = "pieces"
 _KEPT = "; what has arrived is kept for the next try"
+_HASHERS = 4
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -77,10 +80,27 @@ class PartialModel:
             self._mark(piece, is_there=True)
 
     def complete(self, target: Path) -> None:
-        """Bring everything to the disk and move it to where whole models are."""
+        """Bring everything to the disk and move it to where whole models are.
+
+        Raise `InvalidModel` if a file is not the one whose hash the manifest names: its pieces are as the
+        manifest says, but their hashes do not bear out that of the whole, which stands for the weights.
+        """
         with explained(self.folder):
+            with ThreadPoolExecutor(_HASHERS) as threads:
+                hashes = threads.map(self._hash, self._manifest.files)
+                _sync_all(self.folder)  # meanwhile
+            for file, sha256 in zip(self._manifest.files, hashes, strict=True):
+                if sha256 != file.sha256:
+                    raise InvalidModel(
+                        f"{self._manifest.reference}: {file.path} has the hash {sha256}, and its manifest "
+                        f"claims {file.sha256}; whoever published it should push it again"
+                    )
             (self.folder / _BITMAP).unlink()
             move_synced(self.folder, target)
+
+    def _hash(self, file: ModelFile) -> str:
+        with self._path(file.path).open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
 
     def _path(self, path: str) -> Path:
         return self.folder / self._manifest.name / path
@@ -97,8 +117,7 @@ class PartialModel:
 
 def move_synced(folder: Path, target: Path) -> None:
     """Bring a folder to the disk with all that it holds, and then move it: what is at `target` is whole."""
-    for path in (*folder.rglob("*"), folder):
-        _sync(path)
+    _sync_all(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     folder.rename(target)
     _sync(target.parent)
@@ -130,6 +149,11 @@ def _opened(path: Path) -> Iterator[int]:
         yield file
     finally:
         os.close(file)
+
+
+def _sync_all(folder: Path) -> None:
+    for path in (*folder.rglob("*"), folder):
+        _sync(path)
 
 
 def _sync(path: Path) -> None:

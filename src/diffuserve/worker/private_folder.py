@@ -33,16 +33,22 @@ class PrivateFolder:
 
 
 def _sweep(root: Path) -> None:
-    """Delete the folders of agents that were killed."""
+    """Delete the folders of this user's agents that were killed."""
     for folder in root.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # another user's folder, or already deleted by another agent
-            if time.time() - folder.stat().st_mtime > _YOUNG_SECONDS:
-                _delete_if_unlocked(folder)
+        with suppress(OSError):  # no folder, or already deleted by another agent
+            _delete_if_left(folder)
 
 
-def _delete_if_unlocked(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _delete_if_left(folder: Path) -> None:
+    """Delete an old folder of this user that nobody has locked. Raise `OSError` for anything else.
+
+    Anybody may put something of that name there: neither a FIFO nor a link is opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or time.time() - found.st_mtime <= _YOUNG_SECONDS:
+            return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
     finally:

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from diffuserve.domain.quantization import Quantization
+from diffuserve.models import published
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.fingerprint import fingerprint, hash_file, hash_weights
 
@@ -55,6 +57,23 @@ def test_in_the_hubs_cache_no_weight_is_read(tmp_path: Path) -> None:
 def test_the_same_files_have_another_fingerprint_in_fewer_bits() -> None:
     assert fingerprint("abc", Quantization.NONE) == "abc"
     assert len({fingerprint("abc", kind) for kind in Quantization}) == len(Quantization)
+
+
+def test_a_manifest_is_parsed_once_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("a" * 64) / "mine"
+    (folder / "vae").mkdir(parents=True)
+    names = [f"vae/{number}.safetensors" for number in range(9)]
+    for name in names:
+        (folder / name).write_bytes(b"12345")
+    files = [{"path": name, "size": 5, "sha256": "b" * 64} for name in names]
+    (folder.parent / "manifest.json").write_text(json.dumps({"files": files}))
+    parsed: list[bytes] = []
+    monkeypatch.setattr(published.orjson, "loads", lambda text: parsed.append(text) or json.loads(text))
+    hash_weights(folder)
+    assert len(parsed) == 1
+    monkeypatch.setattr(published, "MAX_MANIFEST_BYTES", 10)
+    os.utime(folder.parent / "manifest.json", (1, 1))
+    assert hash_file(folder / names[0]) == hashlib.sha256(b"12345").hexdigest(), "it is too large to be one"
 
 
 def test_a_file_of_a_model_store_is_known_by_its_manifest(tmp_path: Path) -> None:

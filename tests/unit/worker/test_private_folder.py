@@ -2,12 +2,15 @@
 
 import os
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from diffuserve.worker.private_folder import PrivateFolder
+from support.waiting import HANG_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +54,29 @@ def test_a_young_folder_is_kept_as_its_owner_may_be_about_to_lock_it(root: Path)
     young.mkdir()
     PrivateFolder().delete()
     assert young.exists()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("elsewhere")])
+def test_what_others_have_put_there_is_neither_waited_for_nor_touched(
+    make: Callable[[Path], None], root: Path
+) -> None:
+    """To open a FIFO waits for who writes into it, and there is nobody."""
+    (elsewhere := root / "elsewhere").mkdir()
+    make(odd := root / "diffuserve-worker-odd")
+    for path in (odd, elsewhere):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    swept = threading.Thread(target=lambda: PrivateFolder().delete(), daemon=True)
+    swept.start()
+    swept.join(HANG_SECONDS / 10)
+    assert not swept.is_alive(), "it waits"
+    assert odd.is_symlink() or odd.exists()
+    assert elsewhere.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of others")
+def test_the_folder_of_another_user_is_kept(root: Path) -> None:
+    (others := root / "diffuserve-worker-others").mkdir()
+    os.chown(others, 12_345, 12_345)
+    grow_old(others)
+    PrivateFolder().delete()
+    assert others.exists()
