@@ -16,7 +16,6 @@ from diffuserve.domain.nearest import did_you_mean
 from diffuserve.models.published import MAX_MANIFEST_BYTES
 from diffuserve.modelstore.layout import MODELS, NAMES, file_key, manifest_key, name_key
 from diffuserve.modelstore.manifest import (
-    MAX_MANIFEST_BYTES,
     Manifest,
     ModelFile,
     Reference,
