@@ -9,6 +9,8 @@ from pathlib import Path
 
 from diffuserve.domain.errors import InvalidParams
 
+_NOT_OWN = "what is in it is used as it is: delete it, or give a folder of your own"
+
 
 class Access(StrEnum):
     """The readers of private files: their owner alone, or the folder's group too."""
@@ -69,6 +71,18 @@ def refused_if_unusable(path: Path, setting: str = "data_dir") -> Iterator[None]
         reason = (error.strerror or str(error)).lower()
         remedy = f"cannot be used: {reason}; give a folder in which user {os.geteuid()} may create files"
         raise InvalidParams(setting, str(path), remedy) from error
+
+
+def check_own(path: Path, setting: str) -> None:
+    """Raise `InvalidParams` if a user other than this one and root may have written a folder or file.
+
+    Its group may: orchestrators give volumes to groups. Raise `FileNotFoundError` without one.
+    """
+    found = path.lstat()
+    if found.st_uid not in (0, os.geteuid()):
+        raise InvalidParams(setting, str(path), f"belongs to user {found.st_uid}; {_NOT_OWN}")
+    if found.st_mode & stat.S_IWOTH or stat.S_ISLNK(found.st_mode):
+        raise InvalidParams(setting, str(path), f"can be changed by everybody, or is a link; {_NOT_OWN}")
 
 
 def _check(path: Path, access: Access, setting: str) -> None:

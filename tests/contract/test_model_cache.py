@@ -21,7 +21,7 @@ from diffuserve.domain.errors import (
     ServerUnavailable,
 )
 from diffuserve.modelstore.bucket import ModelBucket, open_models
-from diffuserve.modelstore.cache import HeldModel
+from diffuserve.modelstore.cache import HeldModel, ModelCache
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.layout import file_key
 from diffuserve.modelstore.manifest import Manifest, ModelFile
@@ -445,7 +445,7 @@ def test_a_model_is_fetched_from_a_bucket_of_s3(
 def test_a_manifest_that_claims_the_hash_of_another_file_is_refused(
     bucket: ModelBucket, manifest: Manifest, config: ModelStoreConfig, tmp_path: Path
 ) -> None:
-    """Its pieces are as it says, and so every piece is sound; the hash of the whole is another model's."""
+    """Every piece is as the manifest says; the hash of the whole is another model's."""
     folder = write_files(tmp_path / "evil", SIZES, seed=1)
     own = manifest_of(folder, "evil")
     both = zip(own.files, manifest.files, strict=True)
@@ -461,3 +461,27 @@ def test_a_manifest_that_claims_the_hash_of_another_file_is_refused(
     with pytest.raises(InvalidModel):
         store.open("evil", again)
     assert store.open("small", Watch()).manifest == manifest
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda folder: folder.chmod(0o777), lambda folder: os.chown(folder, 12_345, -1)]
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of others")
+def test_a_model_that_another_user_may_have_written_is_not_used(
+    spoil: Callable[[Path], None], manifest: Manifest, config: ModelStoreConfig
+) -> None:
+    held = ModelStore(config).open("small", Watch())
+    held.release()
+    spoil(held.folder.parent)
+    with pytest.raises(InvalidParams, match=r"model_cache=.*give a folder of your own"):
+        ModelStore(config).open("small", Watch())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of others")
+def test_a_prepared_copy_that_another_user_may_have_written_is_not_used(config: ModelStoreConfig) -> None:
+    cache = ModelCache(config.model_cache)
+    made = cache.make_copy("a" * 64, "a copy", lambda folder, _: None)
+    made.release()
+    os.chown(made.folder, 12_345, -1)
+    with pytest.raises(InvalidParams, match="belongs to user 12345"):
+        cache.hold_copy("a" * 64)

@@ -97,7 +97,7 @@ def listening(root: int) -> set[tuple[str, str]]:
 
 
 def allowed(options: Mapping[str, str]) -> set[tuple[str, str]]:
-    """What the table allows with these options."""
+    """Return what the table allows with these options."""
     return {(row.process, address) for row in _TABLE if (address := row.address(options)) is not None}
 
 
@@ -150,7 +150,7 @@ def test_a_control_plane_listens_at_its_address(more: tuple[str, ...], tmp_path:
 
 
 def test_a_server_with_its_worker_listens_once(tmp_path: Path) -> None:
-    """Also while it judges a long prompt and reads an image, each in a process of its own."""
+    """A long prompt is judged and an image read meanwhile, each in a process of its own."""
     engine = shlex.join((sys.executable, "-m", "diffuserve.testing.null_engine"))
     command = ("serve", "--port", "0", "--data-dir", str(tmp_path / "data"), "--engine-command", engine)
     with running(*command, log=(log := tmp_path / "log")) as process:

@@ -1,4 +1,4 @@
-"""What the ranks of a worker may send one another."""
+"""The mark of what the ranks of a worker may send one another."""
 
 
 class Sendable:

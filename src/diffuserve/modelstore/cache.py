@@ -15,6 +15,7 @@ from diffuserve.modelstore.locks import FileLock, locked
 from diffuserve.modelstore.manifest import Manifest, Reference
 from diffuserve.modelstore.model_folder import newest_version, read_manifest
 from diffuserve.modelstore.partial import PartialModel, explained, move_synced
+from diffuserve.private_files import check_own
 
 log = logging.getLogger(__name__)
 
@@ -98,10 +99,14 @@ class ModelCache:
             raise
 
     def hold_copy(self, key: str) -> HeldCopy | None:
-        """Return a prepared copy and keep it from giving way; `None` if there is none."""
+        """Return a prepared copy and keep it from giving way; `None` if there is none.
+
+        Raise `InvalidParams` for one that another user may have written.
+        """
         folder = self._root / PREPARED / key
         if not folder.is_dir():
             return None
+        check_own(folder, "model_cache")
         try:
             lock = FileLock(self._lock_path(key), is_shared=True)
         except OSError:  # nobody removes anything where nobody may write
@@ -178,6 +183,7 @@ class ModelCache:
         folder = self._root / MODELS / version
         with explained(self._root):
             try:
+                check_own(folder, "model_cache")
                 manifest = read_manifest(folder, version)
             except FileNotFoundError:
                 return None

@@ -261,7 +261,7 @@ class WorkerConfig:
 
     @property
     def _launcher(self) -> tuple[str, ...]:
-        """It restarts nothing: the agent starts a broken group anew, as it does a single engine."""
+        """Words that run the launcher, which restarts nothing: the agent starts a broken group anew."""
         where = () if self.nodes is None else self.nodes.launcher_options
         return ("diffuserve.worker.rank_launcher", f"--ranks={self.gpus}", *where, "--", "-m")
 

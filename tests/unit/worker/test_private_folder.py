@@ -60,7 +60,7 @@ def test_a_young_folder_is_kept_as_its_owner_may_be_about_to_lock_it(root: Path)
 def test_what_others_have_put_there_is_neither_waited_for_nor_touched(
     make: Callable[[Path], None], root: Path
 ) -> None:
-    """To open a FIFO waits for who writes into it, and there is nobody."""
+    """A FIFO would keep its reader waiting, as nobody writes into it."""
     (elsewhere := root / "elsewhere").mkdir()
     make(odd := root / "diffuserve-worker-odd")
     for path in (odd, elsewhere):
