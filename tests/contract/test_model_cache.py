@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,17 +22,22 @@ from diffuserve.domain.errors import (
     ModelNotFound,
     ServerUnavailable,
 )
+from diffuserve.modelstore import cache
 from diffuserve.modelstore.bucket import ModelBucket, open_models
 from diffuserve.modelstore.cache import HeldModel, ModelCache
 from diffuserve.modelstore.config import ModelStoreConfig
+from diffuserve.modelstore.download import download
 from diffuserve.modelstore.layout import file_key
+from diffuserve.modelstore.locks import FileLock
 from diffuserve.modelstore.manifest import Manifest, ModelFile
+from diffuserve.modelstore.partial import PartialModel
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES
 from diffuserve.modelstore.publishing import push, remove
 from diffuserve.modelstore.store import ModelStore, is_stored
 from support.file_limits import file_size_limit
 from support.s3 import S3Server
 from support.stored_models import manifest_of, write_files
+from support.waiting import HANG_SECONDS
 
 SIZES = {
     "model_index.json": 100,
@@ -479,9 +486,60 @@ def test_a_model_that_another_user_may_have_written_is_not_used(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of others")
 def test_a_prepared_copy_that_another_user_may_have_written_is_not_used(config: ModelStoreConfig) -> None:
-    cache = ModelCache(config.model_cache)
-    made = cache.make_copy("a" * 64, "a copy", lambda folder, _: None)
+    models = ModelCache(config.model_cache)
+    made = models.make_copy("a" * 64, "a copy", lambda folder, _: None)
     made.release()
     os.chown(made.folder, 12_345, -1)
     with pytest.raises(InvalidParams, match="belongs to user 12345"):
-        cache.hold_copy("a" * 64)
+        models.hold_copy("a" * 64)
+
+
+def test_a_download_that_was_stopped_stops_nobody_else(
+    config: ModelStoreConfig,
+    bucket: ModelBucket,
+    manifest: Manifest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who goes on after all finds the model that another one has fetched beside it."""
+    monkeypatch.setattr(cache, "STALLED_SECONDS", 0.5)
+    begun, go_on, partial = threading.Event(), threading.Event(), config.model_cache / "partial"
+
+    def fetch(model: PartialModel) -> None:
+        begun.set()
+        assert go_on.wait(HANG_SECONDS)
+        download(manifest, model, [bucket], lambda _: None)
+
+    with ThreadPoolExecutor(1) as threads:
+        stopped = threads.submit(ModelCache(config.model_cache).fetch, manifest, fetch)
+        assert begun.wait(HANG_SECONDS)
+        try:
+            held = ModelStore(config).open("small", Watch())
+            assert content_of(held.folder) == content_of(tmp_path / "small-0")
+            assert [path.name for path in partial.iterdir()] == [manifest.hash]
+        finally:
+            go_on.set()
+        assert stopped.result(HANG_SECONDS).folder == held.folder
+    assert not list(partial.iterdir())
+    assert content_of(held.folder) == content_of(tmp_path / "small-0")
+
+
+def test_a_slow_download_is_waited_for(
+    config: ModelStoreConfig, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "STALLED_SECONDS", 2.0)
+    turn = FileLock(config.model_cache / "locks" / f"{manifest.hash}.fetching")
+    turn.take()
+    (slow := config.model_cache / "partial" / manifest.hash / "file").parent.mkdir(parents=True)
+
+    def arrive() -> None:
+        for number in range(20):
+            slow.write_bytes(bytes(number))
+            time.sleep(0.2)
+        turn.release()
+
+    arriving = threading.Thread(target=arrive)
+    arriving.start()
+    ModelStore(config).open("small", Watch())
+    assert not arriving.is_alive(), "it has waited to the end"
+    arriving.join()

@@ -1,8 +1,10 @@
 """The models on a machine's disk, which all of its workers share: each is fetched once, and the oldest go."""
 
+import contextlib
 import logging
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,6 +24,9 @@ log = logging.getLogger(__name__)
 _PARTIAL, _LOCKS, _TRASH = "partial", "locks", "trash"
 _BLOCK_BYTES = 512  # in which `st_blocks` counts
 _SPARE_BYTES = 256 * 1024 * 1024  # of the disk, for everything else
+STALLED_SECONDS = 300.0
+"""Seconds after which a process that fetches a model and brings nothing is not waited for any more."""
+_LOOK_SECONDS = 0.2
 _TOPS = (MODELS, _PARTIAL, PREPARED)
 Fetch = Callable[[PartialModel], None]
 WriteCopy = Callable[[Path, Callable[[int], None]], None]
@@ -128,22 +133,22 @@ class ModelCache:
             lock = FileLock(self._lock_path(key), is_shared=True)
         try:
             lock.take()  # so that nobody takes it for garbage
-            with self._only_one(key, reference):
+            with self._turn(key, reference) as name:
                 held = self.hold_copy(key)
                 if held is None:
-                    self._write_copy(key, reference, write)
+                    self._write_copy(key, name, reference, write)
                     held = self.hold_copy(key)
         finally:
             lock.release()
         assert held is not None
         return held
 
-    def _write_copy(self, key: str, reference: str, write: WriteCopy) -> None:
-        folder = self._root / _PARTIAL / key
+    def _write_copy(self, key: str, name: str, reference: str, write: WriteCopy) -> None:
+        folder = self._root / _PARTIAL / name
 
         def make_room(num_bytes: int) -> None:
             with explained(self._root), locked(self._root / _LOCKS / "room"):
-                self._make_room(_Wanted(key, self._size(key) + num_bytes, reference), (PREPARED,))
+                self._make_room(_Wanted(name, self._size(name) + num_bytes, reference), (PREPARED,))
 
         with explained(folder, is_kept=False):
             shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
@@ -168,10 +173,10 @@ class ModelCache:
 
     def _fetch(self, manifest: Manifest, fetch: Fetch, lock: FileLock) -> HeldModel:
         lock.take()
-        with self._only_one(manifest.hash, manifest.reference):
+        with self._turn(manifest.hash, manifest.reference) as name:
             held = self._held(manifest.hash, lock)
             if held is None:
-                partial = self._begin(manifest)
+                partial = self._begin(manifest, name)
                 fetch(partial)
                 partial.complete(self._root / MODELS / manifest.hash)
                 held = self._held(manifest.hash, lock)
@@ -194,26 +199,59 @@ class ModelCache:
         return HeldModel(manifest, folder / manifest.name, lock)
 
     @contextmanager
-    def _only_one(self, version: str, reference: str) -> Iterator[None]:
-        """Be the only process that fetches a model, or writes a copy, within the block."""
+    def _turn(self, version: str, reference: str) -> Iterator[str]:
+        """Be the only process that fetches a model, or writes a copy, within the block.
+
+        Yield the name of the folder in which to do so: one beside that of a process which has the turn and
+        does not go on, as it was stopped.
+        """
         with explained(self._root):
             lock = FileLock(self._root / _LOCKS / f"{version}.fetching")
         try:
-            if not lock.try_take():
-                log.info("another process on this machine fetches %s; waiting for it", reference)
-                lock.take()
-            yield
+            if lock.try_take() or self._wait(lock, version, reference):
+                yield version
+            else:
+                log.warning(
+                    "that process has brought nothing for %g s; not waiting any more", STALLED_SECONDS
+                )
+                with self._beside(version) as name:
+                    yield name
         finally:
             lock.release()
 
-    def _begin(self, manifest: Manifest) -> PartialModel:
+    def _wait(self, lock: FileLock, version: str, reference: str) -> bool:
+        """Wait for the lock as long as something arrives; return whether it is taken."""
+        log.info("another process on this machine fetches %s; waiting for it", reference)
+        seen, moved_at = -1, time.monotonic()
+        while not lock.try_take():
+            if (newest := _newest_change(self._root / _PARTIAL / version)) != seen:
+                seen, moved_at = newest, time.monotonic()
+            elif time.monotonic() - moved_at > STALLED_SECONDS:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return True
+
+    @contextmanager
+    def _beside(self, version: str) -> Iterator[str]:
+        """Yield the name of a folder of this process alone, which is removed unless it was moved away."""
+        name = f"{version}-{secrets.token_hex(8)}"
+        lock = FileLock(self._lock_path(name), is_shared=True)
+        lock.take()
+        try:
+            yield name
+        finally:
+            shutil.rmtree(self._root / _PARTIAL / name, ignore_errors=True)
+            self._lock_path(name).unlink(missing_ok=True)
+            lock.release()
+
+    def _begin(self, manifest: Manifest, name: str) -> PartialModel:
         """Make room for a model and reserve it; one at a time, so that no room is given away twice."""
-        folder = self._root / _PARTIAL / manifest.hash
+        folder = self._root / _PARTIAL / name
         with explained(self._root), locked(self._root / _LOCKS / "room"):
             shutil.rmtree(self._root / _TRASH, ignore_errors=True)  # of a process that was killed
             if (self._root / MODELS / manifest.hash).exists():  # in spite of that not to be held
                 self._discard(manifest.hash)
-            self._make_room(_Wanted(manifest.hash, manifest.num_bytes, manifest.reference))
+            self._make_room(_Wanted(name, manifest.num_bytes, manifest.reference))
             return PartialModel(folder, manifest)
 
     def _make_room(self, wanted: _Wanted, from_tops: Sequence[str] = _TOPS) -> None:
@@ -279,3 +317,12 @@ class ModelCache:
 
     def _lock_path(self, version: str) -> Path:
         return self._root / _LOCKS / version
+
+
+def _newest_change(folder: Path) -> int:
+    """Return when a file below a folder was last written to, in nanoseconds; 0 without files."""
+    times = [0]
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # it is moved away this moment
+            times.append(path.stat().st_mtime_ns)
+    return max(times)

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,7 +101,9 @@ class PartialModel:
 
     def _hash(self, file: ModelFile) -> str:
         with self._path(file.path).open("rb") as content:
-            return hashlib.file_digest(content, "sha256").hexdigest()
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        os.utime(self.folder / _BITMAP)  # whoever waits for this process sees that it goes on
+        return found
 
     def _path(self, path: str) -> Path:
         return self.folder / self._manifest.name / path
@@ -116,10 +119,18 @@ class PartialModel:
 
 
 def move_synced(folder: Path, target: Path) -> None:
-    """Bring a folder to the disk with all that it holds, and then move it: what is at `target` is whole."""
+    """Bring a folder to the disk with all that it holds, and then move it: what is at `target` is whole.
+
+    If another process has moved one there meanwhile, that stays, and this one is removed.
+    """
     _sync_all(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
-    folder.rename(target)
+    try:
+        folder.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        shutil.rmtree(folder)
     _sync(target.parent)
 
 
