@@ -132,12 +132,13 @@ async def test_tenants_share_by_weight_in_predicted_seconds(job_store: JobStore)
     assert tenants.count("bob") == pytest.approx(30, abs=1)
 
 
-async def test_actual_seconds_replace_the_predicted_charge(job_store: JobStore) -> None:
+async def test_actual_seconds_replace_the_predicted_charge(job_store: JobStore, clock: FakeClock) -> None:
     worker = await add_worker(job_store)
     for tenant in ("ada", "bob"):
         for _ in range(12):
             await job_store.jobs.submit(new_job(tenant))
     first, second = await claim(job_store, worker, num_jobs=2)
+    clock.advance(6.0)
     await complete(job_store, first, seconds=6.0)
     await complete(job_store, second, seconds=1.0)
     heavy = (await job_store.jobs.get(first.job_id)).tenant_id

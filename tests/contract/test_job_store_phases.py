@@ -38,15 +38,19 @@ async def charged(store: JobStore, tenant: str = "ada") -> float:
     return float(rows[0].vtime) * (await store.operations.tenant(tenant)).plan.weight
 
 
-async def test_a_job_is_denoised_by_one_worker_and_decoded_by_another(job_store: JobStore) -> None:
+async def test_a_job_is_denoised_by_one_worker_and_decoded_by_another(
+    job_store: JobStore, clock: FakeClock
+) -> None:
     job = await job_store.jobs.submit(new_job(cost_seconds=10.0, decode_seconds=4.0))
     first = await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DENOISE))
     assert (first.until, first.latents) == (Until.LATENTS, None)
+    clock.advance(6.5)
     assert await hand_over(job_store, first, seconds=6.5) is JobStatus.QUEUED
     second = await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DECODE))
     assert second.until is Until.FILES
     assert second.latents is not None
     assert second.latents.lease_token == first.lease_token
+    clock.advance(3.0)
     await complete(job_store, second, seconds=3.0)
     done = await job_store.jobs.get(job.id)
     assert (done.status, done.actual_seconds) == (JobStatus.SUCCEEDED, 9.5)
@@ -68,14 +72,16 @@ async def test_a_worker_of_every_role_decodes_what_others_denoised(job_store: Jo
     assert (lease.until, lease.latents is None) == (Until.FILES, False)
 
 
-async def test_each_phase_is_charged_for_its_part(job_store: JobStore) -> None:
+async def test_each_phase_is_charged_for_its_part(job_store: JobStore, clock: FakeClock) -> None:
     await job_store.jobs.submit(new_job(cost_seconds=10.0, decode_seconds=4.0))
     lease = await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DENOISE))
     assert await charged(job_store) == pytest.approx(6.0)
+    clock.advance(7.0)
     await hand_over(job_store, lease, seconds=7.0)
     assert await charged(job_store) == pytest.approx(7.0)
     second = await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DECODE))
     assert await charged(job_store) == pytest.approx(11.0)
+    clock.advance(3.0)
     await complete(job_store, second, seconds=3.0)
     assert await charged(job_store) == pytest.approx(10.0)
 

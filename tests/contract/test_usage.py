@@ -49,9 +49,12 @@ async def used(store: JobStore, *group_by: UsageField, tenant_id: str | None = N
     return await store.usage.read(query, is_operator=tenant_id is None)
 
 
-async def run_job(store: JobStore, worker: str, tenant: str = "ada", seconds: float = 1.0) -> Lease:
+async def run_job(
+    store: JobStore, clock: FakeClock, worker: str, tenant: str = "ada", seconds: float = 1.0
+) -> Lease:
     await store.jobs.submit(new_job(tenant))
     lease = await claim_one(store, worker)
+    clock.advance(seconds)
     await complete(store, lease, seconds)
     return lease
 
@@ -63,6 +66,7 @@ async def test_an_attempt_is_counted_once_however_often_it_is_reported(
     await job_store.jobs.submit(new_job())
     lease = await claim_one(job_store, worker)
     result = JobResult(artifacts=TWO_IMAGES)
+    clock.advance(2.5)
     done = Completion(lease_token=lease.lease_token, result=result, actual_seconds=2.5)
     for _ in range(3):
         assert await job_store.leases.complete(lease.job_id, done) == "succeeded"
@@ -79,12 +83,14 @@ async def test_tenants_and_overhead_add_up_to_the_workers_hours(
     steady = await add_worker(job_store, price_per_hour=7.2)
     spot = await add_worker(job_store, price_per_hour=1.8, is_spot=True)
     time = Time(job_store, clock, step=1.0)
-    await run_job(job_store, steady, "ada", 4.0)
-    await run_job(job_store, spot, "bob", 3.0)
+    await run_job(job_store, clock, steady, "ada", 4.0)
+    await run_job(job_store, clock, spot, "bob", 3.0)
     await job_store.jobs.submit(new_job("ada"))
     await fail(job_store, await claim_one(job_store, steady), retryable=False)
     await job_store.jobs.submit(new_job("bob"))
-    await hand_over(job_store, await claim_one(job_store, steady), 2.0)
+    lease = await claim_one(job_store, steady)
+    clock.advance(2.0)
+    await hand_over(job_store, lease, 2.0)
     for _ in range(10):
         await time.pass_by(2.0)
         await send_heartbeat(job_store, steady)
@@ -95,7 +101,7 @@ async def test_tenants_and_overhead_add_up_to_the_workers_hours(
     found = await used(job_store)
     assert found.fleet is not None
     machines = {machine.kind: (machine.seconds, machine.cost) for machine in found.fleet.machines}
-    assert machines == {MachineKind.ON_DEMAND: (26.0, 0.052), MachineKind.SPOT: (20.0, 0.01)}
+    assert machines == {MachineKind.ON_DEMAND: (35.0, 0.07), MachineKind.SPOT: (29.0, 0.0145)}
     assert {(row.tenant_id, row.outcome): row.seconds for row in found.data} == {
         ("ada", "succeeded"): 4.0,
         ("ada", "failed"): 0.0,
@@ -103,8 +109,8 @@ async def test_tenants_and_overhead_add_up_to_the_workers_hours(
         ("bob", "denoised"): 2.0,
     }
     assert found.useful.seconds == sum(row.seconds for row in found.data)
-    assert found.useful.seconds + found.fleet.overhead.seconds == 46.0
-    assert found.useful.cost + found.fleet.overhead.cost == pytest.approx(0.062)
+    assert found.useful.seconds + found.fleet.overhead.seconds == 64.0
+    assert found.useful.cost + found.fleet.overhead.cost == pytest.approx(0.0845)
     assert [times.model for times in found.fleet.run_times] == ["tiny"]
 
 
@@ -135,10 +141,10 @@ async def test_a_clock_that_was_set_back_takes_no_time_away(job_store: JobStore,
     assert found.fleet.machines[0].seconds == 4.0
 
 
-async def test_a_tenant_sees_its_own_use_alone(job_store: JobStore) -> None:
+async def test_a_tenant_sees_its_own_use_alone(job_store: JobStore, clock: FakeClock) -> None:
     worker = await add_worker(job_store)
-    await run_job(job_store, worker, "ada", 4.0)
-    await run_job(job_store, worker, "bob", 3.0)
+    await run_job(job_store, clock, worker, "ada", 4.0)
+    await run_job(job_store, clock, worker, "bob", 3.0)
     found = await used(job_store, UsageField.MODEL, tenant_id="bob")
     assert [(row.model, row.tenant_id, row.seconds) for row in found.data] == [("tiny", None, 3.0)]
     assert (found.useful.seconds, found.fleet) == (3.0, None)
@@ -148,8 +154,8 @@ async def test_days_are_told_apart_and_chosen(job_store: JobStore, clock: FakeCl
     worker = await add_worker(job_store)
     first = day_of(clock.now)
     for seconds in (1.0, 2.0, 3.0):
-        await run_job(job_store, worker, seconds=seconds)
-        clock.advance(86_400.0)
+        await run_job(job_store, clock, worker, seconds=seconds)
+        clock.advance(86_400.0 - seconds)
     every = await used(job_store, UsageField.DAY)
     days = [(first + timedelta(days=number)).isoformat() for number in range(3)]
     assert [(row.day, row.seconds) for row in every.data] == list(zip(days, (1.0, 2.0, 3.0), strict=True))
@@ -159,14 +165,14 @@ async def test_days_are_told_apart_and_chosen(job_store: JobStore, clock: FakeCl
 
 
 async def test_days_in_the_wrong_order_and_too_many_rows_are_refused(
-    job_store: JobStore, monkeypatch: pytest.MonkeyPatch
+    job_store: JobStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backwards = UsageQuery(since=date(2026, 2, 1), until=date(2026, 1, 1))
     with pytest.raises(InvalidParams, match="since='2026-02-01': must not be later than 2026-01-01"):
         await job_store.usage.read(backwards, is_operator=True)
     worker = await add_worker(job_store)
-    await run_job(job_store, worker, "ada")
-    await run_job(job_store, worker, "bob")
+    await run_job(job_store, clock, worker, "ada")
+    await run_job(job_store, clock, worker, "bob")
     monkeypatch.setattr(usage_reader, "MAX_ROWS", 1)
     assert len((await used(job_store, UsageField.MODEL)).data) == 1
     with pytest.raises(InvalidParams, match="more than 1 rows; ask for fewer days or fields"):
@@ -175,7 +181,7 @@ async def test_days_in_the_wrong_order_and_too_many_rows_are_refused(
 
 async def test_use_is_kept_for_a_year(job_store: JobStore, clock: FakeClock) -> None:
     worker = await add_worker(job_store)
-    await run_job(job_store, worker)
+    await run_job(job_store, clock, worker)
     await send_heartbeat(job_store, worker)
     for days, left in ((usage.MEMORY.days, 1), (1, 0)):
         clock.advance(days * 86_400.0)

@@ -10,6 +10,7 @@ from cachetools import LRUCache
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.job import Job, JobStatus
 from diffuserve.domain.worker import Lease
+from diffuserve.jobs.charges import SLACK_SECONDS
 from diffuserve.jobs.store import JobStore
 from diffuserve.telemetry.metrics import ControlMetrics
 
@@ -18,10 +19,13 @@ _MAX_JOBS = 200_000
 
 @dataclass(frozen=True)
 class _Run:
+    """A run that began at `started_at`, at most `earlier_seconds` after the work that it goes on with."""
+
     model: str
     steps: int
     started_at: float
     is_whole: bool = True  # not only its decoding
+    earlier_seconds: float = 0.0
 
 
 class JobMetrics:
@@ -48,23 +52,30 @@ class JobMetrics:
             if accepted_at is not None:
                 self._metrics.queue_seconds.observe(now - accepted_at)
             steps = int(lease.input.get("num_inference_steps") or 0)
-            self._runs[lease.job_id] = _Run(lease.model, steps, now, lease.latents is None)
+            earlier = 0.0 if lease.checkpoint is None else max(time.time() - lease.created_at, 0.0)
+            self._runs[lease.job_id] = _Run(lease.model, steps, now, lease.latents is None, earlier)
 
     async def record_run_end(
-        self, job_id: str, status: JobStatus, device_seconds: float = 0.0, useful: JobStatus | None = None
+        self,
+        job_id: str,
+        status: JobStatus,
+        device_seconds: float | None = None,
+        useful: JobStatus | None = None,
     ) -> None:
         """Observe an attempt that its worker has ended, which left the job in `status`.
 
-        Its device-seconds were of use if the job succeeded, or is in the status `useful`.
+        Its device-seconds were of use if the job succeeded, or is in the status `useful`; more of them than
+        seconds have passed are not counted.
         """
         with suppress(DiffuserveError):  # the outcome is stored already; its metrics are not worth an error
             run = self._runs.pop(job_id, None) or await self._stored_run(job_id)
-            self._observe(run, status, device_seconds, status in (JobStatus.SUCCEEDED, useful))
+            self._observe(run, status, device_seconds or 0.0, status in (JobStatus.SUCCEEDED, useful))
 
     def _observe(self, run: _Run, status: JobStatus, device_seconds: float, is_useful: bool) -> None:
         metrics, seconds = self._metrics, time.monotonic() - run.started_at
         metrics.run_seconds.observe(seconds)
-        metrics.device_seconds.labels(run.model, _outcome(status, is_useful)).inc(max(device_seconds, 0.0))
+        possible = min(max(device_seconds, 0.0), run.earlier_seconds + seconds + SLACK_SECONDS)
+        metrics.device_seconds.labels(run.model, _outcome(status, is_useful)).inc(possible)
         if status is JobStatus.SUCCEEDED and run.is_whole:
             metrics.generation_seconds.labels(run.model, str(run.steps)).observe(seconds)
 

@@ -325,11 +325,14 @@ class HandOver:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Failure of an attempt; the job is retried a few times if the error is retryable."""
+    """Failure of an attempt; the job is retried a few times if the error is retryable.
+
+    `actual_seconds` are the device-seconds that it took; earlier workers do not say them.
+    """
 
     lease_token: int
     error: JobError
-    actual_seconds: float = 0.0
+    actual_seconds: float | None = None
 
 
 class ReleaseCause(StrEnum):
@@ -344,11 +347,15 @@ class ReleaseCause(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """Return of a job to the queue. The job `is_suspect` if the engine died while running it."""
+    """Return of a job to the queue. The job `is_suspect` if the engine died while running it.
+
+    `actual_seconds` are the device-seconds in the checkpoint that the worker has stored of it, if any.
+    """
 
     lease_token: int
     cause: ReleaseCause = ReleaseCause.DRAIN
     is_suspect: bool = False
+    actual_seconds: float | None = None
 
 
 @dataclass(frozen=True)

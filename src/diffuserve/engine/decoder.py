@@ -153,7 +153,10 @@ class Decoder:
             self._note_work()
 
     def drop(self, request_id: str) -> None:
-        """Forget a request; a group of images that is being decoded will be collected nevertheless."""
+        """Forget a request; a group of images that is being decoded will be collected nevertheless.
+
+        What is being decoded of it counts by prediction: nobody waits for the end of that.
+        """
         with self._changed:
             for queue in (self._images, self._clips):
                 for request in queue:
@@ -161,7 +164,11 @@ class Decoder:
                         queue.remove(request)
                         self._end_dropped(request)
                         return
-            self._dropped |= {request_id} & {request.state.request_id for request in self._running}
+            for request in self._running:
+                if request.state.request_id == request_id:
+                    self._dropped.add(request_id)
+                    expected = self._cost_model.fit.decode_seconds([self._workload(request)])
+                    request.state.stopwatch.device_seconds += expected
 
     def close(self) -> None:
         """Drop the requests that wait, and stop the thread after what it decodes."""

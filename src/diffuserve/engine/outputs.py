@@ -80,6 +80,7 @@ class StepOutput:
     decoded; when `finished`, either `result` or `error` is set.
     `latent_previews`, one of each image, have a pixel for each latent cell, if the request asked for them.
     `chunk` has frames that were just decoded, if the request asked for them as they come.
+    `device_seconds` is the share of the device that the request has had, as in `Timings`.
     """
 
     request_id: str
@@ -92,6 +93,7 @@ class StepOutput:
     finished: bool = False
     result: GenerationResult | None = None
     error: DiffuserveError | None = None
+    device_seconds: float = 0.0
 
     @property
     def preview(self) -> Image | None:

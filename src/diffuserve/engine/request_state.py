@@ -34,6 +34,11 @@ class Stopwatch:
     device_seconds: float = 0.0
     earlier: Timings | None = None
 
+    @property
+    def device_seconds_in_all(self) -> float:
+        """The request's share of the device, and of those where it was before."""
+        return self.device_seconds + (0.0 if self.earlier is None else self.earlier.device_seconds)
+
     def start(self) -> None:
         """Record the first work on the request; later calls change nothing."""
         self.started = self.started or time.perf_counter()
@@ -189,4 +194,12 @@ class RequestState:
 
     def output(self, num_decoded: int = 0, **values: Any) -> StepOutput:
         """Return an output about the request at its present step."""
-        return StepOutput(self.request_id, self.step, self.num_steps, num_decoded, self.num_frames, **values)
+        return StepOutput(
+            self.request_id,
+            self.step,
+            self.num_steps,
+            num_decoded,
+            self.num_frames,
+            device_seconds=self.stopwatch.device_seconds_in_all,
+            **values,
+        )

@@ -312,7 +312,7 @@ def _with_ends(
     ended = []
     for grant, record in zip(grants, records, strict=True):
         if _ends_with_latents(grant, record, read):
-            seconds = max(record.cost_seconds - record.decode_seconds, 0.0)
+            seconds = max(record.work_seconds - record.decode_seconds, 0.0)
             ended.append(replace(grant, until=Until.LATENTS, cost_seconds=seconds))
         else:
             ended.append(grant)
@@ -361,6 +361,7 @@ def _lease_row(transaction: Transaction, record: JobRecord, grant: _Grant) -> di
         "claim_id": grant.command.claim.claim_id,
         "until": grant.until,
         "charged": grant.cost_seconds,
+        "granted_at": transaction.now,
         "expires_at": transaction.now + transaction.config.lease_seconds,
         "stop_at": None if record.timeout is None else transaction.now + record.timeout,
     }

@@ -27,6 +27,7 @@ def follow_back(transaction: Transaction, seconds: float) -> None:
     log.warning("the database's clock went back by %.1f s; leases and retries are set to follow it", seconds)
     now, config = transaction.now, transaction.config
     timeout = sa.select(jobs.c.timeout).where(jobs.c.id == leases.c.job_id).scalar_subquery()
+    _at_most(transaction, leases.c.granted_at, now)
     _at_most(transaction, leases.c.expires_at, now + config.lease_seconds)
     _at_most(transaction, leases.c.stop_at, now + timeout)
     _at_most(transaction, delayed.c.due_at, now + config.retry_cap_seconds)

@@ -150,6 +150,7 @@ def _fresh(record: JobRecord) -> JobRecord:
         record,
         status=JobStatus.QUEUED,
         checkpoint=None,
+        kept_seconds=0.0,
         num_transient=0,
         num_worker_lost=0,
         worker_id=None,

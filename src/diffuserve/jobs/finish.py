@@ -6,31 +6,29 @@ the job either final or back in the queue, with the tenant's account settled.
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self, assert_never
 
 import sqlalchemy as sa
 
 from diffuserve.backoff import jitter
 from diffuserve.domain.errors import DiffuserveError, LatentsUnusable, LeaseLost
-from diffuserve.domain.job import JobError, JobStatus
+from diffuserve.domain.job import JobStatus
 from diffuserve.domain.outcomes import DENOISED, PREEMPTED
-from diffuserve.domain.safety import AuditEntry
 from diffuserve.domain.worker import Completion, Failure, HandOver, Release, ReleaseCause, StoredLatents
 from diffuserve.domain.worker_ids import is_owned
-from diffuserve.events.base import QUEUE
-from diffuserve.jobs import audit, queue, schema
-from diffuserve.jobs.changes import Change, load_records, save_changes
+from diffuserve.jobs import charges, schema
+from diffuserve.jobs.changes import load_records
+from diffuserve.jobs.charges import Attempt
 from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import IDS, Transaction
+from diffuserve.jobs.ended_attempts import EndedAttempts, end_leases
 from diffuserve.jobs.records import JobRecord, dump
-from diffuserve.jobs.retries import RetryDecision, after_failure, after_loss, may_start_anew
+from diffuserve.jobs.retries import after_failure, after_loss, may_start_anew
 from diffuserve.jobs.tally import AttemptKey
 
 leases = schema.leases
 _HELD = sa.select(leases).where(leases.c.job_id.in_(IDS))
-_END = sa.delete(leases).where(leases.c.job_id.in_(IDS))
-_ANY_READY = sa.select(schema.lanes.c.lane).where(schema.lanes.c.num_ready > 0).limit(1)
 LeaseKey = tuple[str, int]
 """A job and a lease token, which together name one attempt."""
 
@@ -52,9 +50,20 @@ class EndAttempt(Command[JobStatus]):
         """Token of the lease under which the job ran."""
 
     @property
-    def actual_seconds(self) -> float:
-        """Device-seconds that the attempt took, which the tenant is charged."""
-        return 0.0
+    def reported_seconds(self) -> float | None:
+        """Device-seconds that the attempt took, by its worker's report; `None` if that does not say."""
+        return None
+
+    @property
+    def is_abandoned(self) -> bool:
+        """True for an attempt that ends by its tenant's own doing, even if the job was not canceled."""
+        return False
+
+    def seconds_of(self, attempt: Attempt, is_canceling: bool) -> float:
+        """Return the device-seconds that the report stands for."""
+        if is_canceling or self.is_abandoned:
+            return charges.seconds_of_abandoned(attempt, self.reported_seconds)
+        return charges.seconds_of(attempt, self.reported_seconds)
 
     @property
     def num_images(self) -> int:
@@ -62,8 +71,11 @@ class EndAttempt(Command[JobStatus]):
         return 0
 
     @abstractmethod
-    def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
-        """Decide what follows for a job that was not canceled, and return its new status."""
+    def end(self, ended: EndedAttempts, record: JobRecord, seconds: float) -> JobStatus:
+        """Decide what follows for a job that was not canceled, and return its new status.
+
+        `seconds` are the device-seconds of the attempt, and of those whose work it went on with.
+        """
 
     @property
     def key(self) -> LeaseKey:
@@ -113,18 +125,19 @@ class CompleteJob(EndAttempt):
         return self.completion.lease_token
 
     @property
-    def actual_seconds(self) -> float:
+    def reported_seconds(self) -> float:
         return self.completion.actual_seconds
 
     @property
     def num_images(self) -> int:
         return len({artifact.index for artifact in self.completion.result.artifacts})
 
-    def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
-        result, seconds = self.completion.result, record.denoised_seconds + self.actual_seconds
+    def end(self, ended: EndedAttempts, record: JobRecord, seconds: float) -> JobStatus:
+        result = self.completion.result
         ended.note_findings(record, result.safety)
+        in_all = record.denoised_seconds + seconds
         return ended.finish(
-            record, JobStatus.SUCCEEDED, result=dump(result), actual_seconds=seconds, error=None
+            record, JobStatus.SUCCEEDED, result=dump(result), actual_seconds=in_all, error=None
         )
 
 
@@ -141,20 +154,20 @@ class HandOverJob(EndAttempt):
         return self.hand_over.lease_token
 
     @property
-    def actual_seconds(self) -> float:
+    def reported_seconds(self) -> float:
         return self.hand_over.actual_seconds
 
-    def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
+    def end(self, ended: EndedAttempts, record: JobRecord, seconds: float) -> JobStatus:
         report = self.hand_over
         latents = StoredLatents(
             lease_token=report.lease_token,
             size_bytes=report.size_bytes,
             sha256=report.sha256,
             weights=report.weights,
-            seconds=report.actual_seconds,
+            seconds=seconds,
         )
-        denoised = replace(record, latents=dump(latents), checkpoint=None)
-        return ended.requeue_denoised(denoised, report.actual_seconds)
+        denoised = replace(record, latents=dump(latents), checkpoint=None, kept_seconds=0.0)
+        return ended.requeue_denoised(denoised, seconds)
 
     def is_repeated(self, record: JobRecord) -> bool:
         return record.latents_token == self.lease_token
@@ -176,17 +189,21 @@ class FailJob(EndAttempt):
         return self.failure.lease_token
 
     @property
-    def actual_seconds(self) -> float:
+    def reported_seconds(self) -> float | None:
         return self.failure.actual_seconds
 
-    def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
+    @property
+    def is_abandoned(self) -> bool:
+        return not self.failure.error.retryable
+
+    def end(self, ended: EndedAttempts, record: JobRecord, seconds: float) -> JobStatus:
         error = self.failure.error
         ended.note_findings(record, error.safety)
         if error.code == LatentsUnusable.code and may_start_anew(record):
             return ended.start_anew(record, error.code)
         decision = after_failure(record, error, ended.transaction.config, jitter(0.0, 1.0))
         if decision.error is None:  # what went wrong may be in the checkpoint
-            record = replace(record, checkpoint=None)
+            record = replace(record, checkpoint=None, kept_seconds=0.0)
         return ended.follow(record, decision, error.code)
 
 
@@ -202,11 +219,18 @@ class ReleaseJob(EndAttempt):
     def lease_token(self) -> int:
         return self.release.lease_token
 
+    def seconds_of(self, attempt: Attempt, is_canceling: bool) -> float:
+        in_checkpoint = self.release.actual_seconds  # without one nothing is kept
+        reported = attempt.kept_seconds if in_checkpoint is None else in_checkpoint
+        count = charges.seconds_of_abandoned if is_canceling else charges.seconds_of
+        return count(attempt, reported)
+
     def outcome(self, status: JobStatus) -> str:
         is_preempted = self.release.cause is ReleaseCause.PREEMPTED and status is JobStatus.QUEUED
         return PREEMPTED if is_preempted else status.value
 
-    def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
+    def end(self, ended: EndedAttempts, record: JobRecord, seconds: float) -> JobStatus:
+        record = replace(record, kept_seconds=seconds)
         match self.release.cause:
             case ReleaseCause.DRAIN | ReleaseCause.BYSTANDER:
                 return ended.requeue(record, self.release.cause)
@@ -220,114 +244,6 @@ class ReleaseJob(EndAttempt):
                 return ended.follow(suspect, decision, self.release.cause)
             case _:
                 assert_never(self.release.cause)
-
-
-@dataclass
-class EndedAttempts:
-    """State of one transaction that ends attempts: what it will write for their jobs."""
-
-    transaction: Transaction
-    ledger: queue.Ledger = field(default_factory=queue.Ledger)
-    changes: list[Change] = field(default_factory=list)
-    requeued: list[JobRecord] = field(default_factory=list)
-    delayed: list[tuple[str, float]] = field(default_factory=list)
-    audit_entries: list[AuditEntry] = field(default_factory=list)
-
-    def settle(self, ended: Collection[sa.Row[Any]], actual_seconds: Mapping[str, float]) -> None:
-        """Replace what the leases were charged by the device-seconds they took, by job.
-
-        The charge at the claim was a prediction. A job without an entry took nothing that counts: the
-        tenant gets the whole charge of a lost lease back.
-        """
-        if not ended:
-            return
-        tenants = queue.load_tenants(self.transaction, {lease.tenant_id for lease in ended})
-        for lease in ended:
-            correction = actual_seconds.get(lease.job_id, 0.0) - lease.charged
-            self.ledger.charge(tenants[lease.tenant_id], correction)
-
-    def note_findings(self, record: JobRecord, safety: Mapping[str, Any]) -> None:
-        """Note for the audit what the image filter found, if it found anything."""
-        if (entry := audit.judged_images(record.id, record.tenant_id, safety)) is not None:
-            self.audit_entries.append(entry)
-
-    def finish(self, record: JobRecord, status: JobStatus, **values: Any) -> JobStatus:
-        """Give the job its final status, with the columns `values`; its latents are swept as orphans."""
-        final = replace(record, status=status, finished_at=self.transaction.now, latents=None, **values)
-        self.changes.append(Change(final, status.value, record.status))
-        return status
-
-    def fail(self, record: JobRecord, error: JobError) -> JobStatus:
-        """Give the job the status `failed` and its error."""
-        return self.finish(record, JobStatus.FAILED, error=dump(error))
-
-    def requeue(self, record: JobRecord, cause: str, pause_seconds: float = 0.0) -> JobStatus:
-        """Put the job back at its old place in the queue, at once or after a pause."""
-        queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
-        details = {"cause": cause, "in_seconds": round(pause_seconds, 3)}
-        self.changes.append(Change(queued, "requeued", record.status, details))
-        self.ledger.count_queued(record.tenant_id, 1)
-        if pause_seconds > 0:
-            self.delayed.append((record.id, self.transaction.now + pause_seconds))
-        else:
-            self.requeued.append(queued)
-        return JobStatus.QUEUED
-
-    def put_back_preempted(self, record: JobRecord) -> JobStatus:
-        """Put a job that made room for a more urgent one at its old place in the queue."""
-        num_preempted = record.num_preempted + 1
-        queued = replace(record, status=JobStatus.QUEUED, worker_id=None, num_preempted=num_preempted)
-        self._put_back(queued, "preempted", record.status, {"times": num_preempted})
-        return JobStatus.QUEUED
-
-    def put_back_interrupted(self, record: JobRecord) -> JobStatus:
-        """Put a job whose worker's machine is taken away at its old place in the queue."""
-        queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
-        self._put_back(queued, "interrupted", record.status, {"worker_id": record.worker_id})
-        return JobStatus.QUEUED
-
-    def requeue_denoised(self, record: JobRecord, seconds: float) -> JobStatus:
-        """Put a job whose latents are finished at its old place in the queue, to be decoded."""
-        queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
-        self._put_back(queued, "denoised", record.status, {"seconds": round(seconds, 3)})
-        return JobStatus.QUEUED
-
-    def _put_back(self, queued: JobRecord, event: str, before: JobStatus, data: Mapping[str, Any]) -> None:
-        self.changes.append(Change(queued, event, before, data))
-        self.ledger.count_queued(queued.tenant_id, 1)
-        self.requeued.append(queued)
-
-    def start_anew(self, record: JobRecord, cause: str) -> JobStatus:
-        """Queue a job without its latents, which are unusable."""
-        without = replace(record, latents=None, num_latents_lost=record.num_latents_lost + 1)
-        return self.requeue(without, cause)
-
-    def follow(self, record: JobRecord, decision: RetryDecision, cause: str) -> JobStatus:
-        """Fail or requeue the job as was decided."""
-        counted = replace(
-            record, num_transient=decision.num_transient, num_worker_lost=decision.num_worker_lost
-        )
-        if decision.error is not None:
-            return self.fail(counted, decision.error)
-        return self.requeue(counted, cause, decision.pause_seconds)
-
-    def save(self) -> None:
-        """Write everything that was noted."""
-        save_changes(self.transaction, self.changes)
-        queue.put(self.transaction, self.requeued)
-        queue.delay(self.transaction, self.delayed)
-        self.ledger.save(self.transaction)
-        audit.keep(self.transaction, self.audit_entries)
-        if self.changes:
-            self._notify_waiting_workers()
-
-    def _notify_waiting_workers(self) -> None:
-        """Wake the claims that wait while jobs are ready.
-
-        Those jobs may be of a tenant that was at its limit of running jobs, and now may start another.
-        """
-        if self.transaction.rows(_ANY_READY):
-            self.transaction.publish(QUEUE, {"type": "ready"})
 
 
 def _held_leases(transaction: Transaction, commands: Iterable[EndAttempt]) -> dict[LeaseKey, sa.Row[Any]]:
@@ -344,31 +260,33 @@ def _end_held(
     ended = EndedAttempts(transaction)
     held = [lease for lease, _ in reports]
     records = end_leases(transaction, held)
-    ended.settle(held, {command.job_id: command.actual_seconds for _, command in reports})
+    seconds = {
+        lease.job_id: command.seconds_of(
+            Attempt.of(lease, records[lease.job_id], transaction.now), lease.is_canceling
+        )
+        for lease, command in reports
+    }
+    ended.settle(held, {job_id: seconds[job_id] - records[job_id].kept_seconds for job_id in seconds})
     statuses = {
-        command.key: _end(ended, lease, command, records[command.job_id]) for lease, command in reports
+        command.key: _end(ended, lease, command, records[lease.job_id], seconds[lease.job_id])
+        for lease, command in reports
     }
     ended.save()
     for lease, command in reports:
         attempt = AttemptKey.under(lease, command.outcome(statuses[command.key]))
-        transaction.tally.add_attempt(attempt, command.actual_seconds, command.num_images)
+        is_kept = isinstance(command, ReleaseJob) and not lease.is_canceling  # counted with what follows
+        spent = 0.0 if is_kept else seconds[lease.job_id]
+        transaction.tally.add_attempt(attempt, spent, command.num_images)
     return statuses
 
 
-def _end(ended: EndedAttempts, lease: sa.Row[Any], command: EndAttempt, record: JobRecord) -> JobStatus:
+def _end(
+    ended: EndedAttempts, lease: sa.Row[Any], command: EndAttempt, record: JobRecord, seconds: float
+) -> JobStatus:
     if lease.is_canceling:
         # The client was already shown `canceling`, so the job ends canceled even if it was completed.
-        seconds = record.denoised_seconds + command.actual_seconds
-        return ended.finish(record, JobStatus.CANCELED, actual_seconds=seconds or None)
-    return command.end(ended, record)
-
-
-def end_leases(transaction: Transaction, ended: Collection[sa.Row[Any]]) -> dict[str, JobRecord]:
-    """Delete the leases, and return the records of their jobs."""
-    job_ids = [lease.job_id for lease in ended]
-    if job_ids:
-        transaction.execute(_END, {"ids": job_ids})
-    return load_records(transaction, job_ids)
+        return ended.cancel(record, seconds)
+    return command.end(ended, record, seconds)
 
 
 def _ended_before(transaction: Transaction, commands: Collection[EndAttempt]) -> dict[LeaseKey, JobStatus]:

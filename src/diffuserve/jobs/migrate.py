@@ -8,7 +8,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.schema import metadata
 
-HEAD = "0020"
+HEAD = "0021"
 """The newest migration. A database that has it needs neither the others nor Alembic."""
 
 # As Alembic makes it.

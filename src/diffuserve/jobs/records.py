@@ -38,7 +38,8 @@ class JobRecord:
     the entries of the job's log. A job that has not started by `deadline` expires, and one that cannot end by
     `finish_by` as well, unless it is `best_effort`. A job with
     `latents` is in its decode phase; `num_latents_lost` counts how often they turned out to be unusable. Its
-    newest `checkpoint` is deleted once it has ended. `traceparent` is the place of its submission in a trace.
+    newest `checkpoint` is deleted once it has ended; `kept_seconds` are the device-seconds in it that are
+    charged. `traceparent` is the place of its submission in a trace.
     The columns of `JSON_COLUMNS` hold JSON as text, as the database stores it.
     """
 
@@ -88,6 +89,7 @@ class JobRecord:
     custom_id: str | None
     prompt: str | None
     traceparent: str | None = None
+    kept_seconds: float = 0.0
 
     @property
     def lane(self) -> str:
@@ -102,7 +104,8 @@ class JobRecord:
     @property
     def work_seconds(self) -> float:
         """Predicted device-seconds of what is still to be done."""
-        return self.decode_seconds if self.is_denoised else self.cost_seconds
+        whole = self.decode_seconds if self.is_denoised else self.cost_seconds
+        return max(whole - self.kept_seconds, 0.0)
 
     @property
     def start_by(self) -> float | None:
@@ -154,6 +157,7 @@ CHANGING_COLUMNS = (
     "latents",
     "num_latents_lost",
     "checkpoint",
+    "kept_seconds",
 )
 """Columns that a change of a job's state writes; the others stay as they were submitted."""
 

@@ -10,8 +10,9 @@ from diffuserve.domain.job import JobError, JobStatus
 from diffuserve.domain.outcomes import LOST
 from diffuserve.domain.worker import ReleaseCause
 from diffuserve.events.base import worker_topic
+from diffuserve.jobs.charges import Attempt, seconds_of_abandoned
 from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.finish import EndedAttempts, end_leases
+from diffuserve.jobs.ended_attempts import EndedAttempts, end_leases
 from diffuserve.jobs.records import JobRecord
 from diffuserve.jobs.retries import after_loss
 from diffuserve.jobs.tally import AttemptKey
@@ -23,7 +24,7 @@ def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None:
     def end(ended: EndedAttempts, record: JobRecord) -> None:
         ended.follow(record, after_loss(record, transaction.config), ReleaseCause.WORKER_LOST)
 
-    _revoke(transaction, expired, end)
+    _revoke(transaction, expired, end, LOST)
     transaction.num_expired += len(expired)
 
 
@@ -34,30 +35,39 @@ def stop_late(transaction: Transaction, late: Sequence[sa.Row[Any]]) -> None:
         message = f"the job ran longer than its timeout of {record.timeout:g} s"
         ended.fail(record, JobError("timeout", message))
 
-    _revoke(transaction, late, end, charges_timeout=True)
+    _revoke(transaction, late, end, JobStatus.FAILED.value)
 
 
 def _revoke(
     transaction: Transaction,
     revoked: Sequence[sa.Row[Any]],
     end: Callable[[EndedAttempts, JobRecord], object],
-    *,
-    charges_timeout: bool = False,
+    outcome: str,
 ) -> None:
     """End leases against their workers' will, and notify the workers."""
     ended = EndedAttempts(transaction)
     records = end_leases(transaction, revoked)
-    timeouts = {job_id: record.timeout or 0.0 for job_id, record in records.items()}
-    seconds = timeouts if charges_timeout else {}
-    ended.settle(revoked, seconds)
+    seconds = {
+        lease.job_id: _seconds_of(Attempt.of(lease, records[lease.job_id], transaction.now), lease, outcome)
+        for lease in revoked
+    }
+    ended.settle(revoked, {job_id: seconds[job_id] - records[job_id].kept_seconds for job_id in seconds})
     for lease in revoked:
         # Without its worker no report of this attempt counts as a repeated one (`_ended_before`).
         record = replace(records[lease.job_id], worker_id=None)
         if lease.is_canceling:
-            ended.finish(record, JobStatus.CANCELED)
+            ended.cancel(record, seconds[record.id])
         else:
             end(ended, record)
-        outcome = JobStatus.FAILED.value if charges_timeout else LOST
-        transaction.tally.add_attempt(AttemptKey.under(lease, outcome), seconds.get(lease.job_id, 0.0))
+        goes_on = outcome == LOST and not lease.is_canceling
+        spent = 0.0 if goes_on else seconds[record.id]
+        transaction.tally.add_attempt(AttemptKey.under(lease, outcome), spent)
         transaction.publish(worker_topic(lease.worker_id), {"type": "lost", "job_id": lease.job_id})
     ended.save()
+
+
+def _seconds_of(attempt: Attempt, lease: sa.Row[Any], outcome: str) -> float:
+    """Return the device-seconds that count of an attempt whose worker says nothing of them any more."""
+    if outcome != LOST:
+        return attempt.kept_seconds + attempt.held_seconds
+    return seconds_of_abandoned(attempt, attempt.kept_seconds) if lease.is_canceling else attempt.kept_seconds

@@ -206,6 +206,7 @@ leases = sa.Table(
     text("claim_id"),
     text("until", server_default="files"),
     double("charged"),
+    double("granted_at", null=True),
     double("expires_at"),
     double("stop_at", null=True),
     flag("is_canceling"),

@@ -32,7 +32,7 @@ class CheckpointReporter:
         """Read a checkpoint's file at once, as its folder may go with the job, and upload it in its turn."""
         path = Path(ready.path)
         try:
-            job.unsent_checkpoint = (ready.step, path.read_bytes())
+            job.unsent_checkpoint = (ready, path.read_bytes())
             path.unlink()
         except OSError as error:
             log.warning("job %s: a checkpoint is lost: %s", job.lease.job_id, error, extra=job.log_fields)
@@ -54,11 +54,12 @@ class CheckpointReporter:
     async def _upload(self, job: HeldJob) -> None:
         lease = job.lease
         while job.unsent_checkpoint is not None:
-            (step, content), job.unsent_checkpoint = job.unsent_checkpoint, None
+            (ready, content), job.unsent_checkpoint = job.unsent_checkpoint, None
             slot = job.num_checkpoints % NUM_SLOTS
             try:
-                await self._client.keep_checkpoint(lease.job_id, lease.lease_token, slot, step, content)
+                await self._client.keep_checkpoint(lease.job_id, lease.lease_token, slot, ready.step, content)
                 job.num_checkpoints += 1
+                job.kept_seconds = ready.seconds
             except DiffuserveError as error:  # the heartbeat tells of a lost lease
                 message = "job %s: its checkpoint is not stored: %s"
                 log.warning(message, lease.job_id, error, extra=job.log_fields)

@@ -257,18 +257,18 @@ class EngineHost:
             is_clip = self._requests.get(output.request_id).clips is not None
             writers.submit(output.request_id, partial(self._finish, output.result), is_clip=is_clip)
         elif output.error is not None:
-            self._report_error(output.request_id, output.error, writers)
+            self._report_error(output, output.error, writers)
         else:
             self._follow_step(output, writers)
 
-    def _report_error(self, request_id: str, error: DiffuserveError, writers: OrderedWriters) -> None:
+    def _report_error(self, output: StepOutput, error: DiffuserveError, writers: OrderedWriters) -> None:
         """Report the end of a request without a result; that of a clip after what is written of it."""
-        request = self._requests.pop(request_id)
+        request, seconds = self._requests.pop(output.request_id), output.device_seconds
         if request.clips is None:
-            self._link.send(job_failure(request.job.attempt, error))
+            self._link.send(job_failure(request.job.attempt, error, seconds))
         else:
-            work = partial(self._output.fail_clips, request.job, request.clips, error)
-            writers.submit(request_id, work, is_clip=True)
+            work = partial(self._output.fail_clips, request.job, request.clips, error, seconds)
+            writers.submit(output.request_id, work, is_clip=True)
 
     def _follow_step(self, output: StepOutput, writers: OrderedWriters) -> None:
         """Keep, write and show what a step gave."""
@@ -304,7 +304,7 @@ class EngineHost:
         try:
             self._link.send(self._handover.write(job, result))
         except Exception as error:  # at the border of a job: it fails alone
-            self._link.send(job_failure(job.attempt, error))
+            self._link.send(job_failure(job.attempt, error, result.timings.device_seconds))
 
 
 def _phase_of(output: StepOutput) -> str:

@@ -14,6 +14,7 @@ from diffuserve.domain.worker import (
 from diffuserve.domain.worker_ids import attempt_id
 from diffuserve.telemetry.log_fields import fields
 from diffuserve.telemetry.tracing import Span
+from diffuserve.worker.messages import CheckpointReady
 
 
 @dataclass
@@ -23,8 +24,8 @@ class HeldJob:
     A job that `awaits_model`, which has yet to be loaded, counts as in the engine already, as does one that
     reads images while it is `fetching` them, for `load_seconds`.
     Once it `is_put_down` the engine is to give its last checkpoint; one that `is_preempted` makes room for
-    another job with that. `unsent_checkpoint` is the newest one, with its step, while another is being
-    uploaded; `num_checkpoints` are stored.
+    another job with that. `unsent_checkpoint` is the newest one, with its file, while another is being
+    uploaded; `num_checkpoints` are stored, the last of them with `kept_seconds` of the device in it.
     Its progress was last reported at `reported_at`, and it `is_watched` if somebody watched it then.
     `span` is that of the attempt, which the engine got at `entered_at`, in seconds since the epoch.
     `live_upload` is the newest upload of a part of its clip; none follows once `is_live_over`.
@@ -50,9 +51,10 @@ class HeldJob:
     is_live_over: bool = False
     is_put_down: bool = False
     is_preempted: bool = False
-    unsent_checkpoint: tuple[int, bytes] | None = None
+    unsent_checkpoint: tuple[CheckpointReady, bytes] | None = None
     checkpoint_upload: asyncio.Task[None] | None = None
     num_checkpoints: int = 0
+    kept_seconds: float | None = None
     span: Span = field(default_factory=Span)
     entered_at: float | None = None
 

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diffuserve.domain.checkpoint import CHECKPOINT_ID
@@ -78,14 +78,14 @@ class JobCheckpoints:
     def give(self, job: AddJob, checkpoint: Checkpoint, timer: CheckpointTimer) -> None:
         """Write a checkpoint and hand it to the agent; on a writer's thread."""
         if path := self._written(job, checkpoint, timer):
-            self._link.send(CheckpointReady(attempt=job.attempt, path=path, step=checkpoint.step))
+            self._link.send(_ready(job, checkpoint, path))
 
     def put_down(self, request_id: str, job: AddJob, timer: CheckpointTimer) -> None:
         """Give a job's last checkpoint, if there is one, and drop the job; on a writer's thread."""
         checkpoint = self.take(request_id, timer)
         path = self._written(job, checkpoint, timer) if checkpoint else ""
-        step = checkpoint.step if checkpoint and path else 0
-        self._link.send(CheckpointReady(attempt=job.attempt, path=path, step=step, is_last=True))
+        ready = _ready(job, checkpoint, path) if checkpoint and path else CheckpointReady(attempt=job.attempt)
+        self._link.send(replace(ready, is_last=True))
         self._engine.abort(request_id)
 
     def _written(self, job: AddJob, checkpoint: Checkpoint, timer: CheckpointTimer) -> str:
@@ -97,3 +97,8 @@ class JobCheckpoints:
             log.warning("attempt %s has no checkpoint: %s", job.attempt, error, extra=fields(**job.log_names))
             return ""
         return str(path)
+
+
+def _ready(job: AddJob, checkpoint: Checkpoint, path: str) -> CheckpointReady:
+    seconds = checkpoint.timings.device_seconds
+    return CheckpointReady(attempt=job.attempt, path=path, step=checkpoint.step, seconds=seconds)

@@ -118,10 +118,10 @@ class JobOutput:
             self._report_judgement(job.attempt, "video", clips.take_judgement())
         return clips.failure is None
 
-    def fail_clips(self, job: AddJob, clips: "ClipsOutput", error: Exception) -> None:
+    def fail_clips(self, job: AddJob, clips: "ClipsOutput", error: Exception, seconds: float) -> None:
         """Report that a request failed, for its own reason if it has one, and remove what was written."""
         clips.abandon()
-        failure = job_failure(job.attempt, clips.failure or error)
+        failure = job_failure(job.attempt, clips.failure or error, seconds)
         self.link.send(replace(failure, safety=self.images.record(clips.verdicts)))
 
     def finish(self, request: EngineRequest, result: GenerationResult) -> None:
@@ -140,7 +140,7 @@ class JobOutput:
         except Exception as error:  # at the border of a job: it fails alone
             clips.failure = error
         if clips.failure is not None:
-            self.fail_clips(job, clips, clips.failure)
+            self.fail_clips(job, clips, clips.failure, result.timings.device_seconds)
             return
         times = {
             "filter_seconds": sum(judgement.seconds for judgement in clips.judgements),
@@ -191,7 +191,7 @@ class JobOutput:
             with writing(result.request_id):
                 files = self.images.write(shown, Path(job.folder), job.output_format)
         except Exception as error:  # at the border of a job: it fails alone
-            failure = job_failure(job.attempt, error)
+            failure = job_failure(job.attempt, error, result.timings.device_seconds)
             self.link.send(replace(failure, safety=self.images.record(verdicts)))
             return
         times = {"filter_seconds": sum(seconds)}
@@ -216,12 +216,17 @@ class JobOutput:
             )
 
 
-def job_failure(attempt: str, error: Exception) -> JobFailed:
-    """Build the report of an error, retryable unless another attempt would fail in the same way."""
+def job_failure(attempt: str, error: Exception, seconds: float = 0.0) -> JobFailed:
+    """Build the report of an error, retryable unless another attempt would fail in the same way.
+
+    `seconds` are the device-seconds that the attempt took.
+    """
     code = error.code if isinstance(error, DiffuserveError) else "internal_error"
     message = str(error) if isinstance(error, DiffuserveError) else f"{type(error).__name__}: {error}"
     is_retryable = not isinstance(error, _FINAL_ERRORS)
-    return JobFailed(attempt=attempt, code=code, message=message, retryable=is_retryable)
+    return JobFailed(
+        attempt=attempt, code=code, message=message, retryable=is_retryable, actual_seconds=seconds
+    )
 
 
 def is_clip(params: GenerationParams, output_format: str) -> bool:

@@ -240,24 +240,26 @@ class CheckpointReady:
     """A job's checkpoint after `step` steps is the file at `path`, which the agent deletes.
 
     If it `is_last` the job was put down: the engine does not go on with it. One that was put down without a
-    checkpoint has no `path`.
+    checkpoint has no `path`. `seconds` are the device-seconds in the checkpoint.
     """
 
     attempt: str
     path: str = ""
     step: int = 0
+    seconds: float = 0.0
     is_last: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFailed:
-    """A job ended without files. `retryable` if another attempt may succeed."""
+    """A job ended without files, after so many device-seconds. `retryable` if another attempt may succeed."""
 
     attempt: str
     code: str
     message: str
     retryable: bool = False
     safety: Mapping[str, Any] = field(default_factory=dict)
+    actual_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

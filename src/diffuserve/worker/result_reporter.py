@@ -7,6 +7,7 @@ import logging
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ class ResultReporter:
 
     def failed(self, job: HeldJob, failed: JobFailed) -> None:
         error = JobError(failed.code, failed.message, failed.retryable, failed.safety)
-        self._start(self._report_outcome(job, self._fail(job, error)))
+        self._start(self._report_outcome(job, self._fail(job, error, failed.actual_seconds)))
 
     def release(
         self,
@@ -157,17 +158,17 @@ class ResultReporter:
         try:
             return await self._deliver(job, finished)
         except StorageRefused as error:
-            return await self._fail_upload(job, error)
+            return await self._fail_upload(job, error, finished.actual_seconds)
         except (LeaseLost, ServerUnavailable):
             raise
         except (OSError, DiffuserveError) as error:
             upload.fail(UploadFailed.code)
-            return await self._fail_upload(job, error)
+            return await self._fail_upload(job, error, finished.actual_seconds)
         finally:
             upload.end()
 
-    async def _fail_upload(self, job: HeldJob, error: Exception) -> str:
-        return await self._fail(job, JobError(UploadFailed.code, str(error), retryable=True))
+    async def _fail_upload(self, job: HeldJob, error: Exception, seconds: float) -> str:
+        return await self._fail(job, JobError(UploadFailed.code, str(error), retryable=True), seconds)
 
     async def _deliver(self, job: HeldJob, finished: JobFinished | JobDenoised) -> str:
         """Upload and report, and again where files did not arrive: here they need not be made anew."""
@@ -250,11 +251,11 @@ class ResultReporter:
             fps=file.fps,
         )
 
-    async def _fail(self, job: HeldJob, error: JobError) -> str:
+    async def _fail(self, job: HeldJob, error: JobError, seconds: float) -> str:
         self._last_previews.pop(job.attempt, None)
         await self.live.take_back(job)
         await self.checkpoints.drop(job)
-        failure = Failure(lease_token=job.lease.lease_token, error=error)
+        failure = Failure(lease_token=job.lease.lease_token, error=error, actual_seconds=seconds)
         status = (await self._client.fail(job.lease.job_id, failure)).status
         log.info("job %s %s", job.lease.job_id, _ending(status, error))
         return status
@@ -263,7 +264,8 @@ class ResultReporter:
         self._last_previews.pop(job.attempt, None)
         tidied = {self._start(self.live.take_back(job)), self._start(self.checkpoints.finish(job))}
         await asyncio.wait(tidied, timeout=_TIDY_SECONDS)
-        return (await self._client.release(job.lease.job_id, release, patience_seconds)).status
+        told = replace(release, actual_seconds=job.kept_seconds)
+        return (await self._client.release(job.lease.job_id, told, patience_seconds)).status
 
     async def _report_all(self, worker_id: str, jobs: Sequence[HeldJob]) -> None:
         """Report progress once, and note who watches; a lost report is not worth a retry."""
