@@ -141,6 +141,7 @@ def test_an_aborted_request_ends_with_an_error_and_leaves_nothing_behind(engine:
     last = [output for output in outputs if output.request_id == aborted]
     assert len(last) == 1
     assert isinstance(last[0].error, RequestAborted)
+    assert last[0].device_seconds > 0, "it took part in a step"
     assert [o.request_id for o in outputs if o.result is not None] == [kept]
     assert engine.num_unfinished == 0
     assert engine._core.num_active == 0

@@ -174,9 +174,13 @@ def test_an_abort_within_a_chunk_takes_effect_after_it(pipeline: WatchedPipeline
     request_id = engine.add(clip())
     engine.step()
     assert is_decoding.wait(HANG_SECONDS)
+    state = engine._core.find(request_id)
+    assert state is not None
+    before = state.stopwatch.device_seconds
     engine.abort(request_id)
     (output,) = engine.step()
     assert isinstance(output.error, RequestAborted)
+    assert output.device_seconds > before, "the chunk under way counts, although nobody waits for it"
     assert pipeline.num_open == 1
     go.set()
     assert engine.step() == []

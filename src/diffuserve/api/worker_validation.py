@@ -6,7 +6,7 @@ The store commits many messages in one transaction, so a message that the databa
 import math
 import re
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
 import orjson
@@ -16,9 +16,10 @@ from diffuserve.domain.backend_urls import LAST_PORT
 from diffuserve.domain.checkpoint import NUM_SLOTS, StoredCheckpoint
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.job import JobResult
+from diffuserve.domain.job import Artifact, JobResult
 from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import MAX_IMAGES, MAX_SEED
 from diffuserve.domain.path_parts import FILE_NAME
 from diffuserve.domain.peers import PeerReport, is_private
 from diffuserve.domain.progress_report import MAX_PROGRESS_JOBS, WorkerProgress
@@ -32,6 +33,7 @@ from diffuserve.domain.worker import (
     HandOver,
     Heartbeat,
     Registration,
+    Release,
     WorkerReport,
     WorkerState,
 )
@@ -50,6 +52,14 @@ _MAX_REPORT_BYTES = 32_768  # every view of the workers reads their reports
 _MAX_ERROR_CHARACTERS = 10_000  # the operators' view reads the errors of hundreds of jobs
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CONTENT_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]+")
+_ROLES = frozenset({"image", "video", "thumbnail", "poster", "sprites"})
+_MOST_FILES = 4 * MAX_IMAGES  # an image or three files of a clip for each index, and a thumbnail
+_MOST_PIXELS = 65_535  # of a side
+_MOST_FPS = 1_000
+_MOST_FRAMES = 1_000_000
+_MOST_TIMINGS = 50
+_MOST_NUMBER = 1e15  # of anything that a worker measures: bytes of memory are the most
+_MOST_SECONDS = 3.2e7  # a year
 Message = TypeVar("Message")
 
 
@@ -74,6 +84,9 @@ def check_heartbeat(heartbeat: Heartbeat) -> Heartbeat:
     """Return the heartbeat. Raise `InvalidParams` for an impossible report or an invalid fit."""
     check_storable(heartbeat)
     _check_report(heartbeat.report)
+    for held in heartbeat.held:
+        _check_amount("held.step", held.step)
+        _check_amount("held.total", held.total)
     for model, fit in heartbeat.fits.items():
         _check_fit(f"fits.{model}", fit)
     return heartbeat
@@ -101,27 +114,26 @@ def check_claim(claim: Claim) -> Claim:
 
 
 def check_completion(completion: Completion) -> Completion:
-    """Return the completion. Raise `InvalidParams` for unsafe names or types of files.
+    """Return the completion. Raise `InvalidParams` for files that none can be, and for impossible numbers.
 
-    The name becomes part of a path, and the content type a header.
+    The name of a file becomes part of a path, its content type and its hash become headers.
     """
     check_text(replace(completion, contents={}))  # which are not stored as text
-    _check_seconds(completion.actual_seconds)
-    _check_safety("result.safety", completion.result.safety)
-    _check_size(completion.result)
-    for number, artifact in enumerate(completion.result.artifacts):
-        field = f"result.artifacts.{number}"
-        if not FILE_NAME.fullmatch(artifact.name) or artifact.name == LATENTS_NAME:
-            raise InvalidParams(f"{field}.name", artifact.name, "is not the name of a file")
-        if not _CONTENT_TYPE.fullmatch(artifact.content_type):
-            raise InvalidParams(f"{field}.content_type", artifact.content_type, "is not a content type")
+    result = completion.result
+    _check_amount("actual_seconds", completion.actual_seconds)
+    _check_safety("result.safety", result.safety)
+    _check_size(result)
+    for name, seconds in result.timings.items():
+        _check_amount(f"result.timings.{name}", seconds, _MOST_SECONDS)
+    for number, artifact in enumerate(result.artifacts):
+        _check_artifact(f"result.artifacts.{number}", artifact)
     return completion
 
 
 def check_hand_over(report: HandOver) -> HandOver:
     """Return the report of finished latents. Raise `InvalidParams` for impossible sizes or seconds."""
     check_storable(report)
-    _check_seconds(report.actual_seconds)
+    _check_amount("actual_seconds", report.actual_seconds)
     if report.size_bytes < 1:
         raise InvalidParams("size_bytes", report.size_bytes, "must be at least 1")
     for name in ("sha256", "weights"):
@@ -149,11 +161,17 @@ def check_failure(failure: Failure) -> Failure:
     Raise `InvalidParams` for impossible device-seconds, an invalid verdict or a code that is none.
     """
     check_text(failure)
-    _check_seconds(failure.actual_seconds)
+    _check_amount("actual_seconds", failure.actual_seconds)
     _check_safety("error.safety", failure.error.safety)
     error = failure.error
     _check_printable("error.code", error.code)
     return replace(failure, error=replace(error, message=error.message[:_MAX_ERROR_CHARACTERS]))
+
+
+def check_release(release: Release) -> Release:
+    """Return the release. Raise `InvalidParams` for impossible device-seconds."""
+    _check_amount("actual_seconds", release.actual_seconds)
+    return release
 
 
 def check_storable(message: Message) -> Message:
@@ -180,10 +198,47 @@ def _check_safety(field: str, safety: Mapping[str, Any]) -> None:
             raise InvalidParams(f"{field}.{stage}", record, str(error)) from error
 
 
-def _check_seconds(seconds: float) -> None:
-    """Raise `InvalidParams` for device-seconds that cannot be charged to a tenant."""
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise InvalidParams("actual_seconds", seconds, "must be finite and not negative")
+def _check_artifact(field: str, artifact: Artifact) -> None:
+    """Raise `InvalidParams` for a file that no worker makes."""
+    texts = {
+        "name": bool(FILE_NAME.fullmatch(artifact.name)) and artifact.name != LATENTS_NAME,
+        "content_type": bool(_CONTENT_TYPE.fullmatch(artifact.content_type)),
+        "sha256": bool(_SHA256.fullmatch(artifact.sha256)),
+        "role": artifact.role in _ROLES,
+    }
+    for name, is_valid in texts.items():
+        if not is_valid:
+            raise InvalidParams(f"{field}.{name}", getattr(artifact, name), f"is no {name} of a file")
+    numbers = {
+        "size_bytes": (artifact.size_bytes, 1, int(_MOST_NUMBER)),
+        "width": (artifact.width, 1, _MOST_PIXELS),
+        "height": (artifact.height, 1, _MOST_PIXELS),
+        "index": (artifact.index, 0, MAX_IMAGES - 1),
+        "seed": (artifact.seed, 0, MAX_SEED),
+        "num_frames": (artifact.num_frames, 1, _MOST_FRAMES),
+        "fps": (artifact.fps, 1, _MOST_FPS),
+    }
+    for name, (value, least, most) in numbers.items():
+        if value is not None and not least <= value <= most:
+            raise InvalidParams(f"{field}.{name}", value, f"must be within {least}…{most}")
+
+
+def _check_amount(field: str, value: float | None, most: float = _MOST_NUMBER) -> None:
+    """Raise `InvalidParams` for a number that nobody measures: not finite, negative or huge."""
+    if value is not None and not (math.isfinite(value) and 0 <= value <= most):
+        raise InvalidParams(field, value, f"must be within 0…{most:g}")
+
+
+def _check_amounts(field: str, value: object) -> None:
+    """Check the numbers within a report, however deep."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            _check_amounts(f"{field}.{name}", part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _check_amounts(field, part)
+    elif isinstance(value, int | float):
+        _check_amount(field, value)
 
 
 def _check_report(report: WorkerReport) -> None:
@@ -193,6 +248,7 @@ def _check_report(report: WorkerReport) -> None:
     size = len(orjson.dumps(report))
     if size > _MAX_REPORT_BYTES:
         raise InvalidParams("report", f"{size:,} bytes", f"has at most {_MAX_REPORT_BYTES:,} bytes")
+    _check_amounts("report", asdict(report))
     _check_peers(report.peers)
     for name, text in (
         ("loading.phase", "" if report.loading is None else report.loading.phase),
@@ -212,13 +268,13 @@ def _check_description(registration: Registration) -> None:
     for pair in registration.labels.items():
         for text in pair:
             _check_printable("labels", text)
-    price = registration.price_per_hour or 0.0
-    if not (math.isfinite(price) and price >= 0):
-        raise InvalidParams("price_per_hour", price, "must be finite and not negative")
+    _check_amount("price_per_hour", registration.price_per_hour)
 
 
 def _check_size(result: JobResult) -> None:
     """Raise `InvalidParams` for a result that is larger than what workers tell."""
+    _check_number("result.artifacts", result.artifacts, _MOST_FILES)
+    _check_number("result.timings", result.timings, _MOST_TIMINGS)
     _check_number("result.warnings", result.warnings, _MAX_WARNINGS)
     for warning in result.warnings:
         if len(warning) > _MAX_WARNING_CHARACTERS:

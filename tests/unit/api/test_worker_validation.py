@@ -12,6 +12,7 @@ from diffuserve.api.worker_validation import (
     check_failure,
     check_heartbeat,
     check_registration,
+    check_release,
 )
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Artifact, JobError, JobResult
@@ -24,6 +25,7 @@ from diffuserve.domain.worker import (
     LoadProgress,
     ModelOffer,
     Registration,
+    Release,
     WorkerReport,
     WorkerState,
 )
@@ -180,7 +182,7 @@ def test_a_claim_for_no_job_is_rejected(num_jobs: int) -> None:
         check_claim(Claim(claim_id="c", num_jobs=num_jobs))
 
 
-@pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan])
+@pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan, 1e300])
 def test_device_seconds_that_cannot_be_charged_are_rejected(seconds: float) -> None:
     with pytest.raises(InvalidParams, match="actual_seconds"):
         check_completion(Completion(lease_token=1, result=JobResult(), actual_seconds=seconds))
@@ -188,24 +190,73 @@ def test_device_seconds_that_cannot_be_charged_are_rejected(seconds: float) -> N
         check_failure(Failure(lease_token=1, error=JobError("x", "x"), actual_seconds=seconds))
 
 
+FILE = Artifact(
+    name="0.png", content_type="image/png", size_bytes=1, sha256="ab" * 32, width=1, height=1, seed=2**62
+)
+
+
+def completed(**result: Any) -> Completion:
+    return Completion(lease_token=1, result=JobResult(**({"artifacts": (FILE,)} | result)), actual_seconds=0)
+
+
+@pytest.mark.parametrize("file", [FILE, replace(FILE, content_type="image/svg+xml", index=15, fps=24)])
+def test_files_as_workers_make_them_are_accepted(file: Artifact) -> None:
+    completion = completed(artifacts=(file,), timings={"denoise_seconds": 3_600.0})
+    assert check_completion(completion) is completion
+
+
 @pytest.mark.parametrize(
-    ("name", "content_type", "field"),
+    ("field", "value"),
     [
-        ("../../job_2/1/0.png", "image/png", "name"),
-        (".hidden", "image/png", "name"),
-        ("0.png", "image/png\r\nset-cookie: a=b", "content_type"),
-        ("0.png", "", "content_type"),
-        ("0.png", "image/svg+xml", None),
+        ("name", "../../job_2/1/0.png"),
+        ("name", ".hidden"),
+        ("content_type", "image/png\r\nset-cookie: a=b"),
+        ("content_type", ""),
+        ("sha256", "a\r\nset-cookie: a=b"),
+        ("sha256", "€" * 64),
+        ("sha256", ""),
+        ("role", "x"),
+        ("size_bytes", 0),
+        ("size_bytes", 2**60),
+        ("width", 0),
+        ("height", 70_000),
+        ("index", -1),
+        ("index", 2**62),
+        ("seed", -1),
+        ("num_frames", 0),
+        ("fps", 0),
     ],
 )
-def test_unsafe_names_and_types_of_files_are_rejected(
-    name: str, content_type: str, field: str | None
-) -> None:
-    file = Artifact(name=name, content_type=content_type, size_bytes=1, sha256="", width=1, height=1)
-    completion = Completion(lease_token=1, result=JobResult(artifacts=(file,)), actual_seconds=0)
-    if field is None:
-        assert check_completion(completion) is completion
-        return
+def test_files_that_no_worker_makes_are_rejected(field: str, value: object) -> None:
+    file = replace(FILE, **{field: value})  # type: ignore[arg-type]
     with pytest.raises(InvalidParams) as raised:
-        check_completion(completion)
-    assert raised.value.field == f"result.artifacts.0.{field}"
+        check_completion(completed(artifacts=(FILE, file)))
+    assert raised.value.field == f"result.artifacts.1.{field}"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("timings", {"queue_seconds": math.inf}),
+        ("timings", {"queue_seconds": -1.0}),
+        ("timings", {"queue_seconds": 1e300}),
+        ("timings", {str(number): 0.0 for number in range(101)}),
+        ("artifacts", (FILE,) * 65),
+        ("input", {"prompt": "x" * 300_000}),
+        ("warnings", ("x",) * 101),
+        ("warnings", ("x" * 10_001,)),
+    ],
+)
+def test_results_that_no_job_has_are_rejected(field: str, value: object) -> None:
+    with pytest.raises(InvalidParams, match=f"result.{field}"):
+        check_completion(completed(**{field: value}))
+
+
+@pytest.mark.parametrize("number", [-1.0, math.inf, math.nan, 1e300])
+def test_numbers_that_nobody_measures_are_rejected(number: float) -> None:
+    with pytest.raises(InvalidParams, match="price_per_hour"):
+        check_registration(replace(registration(SPEC), price_per_hour=number))
+    with pytest.raises(InvalidParams, match=r"report\.mean_batch"):
+        check_heartbeat(Heartbeat(report=replace(REPORT, mean_batch=number)))
+    with pytest.raises(InvalidParams, match="actual_seconds"):
+        check_release(Release(lease_token=1, actual_seconds=number))

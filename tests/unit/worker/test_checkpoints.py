@@ -44,7 +44,8 @@ def give(worker: AgentUnderTest, engine: FakeEngine, step: int, is_last: bool = 
     """Say that a checkpoint of the job `j1` is written."""
     path = engine.job_folder("j1-1") / f"checkpoint-{step}"
     path.write_bytes(b"half a star")
-    engine.say(CheckpointReady(attempt="j1-1", path=str(path), step=step, is_last=is_last))
+    ready = CheckpointReady(attempt="j1-1", path=str(path), step=step, seconds=10.0 * step, is_last=is_last)
+    engine.say(ready)
     return path
 
 
@@ -107,6 +108,8 @@ async def test_a_drain_puts_long_jobs_down_and_releases_them_with_their_checkpoi
         engine.say(JobFailed(attempt="j1-1", code="aborted", message="aborted"))
         assert await worker.exit_code == 0
         assert [put_down.attempt for put_down in engine.sent_of(PutDownJob)] == ["j1-1"]
+        released = {job_id: release.actual_seconds for job_id, release in worker.plane.releases}
+        assert released == {"j1": 40.0, "j2": None}, "what is in the checkpoint, not what was done"
         assert [abort.attempt for abort in engine.sent_of(AbortJob)] == ["j2-1"]
         assert worker.plane.kept == [("j1", 0, 4)]
         assert [job_id for job_id, _ in worker.plane.releases] == ["j1", "j2"]

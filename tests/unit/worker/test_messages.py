@@ -59,8 +59,10 @@ EXAMPLES: dict[str, Message] = {
         safety={"image": {"filter": {"name": "opennsfw"}, "verdicts": []}},
     ),
     "denoised": JobDenoised(attempt="j", path="/f/latents", weights="ab12"),
-    "kept": CheckpointReady(attempt="j", path="/f/checkpoint", step=7, is_last=True),
-    "failed": JobFailed(attempt="j", code="aborted", message="line\nbreak", retryable=True),
+    "kept": CheckpointReady(attempt="j", path="/f/checkpoint", step=7, seconds=0.5, is_last=True),
+    "failed": JobFailed(
+        attempt="j", code="aborted", message="line\nbreak", retryable=True, actual_seconds=0.5
+    ),
     "add": AddJob(attempt="j", input={"prompt": "ü"}, folder="/f", is_alone=True),
     "abort": AbortJob(attempt="j"),
     "put-down": PutDownJob(attempt="j"),

@@ -158,11 +158,14 @@ async def test_an_upload_whose_lease_is_lost_is_counted(tmp_path: Path) -> None:
 async def test_a_failed_job_is_reported_with_its_error(tmp_path: Path) -> None:
     reporting = Reporting(tmp_path)
     record: dict[str, Any] = {"image": {"verdicts": []}}
-    failed = JobFailed(attempt="j1-1", code="output_blocked", message="blocked", safety=record)
+    failed = JobFailed(
+        attempt="j1-1", code="output_blocked", message="blocked", safety=record, actual_seconds=7.5
+    )
     reporting.reporter.failed(reporting.job, failed)
     await reporting.reporter.all_reported()
     ((job_id, failure),) = reporting.plane.failures
     assert (job_id, failure.error.code, failure.error.safety) == ("j1", "output_blocked", record)
+    assert failure.actual_seconds == 7.5
     assert reporting.num_jobs("failed") == 1
 
 

@@ -24,7 +24,7 @@ from diffuserve.api.path_params import FileId, FileName, JobId, checked_token
 from diffuserve.api.progress import publish_progress
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
-from diffuserve.api.worker_validation import check_completion, check_failure, check_hand_over
+from diffuserve.api.worker_validation import check_completion, check_failure, check_hand_over, check_release
 from diffuserve.domain.checkpoint import CHECKPOINT_ID, StoredCheckpoint
 from diffuserve.domain.errors import FileNotKnown, LeaseLost
 from diffuserve.domain.input_file import CONTENT_TYPE, InputFile
@@ -97,7 +97,7 @@ async def fail(job_id: JobId, body: Failure, services: ServicesDep, caller: Work
 async def release(job_id: JobId, body: Release, services: ServicesDep, caller: WorkerCaller) -> Response:
     """Return a job to the queue without an outcome."""
     checked_token(job_id, body.lease_token)
-    status = await services.store.leases.release(job_id, body, key_of(caller))
+    status = await services.store.leases.release(job_id, check_release(body), key_of(caller))
     await services.job_metrics.record_run_end(job_id, status)
     if body.cause is ReleaseCause.PREEMPTED:
         services.metrics.preempted.inc()
