@@ -23,8 +23,8 @@ tenants = schema.tenants
 
 _MIN_RETRY_SECONDS = 5.0
 _MAX_RETRY_SECONDS = 300.0
-_FLOORS, _INSERT_JOB = sa.select(schema.floors), sa.insert(schema.jobs)
-_SAVED = ("next_seq", "num_queued", "vtime")
+_INSERT_JOB = sa.insert(schema.jobs)
+_SAVED = ("next_seq", "num_queued")
 _SAVE_ACCOUNT = (
     sa.update(tenants)
     .where(tenants.c.id == sa.bindparam("tenant"))
@@ -71,7 +71,6 @@ class Account:
     num_queued: int
     num_reserved: int
     queued_seconds: float
-    vtime: float
 
     @property
     def num_taken(self) -> int:
@@ -85,7 +84,6 @@ class Admission:
 
     transaction: Transaction
     accounts: Mapping[str, Account]
-    floors: Mapping[tuple[str, str], float]
     backlog_seconds: float
     records: list[JobRecord] = field(default_factory=list)
     key_rows: list[dict[str, Any]] = field(default_factory=list)
@@ -95,12 +93,10 @@ class Admission:
     @classmethod
     def open(cls, transaction: Transaction, tenant_ids: Collection[str]) -> "Admission":
         """Read the counters of these tenants."""
-        floors = transaction.rows(_FLOORS)
         work = _work_by_tenant(transaction)
         return cls(
             transaction,
             _open_accounts(transaction, tenant_ids, work),
-            {(row.band, row.model): row.vtime for row in floors},
             sum(tenant_work.seconds for tenant_work in work.values()),
         )
 
@@ -119,9 +115,6 @@ class Admission:
     def admit(self, job_id: str, new: NewJob) -> None:
         """Give a job its place in its tenant's queue."""
         transaction, account = self.transaction, self.accounts[new.tenant_id]
-        if account.num_queued == 0:
-            # The tenant was idle, and idleness earns no credit: virtual time has gone on without it.
-            account.vtime = max(account.vtime, self.floors.get((new.band, new.model), 0.0))
         account.next_seq += 1
         account.num_queued += 1
         account.queued_seconds += new.cost_seconds
@@ -228,7 +221,6 @@ def _open_accounts(
             num_queued=row.num_queued,
             num_reserved=work.get(row.id, _IDLE).num_reserved,
             queued_seconds=work.get(row.id, _IDLE).seconds,
-            vtime=row.vtime,
         )
         for row in rows
     }

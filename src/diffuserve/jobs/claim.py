@@ -9,23 +9,24 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
-from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.job import JobStatus
 from diffuserve.domain.tenant import Tenant
 from diffuserve.domain.worker import Claim, Lease, Until, WorkerRole
 from diffuserve.jobs import promises, queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
 from diffuserve.jobs.claimers import Claimer, find_claimers
 from diffuserve.jobs.command import Command
-from diffuserve.jobs.database import IDS, Transaction, upsert
+from diffuserve.jobs.database import IDS, Transaction
 from diffuserve.jobs.decode_pool import ModelPool, read_pools
 from diffuserve.jobs.due import sweep_due
 from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane, seconds_left
+from diffuserve.jobs.handicaps import raise_floors
 from diffuserve.jobs.offers import load_seconds
 from diffuserve.jobs.records import BANDS, JobRecord, lease_of, record_of
 from diffuserve.jobs.worker_kinds import Placements
 
 jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
-workers = schema.workers
+workers, handicaps = schema.workers, schema.handicaps
 
 _LANE_COLUMNS = (
     "lane",
@@ -40,8 +41,15 @@ _LANE_COLUMNS = (
 )
 _ACCOUNT_COLUMNS = ("vtime", "plan", "weight", "max_running", "max_queued")
 _OPEN_LANES = (
-    sa.select(*(lanes.c[name] for name in _LANE_COLUMNS), *(tenants.c[name] for name in _ACCOUNT_COLUMNS))
+    sa.select(
+        *(lanes.c[name] for name in _LANE_COLUMNS),
+        sa.func.coalesce(handicaps.c.seconds, 0.0),
+        *(tenants.c[name] for name in _ACCOUNT_COLUMNS),
+    )
     .join_from(lanes, tenants, tenants.c.id == lanes.c.tenant_id)
+    .outerjoin(
+        handicaps, sa.and_(handicaps.c.tenant_id == lanes.c.tenant_id, handicaps.c.model == lanes.c.model)
+    )
     .where(lanes.c.num_ready > 0)
 )
 _NEXT_JOBS = (
@@ -52,7 +60,9 @@ _NEXT_JOBS = (
     .order_by(ready.c.seq)
     .limit(sa.bindparam("block"))
 )
-_RUNNING = sa.select(leases.c.tenant_id, sa.func.count().label("num_running")).group_by(leases.c.tenant_id)
+_RUNNING = sa.select(
+    leases.c.tenant_id, sa.func.count().label("num"), sa.func.sum(leases.c.charged).label("seconds")
+).group_by(leases.c.tenant_id)
 _OF_CLAIMS = (
     sa.select(jobs, leases.c.worker_id.label("holder"), leases.c.claim_id, leases.c.until)
     .join_from(leases, jobs, jobs.c.id == leases.c.job_id)
@@ -171,7 +181,7 @@ class ClaimRound:
     block: int
     heads: dict[str, deque[sa.Row[Any]]] = field(default_factory=dict)
     grants: list[_Grant] = field(default_factory=list)
-    floors: dict[tuple[Band, str], float] = field(default_factory=dict)
+    floors: dict[str, float] = field(default_factory=dict)
     seconds_left: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def serve(self, command: ClaimJobs, claimer: Claimer) -> None:
@@ -231,10 +241,11 @@ class ClaimRound:
         self._advance(lane)
 
     def _grant(self, lane: Lane, head: sa.Row[Any], command: ClaimJobs, claimer: Claimer) -> None:
-        # In start-time fair queueing the system's virtual time is the start tag of the job in service:
-        # the account's time before the charge. Tenants that were idle resume from this floor.
-        group = (lane.band, lane.model)
-        self.floors[group] = max(self.floors.get(group, 0.0), lane.account.vtime)
+        # In start-time fair queueing the system's virtual time is the start tag of the job in service: the
+        # account's time before the charge, and before charges that may be given back. Tenants that were idle
+        # resume from this floor, on each model that this worker might have served instead.
+        for model in claimer.models:
+            self.floors[model] = max(self.floors.get(model, 0.0), lane.settled_vtime)
         lane.account.charge(head.cost_seconds)
         tenant = lane.account.tenant
         self.grants.append(_Grant(head.job_id, command, claimer, tenant, head.cost_seconds))
@@ -263,19 +274,19 @@ class ClaimRound:
 
 def open_lanes(transaction: Transaction) -> list[Lane]:
     """Return the lanes that have ready jobs, with one account for each tenant."""
-    num_running = {row.tenant_id: row.num_running for row in transaction.rows(_RUNNING)}
+    running = {row.tenant_id: (row.num, row.seconds) for row in transaction.rows(_RUNNING)}
     plan_of = functools.cache(functools.partial(queue.plan_of, transaction.config))
     accounts: dict[str, TenantAccount] = {}
     found = []
     # Every claim reads all lanes, a thousand where there are many tenants. So their columns are unpacked by
     # place: `sa.Row` takes several times as long by name.
     for row in transaction.execute(_OPEN_LANES):
-        key, band, tenant_id, model, *head = row[: len(_LANE_COLUMNS)]
+        key, band, tenant_id, model, *head = row[: len(_LANE_COLUMNS) + 1]
         account = accounts.get(tenant_id)
         if account is None:
-            vtime, *limits = row[len(_LANE_COLUMNS) :]
+            vtime, *limits = row[len(_LANE_COLUMNS) + 1 :]
             tenant = Tenant(tenant_id, plan_of(*limits))
-            account = accounts[tenant_id] = TenantAccount(tenant, vtime, num_running.get(tenant_id, 0))
+            account = accounts[tenant_id] = TenantAccount(tenant, vtime, *running.get(tenant_id, (0, 0.0)))
         found.append(Lane(key, BANDS[band], account, model, *head))
     return found
 
@@ -294,7 +305,7 @@ def _save(claim_round: ClaimRound) -> dict[tuple[str, str], list[Lease]]:
     rows = [_lease_row(transaction, record, grant) for record, grant in zip(running, grants, strict=True)]
     transaction.execute(_INSERT_LEASE, rows)
     _charge(transaction, grants)
-    _raise_floors(transaction, claim_round.floors)
+    raise_floors(transaction, claim_round.floors)
     promised = {grant.command.worker_id: grant.claimer.num_promised for grant in grants}
     promises.use(transaction, promised, [grant.command.worker_id for grant in grants])
     granted: dict[tuple[str, str], list[Lease]] = defaultdict(list)
@@ -374,18 +385,3 @@ def _charge(transaction: Transaction, grants: Sequence[_Grant]) -> None:
         ledger.charge(grant.tenant, grant.cost_seconds)
         ledger.count_queued(grant.tenant.id, -1)
     ledger.save(transaction)
-
-
-def _raise_floors(transaction: Transaction, floors: dict[tuple[Band, str], float]) -> None:
-    """Advance virtual time. It never goes back, although jobs of an older start tag may follow."""
-    rows = [{"band": band, "model": model, "vtime": vtime} for (band, model), vtime in floors.items()]
-    transaction.execute(_raise_floor(transaction.dialect), rows)
-
-
-@functools.cache
-def _raise_floor(dialect: str) -> sa.Executable:
-    insert, vtime = upsert(schema.floors, dialect), schema.floors.c.vtime
-    return insert.on_conflict_do_update(
-        index_elements=["band", "model"],
-        set_={"vtime": sa.case((insert.excluded.vtime > vtime, insert.excluded.vtime), else_=vtime)},
-    )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from diffuserve.domain.job import Band, Job, QueueEstimate
 from diffuserve.domain.readiness import ModelStatus
+from diffuserve.jobs.fairness import BAND_SECONDS
 
 # Fitted to simulated queues, of whose jobs 85 in 100 end within the range
 # (tests/unit/jobs/test_estimate_ranges.py). Jobs that come later may overtake, queued ones may be canceled,
@@ -54,8 +55,9 @@ def estimate_wait(
 ) -> QueueEstimate:
     """Return when the job is likely to end; no time while no worker is ready for its model.
 
-    Ahead of it are all better bands, its lane's earlier jobs, and what the other tenants of its band are
-    served until their virtual time reaches that at which the job's turn comes (start-time fair queueing).
+    Ahead of it are its tenant's better bands, its lane's earlier jobs, and what the other tenants are served
+    until their virtual time reaches that at which the job's turn comes (start-time fair queueing), which is
+    later for better bands and earlier for worse ones.
     """
     rivals = [lane for lane in lanes if lane.model == job.model and lane.is_decode == job.is_denoised]
     vtimes = _vtimes_after_better(job, rivals, standings)
@@ -117,11 +119,11 @@ def _share(
 
     Its turn comes once its tenant's virtual time is `turn`.
     """
-    if _is_better(lane, job):
-        return 1.0
-    if lane.band is not job.band or lane.tenant_id == job.tenant_id:
-        return 0.0
+    if lane.tenant_id == job.tenant_id:
+        return float(_is_better(lane, job))
     if lane.work_seconds <= 0:
-        return 1.0
-    behind = turn - vtimes[lane.tenant_id]
+        return float(lane.band.rank <= job.band.rank)
+    lead = BAND_SECONDS * ((lane.band.rank < job.band.rank) - (lane.band.rank > job.band.rank))
+    before = standings[lane.tenant_id].vtime if _is_better(lane, job) else vtimes[lane.tenant_id]
+    behind = turn + lead - before
     return min(max(behind * standings[lane.tenant_id].weight / lane.work_seconds, 0.0), 1.0)

@@ -2,8 +2,8 @@
 
 Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) over tenants: a tenant's virtual time
 advances by the device-seconds of its jobs over its weight, and the tenant that is furthest behind is
-served first. Bands come before virtual time, age before bands, and a job whose model is resident may
-overtake others within stated bounds.
+served first. Bands come before virtual time and age before bands, but neither serves a tenant much before
+one that is further behind; and a job whose model is resident may overtake others within stated bounds.
 """
 
 import math
@@ -16,17 +16,24 @@ from diffuserve.domain.worker import WorkerRole
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.placement import ANYWHERE, ClaimingWorker
 
+BAND_SECONDS = 30.0
+"""Weighted device-seconds by which a tenant may be served before others for its jobs' better band."""
 _Order = tuple[float, str, int]
 _BEHIND_ALL: _Order = (math.inf, "", 0)
+_FIRST: _Order = (-math.inf, "", 0)
 
 
 @dataclass
 class TenantAccount:
-    """A tenant's virtual time and number of running jobs, owned by the transaction that serves claims."""
+    """A tenant's virtual time and its running jobs, owned by the transaction that serves claims.
+
+    `running_seconds` are the device-seconds that these jobs were charged, in advance.
+    """
 
     tenant: Tenant
     vtime: float
     num_running: int
+    running_seconds: float = 0.0
 
     @property
     def may_start(self) -> bool:
@@ -37,6 +44,7 @@ class TenantAccount:
         """Start a job that is predicted to take so many device-seconds."""
         self.vtime += seconds / self.tenant.plan.weight
         self.num_running += 1
+        self.running_seconds += seconds
 
 
 @dataclass
@@ -45,7 +53,8 @@ class Lane:
 
     Jobs of a lane that `is_decode` start from finished latents, and those of one that `is_exact` are drawn
     with weights that are not quantized. `head_seq` is the head's place in its tenant's queue, `head_at` the
-    time of its submission, and `head_since` when it became the head.
+    time of its submission, and `head_since` when it became the head. The `handicap` is the credit that its
+    tenant does not get for having been idle on this model.
     """
 
     key: str
@@ -57,6 +66,17 @@ class Lane:
     head_since: float
     is_decode: bool = False
     is_exact: bool = False
+    handicap: float = 0.0
+
+    @property
+    def vtime(self) -> float:
+        """The tenant's virtual time on this model."""
+        return self.account.vtime + self.handicap
+
+    @property
+    def settled_vtime(self) -> float:
+        """Its virtual time without what running jobs were charged in advance, and may be given back."""
+        return self.vtime - self.account.running_seconds / self.account.tenant.plan.weight
 
     @property
     def is_urgent(self) -> bool:
@@ -121,7 +141,7 @@ def choose_lane(lanes: Sequence[Lane], claimant: Claimant, now: float, config: S
     fairest = min(contenders, key=_order)
     limit = _overtaking_limit(contenders, claimant, now, config)
     ahead_seconds = claimant.patience_seconds(fairest.model, config.affinity_seconds, config)
-    farthest = fairest.account.vtime + ahead_seconds
+    farthest = fairest.vtime + ahead_seconds
     resident = frozenset(claimant.resident_models)
     warm = [
         lane
@@ -138,14 +158,35 @@ def seconds_left(lanes: Sequence[Lane], claimant: Claimant, now: float, config: 
 
 
 def _contenders(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> Sequence[Lane]:
-    """Return the lanes of the best rank among those that may be served."""
+    """Return the lanes of the best rank that may be served, and those that they do not go before."""
     by_rank: dict[int, list[Lane]] = {}
     runnable, placement = claimant.runnable(lanes), claimant.placement
     if placement.others or placement.resident_elsewhere:
         runnable = [lane for lane in runnable if not placement.leaves(lane, now, config)]
     for lane in runnable:
         by_rank.setdefault(_rank(lane, now, config), []).append(lane)
-    return by_rank[min(by_rank)] if by_rank else ()
+    if not by_rank:
+        return ()
+    best = min(by_rank)
+    return by_rank[best] + _not_overtaken(by_rank, best)
+
+
+def _not_overtaken(by_rank: Mapping[int, Sequence[Lane]], best: int) -> list[Lane]:
+    """Return the lanes of worse ranks that those of the best one do not go before.
+
+    Their tenants are further behind, and their band is no worse: a band ages against better ones, and a
+    long queue is no merit. Or they are so far behind that no band matters.
+    """
+    first = min(lane.vtime for lane in by_rank[best]) - BAND_SECONDS
+    last_of_band = {lane.band.rank: _FIRST for lane in by_rank[best]}
+    for lane in by_rank[best]:
+        last_of_band[lane.band.rank] = max(last_of_band[lane.band.rank], _order(lane))
+    last = [
+        max((order for band, order in last_of_band.items() if band >= rank), default=_FIRST)
+        for rank in range(len(Band))
+    ]
+    others = (lane for rank, lanes in by_rank.items() if rank != best for lane in lanes)
+    return [lane for lane in others if lane.vtime < first or _order(lane) < last[lane.band.rank]]
 
 
 def _rank(lane: Lane, now: float, config: StoreConfig) -> int:
@@ -155,7 +196,7 @@ def _rank(lane: Lane, now: float, config: StoreConfig) -> int:
 
 def _order(lane: Lane) -> _Order:
     """Return what lanes are served by: their tenants' virtual time; then, to be definite, name and place."""
-    return (lane.account.vtime, lane.account.tenant.id, lane.head_seq)
+    return (lane.vtime, lane.account.tenant.id, lane.head_seq)
 
 
 def _overtaking_limit(
@@ -178,4 +219,4 @@ def _is_near(lane: Lane, contenders: Sequence[Lane], farthest: float, config: St
     """
     first_seq = min(rival.head_seq for rival in contenders if rival.account is lane.account)
     is_close = lane.head_seq - first_seq <= config.affinity_lookahead
-    return lane.account.vtime <= farthest and is_close
+    return lane.vtime <= farthest and is_close

@@ -1,6 +1,7 @@
 """State of the queue as estimates of waits need it, read once a second for all who ask."""
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -32,20 +33,28 @@ _OwnLane = tuple[str, str]
 class QueueState:
     """The whole queue: its lanes, how their tenants stand, and by model what runs and who serves it.
 
-    `floors` are the virtual times by band and model at which tenants begin that were idle.
+    `floors` are the virtual times by band and model at which tenants begin that were idle, and `handicaps`
+    what their own are later by on a model.
     """
 
     lanes: Sequence[LaneSize]
     standings: Mapping[str, Standing]
     floors: Mapping[tuple[str, str], float]
+    handicaps: Mapping[str, Mapping[str, float]]
     running_seconds: Mapping[str, float]
     workers: Sequence[Worker]
 
     def standings_beside(self, job: Job, own: Standing) -> Mapping[str, Standing]:
         """Return the standings with the job's tenant, which begins at the floor if nothing of it waits."""
-        is_queued = any(lane.tenant_id == job.tenant_id for lane in self.lanes)
+        handicaps = self.handicaps.get(job.model, {})
+        standings = {**self.standings, job.tenant_id: own}
+        for tenant_id in handicaps.keys() & standings.keys():
+            standing = standings[tenant_id]
+            standings[tenant_id] = replace(standing, vtime=standing.vtime + handicaps[tenant_id])
+        own = standings[job.tenant_id]
+        is_queued = any(lane.tenant_id == job.tenant_id and lane.model == job.model for lane in self.lanes)
         floor = 0.0 if is_queued else self.floors.get((job.band.value, job.model), 0.0)
-        return {**self.standings, job.tenant_id: replace(own, vtime=max(own.vtime, floor))}
+        return {**standings, job.tenant_id: replace(own, vtime=max(own.vtime, floor))}
 
 
 @dataclass(frozen=True)
@@ -95,10 +104,14 @@ class Outlook:
         charged = sa.select(leases.c.model, sa.func.sum(leases.c.charged).label("seconds"))
         running = await self._database.rows(charged.group_by(leases.c.model))
         floors = await self._database.rows(sa.select(schema.floors))
+        handicaps: dict[str, dict[str, float]] = defaultdict(dict)
+        for row in await self._database.rows(sa.select(schema.handicaps)):
+            handicaps[row.model][row.tenant_id] = row.seconds
         return QueueState(
             lanes=sizes,
             standings=await self._operations.standings({lane.tenant_id for lane in sizes}),
             floors={(row.band, row.model): row.vtime for row in floors},
+            handicaps=handicaps,
             running_seconds={row.model: row.seconds or 0.0 for row in running},
             workers=await self._operations.workers(),
         )

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Plan, PlanOverrides, Tenant
 from diffuserve.events.base import QUEUE
-from diffuserve.jobs import schema
+from diffuserve.jobs import handicaps, schema
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import IDS, Transaction, upsert
 from diffuserve.jobs.places import urgent_place
@@ -194,7 +194,9 @@ def _ready_row(record: JobRecord, rises_at: float | None) -> dict[str, Any]:
 
 def _grow_lanes(transaction: Transaction, records: Sequence[JobRecord]) -> None:
     """Add jobs to their lanes; a requeued one may come before the lane's head and replace it."""
-    transaction.execute(_grow(transaction.dialect), _lane_rows(records, transaction.now))
+    rows = _lane_rows(records, transaction.now)
+    handicaps.give(transaction, rows)
+    transaction.execute(_grow(transaction.dialect), rows)
 
 
 @cache

@@ -232,14 +232,24 @@ tenants = sa.Table(
     postgresql_with=_HOT,
 )
 
-# How far virtual time has advanced by band and model. A tenant that was idle resumes from here, so that
-# idleness earns no credit.
+# How far virtual time has advanced by band and model, which is alike for all bands. A tenant that was idle
+# resumes from here, so that idleness earns no credit.
 floors = sa.Table(
     "floors",
     metadata,
     text("band", primary_key=True),
     text("model", primary_key=True),
     double("vtime"),
+    postgresql_with=_HOT,
+)
+
+# By how much a tenant's virtual time on a model is later than in `tenants`, since it was idle on that model.
+handicaps = sa.Table(
+    "handicaps",
+    metadata,
+    text("tenant_id", primary_key=True),
+    text("model", primary_key=True),
+    double("seconds"),
     postgresql_with=_HOT,
 )
 
