@@ -216,3 +216,21 @@ async def test_no_attempt_costs_more_than_can_have_passed_by_a_clock_that_was_se
     await complete(job_store, lease, seconds=29.0)
     assert await charged(job_store) == pytest.approx(29.0)
     assert math.isfinite(await charged(job_store))
+
+
+async def test_virtual_times_that_begin_anew_forget_all_but_what_runs(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    """Jobs that run meanwhile are charged as ever, and nobody is owed anything for what was before."""
+    worker = await add_worker(job_store)
+    first = await started(job_store, worker)
+    clock.advance(100.0)
+    await complete(job_store, first, seconds=100.0)
+    running = await started(job_store, worker)
+    clock.advance(30.0)
+    assert await job_store.virtual_times.reset() == 1
+    assert await charged(job_store) == pytest.approx(100.0)
+    await complete(job_store, running, seconds=30.0)
+    (ada,) = await job_store.virtual_times.read()
+    assert (ada.tenant_id, ada.num_queued, ada.num_running) == ("ada", 0, 0)
+    assert ada.vtime * ada.weight == pytest.approx(30.0)

@@ -9,7 +9,7 @@ tenants had are counted here, whatever the store believes.
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,11 +31,13 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import REPORT, add_worker, new_job
 
+COST = 8.0
+"""Device-seconds of a job whose player does not say."""
 NUM_STEPS = 5
 """Steps of every job that is not so long that they would be longer than `LONGEST_STEP` seconds."""
 LONGEST_STEP = 4.0
 HEARTBEAT_SECONDS = 10.0
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 4.0
 """Seconds between two rounds of the reaper and the preemptor."""
 
 
@@ -110,8 +112,17 @@ class Arena:
         worker_id = await add_worker(self.store, *models)
         self.workers.append(SimulatedWorker(worker_id, num_places, load_seconds, says_seconds))
 
+    async def offer(self, model: str) -> None:
+        """Make a model known that no worker serves."""
+        worker_id = await add_worker(self.store, model)
+        await self.store.leases.deregister(worker_id)
+
+    def is_open(self, job: Job) -> bool:
+        """Return whether a job waits or runs."""
+        return job.id in self.open_jobs[job.tenant_id]
+
     async def submit(
-        self, tenant: str, cost: float = 4.0, *, actual: float | None = None, fails: str = "", **values: Any
+        self, tenant: str, cost: float = COST, *, actual: float | None = None, fails: str = "", **values: Any
     ) -> Job:
         """Submit a job that is predicted to take `cost` device-seconds, and takes `actual` ones."""
         new: NewJob = new_job(tenant, cost_seconds=cost, decode_seconds=0.0, **values)
@@ -128,7 +139,7 @@ class Arena:
         else:
             self.open_jobs[job.tenant_id].pop(job.id, None)
 
-    async def play(self, players: list[Player], seconds: float) -> None:
+    async def play(self, players: Sequence[Player], seconds: float) -> None:
         """Let `seconds` pass."""
         end, looked_at = self.now + seconds, self.now
         turns = [(self.now, number) for number in range(len(self.workers))]
@@ -262,32 +273,3 @@ class Arena:
         del worker.held[job.lease.job_id]
         self.running.pop(job.lease.job_id, None)
         self.open_jobs[job.lease.tenant_id].pop(job.lease.job_id, None)
-
-
-@dataclass
-class Steady:
-    """A tenant that always has `depth` jobs open."""
-
-    tenant: str
-    depth: int = 6
-    make: Callable[["Arena"], dict[str, Any]] = field(default=lambda _arena: {})
-    since: float = 0.0
-
-    async def act(self, arena: Arena) -> None:
-        while arena.now >= self.since and len(arena.open_jobs[self.tenant]) < self.depth:
-            await arena.submit(self.tenant, **self.make(arena))
-
-
-@dataclass
-class Canceler:
-    """A tenant that cancels each of its jobs once `step` steps of it are done, and submits the next one."""
-
-    crowd: Steady
-    step: int = NUM_STEPS - 1
-
-    async def act(self, arena: Arena) -> None:
-        for job in list(arena.open_jobs[self.crowd.tenant].values()):
-            running = arena.running.get(job.id)
-            if running is not None and running.step >= self.step and not running.is_canceled:
-                await arena.cancel(job)
-        await self.crowd.act(arena)

@@ -94,6 +94,7 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
     ),
     "Operate": (
         LazyCommand("keys", "diffuserve.cli.keys", "Create, list, rotate and revoke API keys."),
+        LazyCommand("fairness", "diffuserve.cli.fairness", "Show and reset what tenants were charged."),
         LazyCommand("cost", "diffuserve.cli.cost", "Show what 1,000 images cost, measured or by prices."),
         LazyCommand("safety", "diffuserve.cli.safety", "Explain verdicts of the filters, and audit them."),
         LazyCommand("db", "diffuserve.cli.db", "Bring the server's database up to date."),

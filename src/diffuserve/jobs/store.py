@@ -19,6 +19,7 @@ from diffuserve.jobs.operations import Operations
 from diffuserve.jobs.overview import OverviewReader
 from diffuserve.jobs.signing_secrets import SessionMarks, UrlSecrets
 from diffuserve.jobs.usage_reader import UsageReader
+from diffuserve.jobs.virtual_times import VirtualTimes
 from diffuserve.jobs.webhooks.store import WebhookStore
 from diffuserve.jobs.worker_leases import WorkerLeases
 from diffuserve.jobs.writer import Writer
@@ -29,7 +30,8 @@ class JobStore:
 
     `jobs` serves clients, `leases` workers, `operations`, `overview` and `history` operators, `usage` clients
     and operators, `demand` autoscalers, `housekeeping` the reaper and the preemptor; `keys`, `batches`,
-    `files`, `webhooks` and `audit` are named for their tables, `url_secrets` for what they sign.
+    `files`, `webhooks` and `audit` are named for their tables, `url_secrets` for what they sign, and
+    `virtual_times` are the administrator's.
     """
 
     def __init__(self, url: str, bus: EventBus, config: StoreConfig, clock: Clock | None = None) -> None:
@@ -56,6 +58,7 @@ class JobStore:
         self.files = FileStore(self.database, self._writer)
         self.webhooks = WebhookStore(self.database, self._writer)
         self.audit = AuditStore(self.database, self._writer)
+        self.virtual_times = VirtualTimes(self.database, self._writer, config)
 
     def on_ended(self, *listeners: Callable[[EndedJob], None]) -> None:
         """Call each of `listeners` with every job that becomes final through this process."""
