@@ -1,4 +1,4 @@
-"""When leases were granted, what of a job's checkpoint is charged, and credit that idleness does not earn."""
+"""Charges of attempts: when leases were granted, what of a checkpoint is charged, and tenants' handicaps."""
 
 import sqlalchemy as sa
 from alembic import op
