@@ -1,4 +1,4 @@
-"""What attempts are charged, however they end and whatever workers say of them."""
+"""Attempts are charged for what they took, however they end and whatever workers say of them."""
 
 import math
 from typing import Any
@@ -127,7 +127,7 @@ async def test_a_job_that_fails_by_its_own_fault_costs_what_was_done(
 async def test_a_job_that_is_stopped_at_its_timeout_costs_the_time_that_it_had(
     job_store: JobStore, clock: FakeClock
 ) -> None:
-    """Not the timeout itself, which may be shorter than the time until anybody looks."""
+    """The timeout itself may be shorter than the time until anybody looks."""
     lease = await started(job_store, timeout=0.1)
     await Time(job_store, clock, step=1.5).pass_by(1.5)
     assert (await job_store.jobs.get(lease.job_id)).status is JobStatus.FAILED
@@ -146,7 +146,7 @@ async def test_an_attempt_that_others_ended_costs_nothing(
 
 
 async def test_what_a_checkpoint_keeps_is_charged_once(job_store: JobStore, clock: FakeClock) -> None:
-    """Whoever does the rest reports all of it, and what was lost between is nobody's."""
+    """The worker that does the rest reports all of it, and what was lost between is nobody's."""
     worker = await add_worker(job_store)
     lease = await started(job_store, worker)
     clock.advance(50.0)

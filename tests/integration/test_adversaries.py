@@ -14,7 +14,7 @@ MOST_OF_A_WAIT = 1.25
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """What comes of two honest tenants."""
+    """Play two honest tenants."""
     return asyncio.run(play(GAMES["honest"], tmp_path_factory.mktemp("honest")))
 
 

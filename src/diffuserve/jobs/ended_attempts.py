@@ -1,4 +1,4 @@
-"""What follows for jobs whose attempts end, noted in one transaction and written together."""
+"""Ends of attempts: a transaction notes what follows for their jobs, and writes it together."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace

@@ -75,7 +75,7 @@ class Lane:
 
     @property
     def settled_vtime(self) -> float:
-        """Its virtual time without what running jobs were charged in advance, and may be given back."""
+        """The same without what running jobs were charged in advance, and may be given back."""
         return self.vtime - self.account.running_seconds / self.account.tenant.plan.weight
 
     @property
