@@ -6,10 +6,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.console import Console
+from diffuserve.cli.echo import echo
 from diffuserve.cli.results import results
 from diffuserve.settings import Settings
 
@@ -38,7 +39,7 @@ def show(settings: Settings, as_json: options.Json = False) -> None:
     """List the tenants, those that are furthest behind first: they are served next."""
     found = asyncio.run(_read(settings))
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+        echo(json.dumps([asdict(each) for each in found], indent=2))
         return
     columns = ("tenant", "plan", "weight", "virtual time", "queued", "running")
     table = Table(*columns, box=None, header_style="bold")
