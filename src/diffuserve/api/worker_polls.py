@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from diffuserve.domain.errors import WorkerNotFound
+from diffuserve.domain.job import Band
 from diffuserve.domain.worker import ControlCommands, Worker
 from diffuserve.jobs.shared_reads import SharedReads
 from diffuserve.jobs.store import JobStore
@@ -13,7 +14,7 @@ class WorkerPolls:
 
     def __init__(self, store: JobStore, poll_seconds: float) -> None:
         self._store = store
-        self._has_work: SharedReads[None, bool] = SharedReads(self._read_has_work, poll_seconds / 2)
+        self._has_work: SharedReads[Band, bool] = SharedReads(store.leases.has_work, poll_seconds / 2)
         self._workers: SharedReads[None, tuple[float, list[Worker]]] = SharedReads(
             self._read_workers, poll_seconds / 2
         )
@@ -25,9 +26,12 @@ class WorkerPolls:
         """Return all workers as they were a moment ago, and the store's time then."""
         return await self._workers.get(None)
 
-    async def has_work(self) -> bool:
-        """Return whether a claim may find a job; a claim is a transaction, and most would find none."""
-        return await self._has_work.get(None)
+    async def has_work(self, worst: Band) -> bool:
+        """Return whether a claim may find a job of this band or a better one.
+
+        A claim is a transaction, and most would find none.
+        """
+        return await self._has_work.get(worst)
 
     async def commands(self, worker_id: str) -> ControlCommands:
         """Return the worker's pending commands, as `WorkerLeases.control_commands` does."""
@@ -38,9 +42,6 @@ class WorkerPolls:
 
     async def _read_workers(self, _key: None) -> tuple[float, list[Worker]]:
         return await self._store.operations.workers_at()
-
-    async def _read_has_work(self, _key: None) -> bool:
-        return await self._store.leases.has_work()
 
     async def _read_commands(self, _key: None) -> Mapping[str, ControlCommands]:
         return await self._store.leases.all_control_commands()

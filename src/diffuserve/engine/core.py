@@ -8,25 +8,18 @@ from functools import partial
 from PIL import Image
 from torch import Tensor
 
-from diffuserve.domain.errors import (
-    DiffuserveError,
-    EngineClosed,
-    NumericalFailure,
-    OutOfMemory,
-    RequestAborted,
-    RequestFailed,
-)
+from diffuserve.domain.errors import EngineClosed, RequestAborted
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.decoder import Decoded, Decoder
+from diffuserve.engine.failures import as_failure
 from diffuserve.engine.memory import memory_budget
 from diffuserve.engine.model_runner import (
     ModelRunner,
-    StepResult,
+    StepOutcome,
+    TurnResult,
     fails_for_lack_of_room,
     finite,
-    is_out_of_memory,
-    without_frames,
 )
 from diffuserve.engine.outputs import FrameChunk, GenerationResult, StepOutput
 from diffuserve.engine.prompt_encoder import PromptEncoder
@@ -69,6 +62,7 @@ class EngineCore:
         self._decoding: dict[str, RequestState] = {}
         self._predicted_seconds = 0.0
         self.collecting_seconds = 0.0
+        self._has_run = False
         self._decode_again: list[RequestState] = []  # a part of `_decoding`: they ran out of memory in it
 
     @property
@@ -94,6 +88,16 @@ class EngineCore:
         """Number of requests that wait to be decoded or collected, or are being decoded."""
         return self._decoder.outstanding + len(self._decode_again)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a step without outputs is followed by others. It is if requests had turns alone in it."""
+        return bool(self._has_run or self.num_decoding or self.collecting_seconds)
+
+    @property
+    def seconds_to_wait(self) -> float | None:
+        """Seconds until the next step, unless a message comes before; `None` to wait for one."""
+        return 0.0 if self._has_run else self.collecting_seconds or None
+
     def step(self, arrived: Sequence[RequestState], aborted: Sequence[str]) -> list[StepOutput]:
         """Add requests, abort others, collect finished images, and run a denoising step if one is needed.
 
@@ -107,9 +111,9 @@ class EngineCore:
         self._put_again()
         chosen = [] if self._decodes_exclusively() else self._choose()
         self.collecting_seconds = self._seconds_to_collect() if chosen else 0.0
-        starts = bool(chosen) and not self.collecting_seconds and self._may_start(chosen[0])
-        self._decoder.give_way(chosen[0].wishes.priority if starts else None)
-        if starts:
+        self._has_run = bool(chosen) and not self.collecting_seconds and self._may_start(chosen[0])
+        self._decoder.give_way(chosen[0].wishes.priority if self._has_run else None)
+        if self._has_run:
             self._count_skips(chosen)
             self._make_room(chosen)
             outputs += self._run(chosen)
@@ -188,11 +192,13 @@ class EngineCore:
         return state.output(state.num_decoded, finished=True, result=result)
 
     def _choose(self) -> list[RequestState]:
+        """Return the requests that take the next step, each with its turn."""
         chosen = self._scheduler.select(self._candidates(), self._limits())
-        return [self._active[request_id] for request_id in chosen]
+        return [self._active[request_id].take_turn(self.token_budget) for request_id in chosen]
 
     def _candidates(self) -> list[Candidate]:
-        return [state.candidate() for state in self._active.values()]
+        most_tokens = self.token_budget
+        return [state.candidate(most_tokens) for state in self._active.values()]
 
     def _limits(self) -> StepLimits:
         room = self.memory_budget - self._decoder.held_bytes - self._prompts.held_bytes
@@ -206,8 +212,11 @@ class EngineCore:
         return self._scheduler.seconds_to_wait(self._candidates(), self._limits(), waited)
 
     def _count_skips(self, chosen: list[RequestState]) -> None:
-        for request_id in self._active.keys() - {state.request_id for state in chosen}:
-            self._active[request_id].skipped += 1
+        chosen_ids, limits = {state.request_id for state in chosen}, self._limits()
+        for candidate in self._candidates():
+            is_chosen = candidate.request_id in chosen_ids
+            skipped = self._scheduler.skipped_after(candidate, is_chosen, limits)
+            self._active[candidate.request_id].skipped = skipped
 
     def _make_room(self, chosen: list[RequestState]) -> None:
         """Take the chosen requests' memory again, and have waiting ones give back theirs where it is short.
@@ -219,7 +228,7 @@ class EngineCore:
         chosen_ids = {state.request_id for state in chosen}
         waiting = [candidate for candidate in self._candidates() if candidate.request_id not in chosen_ids]
         held, limits = sum(candidate.held_bytes for candidate in waiting), self._limits()
-        needed = sum(state.step_bytes for state in chosen)
+        needed = sum(state.turn_bytes for state in chosen)
         excess = held if chosen[0].exclusive else held + needed - limits.step_bytes
         for request_id in self._scheduler.swapped_out(waiting, limits, excess):
             self._swap_out(self._active[request_id])
@@ -267,7 +276,7 @@ class EngineCore:
         fit = self.cost_model.fit
         unencoded = [state.workload for state in chosen if state.conditioning is None]
         encoding = fit.encode_seconds(unencoded) if unencoded else 0.0
-        return encoding + fit.step_seconds([state.workload for state in chosen])
+        return encoding + fit.step_seconds([state.turn_workload for state in chosen])
 
     def _encode(self, chosen: list[RequestState]) -> list[StepOutput]:
         """Encode the chosen requests without conditioning, and waiting ones until the batch is full.
@@ -293,7 +302,7 @@ class EngineCore:
         return [self._end(self._active[request_id], error) for request_id, error in failures.items()]
 
     def _denoise(self, states: list[RequestState]) -> list[StepOutput]:
-        workloads = [state.workload for state in states]
+        workloads = [state.turn_workload for state in states]
         tokens = [workload.step_tokens for workload in workloads]
         core_slots = self._stages.num_core_slots(Stage.DENOISE)
         # Weights that pass through the device serve one forward pass at a time, and best a large one.
@@ -312,25 +321,32 @@ class EngineCore:
             state.stopwatch.device_seconds += run.device_seconds * share
         if run.share == 1.0 and not _any_failed(run.results):
             # The heaviest shard is what the others waited for.
-            heaviest = max(shards, key=lambda shard: sum(state.workload.step_tokens for state in shard))
-            self.cost_model.observe_step([state.workload for state in heaviest], run.seconds)
+            of_shards = [[state.turn_workload for state in shard] for shard in shards]
+            heaviest = max(of_shards, key=lambda shard: sum(workload.step_tokens for workload in shard))
+            self.cost_model.observe_step(heaviest, run.seconds)
         self.stats.count_step(len(states), sum(tokens), run.seconds)
-        return [
+        advanced = [
             self._advance(state, outcome)
             for shard, outcomes in zip(shards, run.results, strict=True)
             for state, outcome in zip(shard, outcomes, strict=True)
         ]
+        return [output for output in advanced if output is not None]
 
     def _prepare_next(self, stepping: Sequence[RequestState]) -> None:
         """Prepare the step that should come after the one that the device works on."""
         chosen = {state.request_id for state in stepping}
         following = self._scheduler.select_after(self._candidates(), chosen, self._limits())
+        for request_id in set(following) - chosen:  # the turns of the others are the device's just now
+            self._active[request_id].take_turn(self.token_budget)
         self._runner.prepare([self._active[request_id] for request_id in following])
 
-    def _advance(self, state: RequestState, outcome: StepResult | Exception) -> StepOutput:
-        """Count the step; pass the request on to the decoder after its last."""
+    def _advance(self, state: RequestState, outcome: StepOutcome) -> StepOutput | None:
+        """Count the step after its last turn; pass the request on to the decoder after its last step."""
         if isinstance(outcome, Exception):
             return self._end(state, outcome)
+        if isinstance(outcome, TurnResult):
+            state.predicted += (outcome.prediction,)
+            return None
         state.advance(outcome.latents, outcome.memory)
         if state.is_denoised:
             state.stopwatch.denoised = time.perf_counter()
@@ -357,7 +373,7 @@ class EngineCore:
 
     def _fail(self, state: RequestState, cause: Exception) -> StepOutput:
         self._forget(state)
-        error = _as_failure(state.request_id, cause)
+        error = as_failure(state.request_id, cause)
         return state.output(state.num_decoded, finished=True, error=error)
 
     def _forget(self, state: RequestState) -> None:
@@ -371,25 +387,6 @@ def _frames_output(state: RequestState, chunk: FrameChunk) -> StepOutput:
     return state.output(num_decoded, chunk=chunk if state.wishes.stream_frames else None)
 
 
-def _any_failed(shards: Sequence[Sequence[StepResult | Exception]]) -> bool:
+def _any_failed(shards: Sequence[Sequence[StepOutcome]]) -> bool:
     """Return whether a request failed: such a step may have been cut short, or done in parts."""
     return any(isinstance(outcome, Exception) for outcomes in shards for outcome in outcomes)
-
-
-def _as_failure(request_id: str, cause: Exception) -> DiffuserveError:
-    if isinstance(cause, RequestFailed | EngineClosed):
-        return cause
-    kind = RequestFailed
-    if is_out_of_memory(cause):
-        kind = OutOfMemory
-    elif isinstance(cause, FloatingPointError):
-        kind = NumericalFailure
-    error = kind(request_id, f"{type(cause).__name__}: {cause}")
-    error.__cause__ = without_frames(cause)  # frames would keep the request's tensors alive
-    # The message may quote the prompt, so the log names only the kind and the places.
-    log.warning("request %s failed: %s", request_id, "\n".join([type(cause).__name__, *_notes(cause)]))
-    return error
-
-
-def _notes(error: Exception) -> list[str]:
-    return list(getattr(error, "__notes__", ()))

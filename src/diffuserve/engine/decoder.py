@@ -1,8 +1,9 @@
 """Decoding on a thread of its own, so that it never delays the next denoising step.
 
-Images of one size are decoded together. Clips are decoded chunk by chunk: each chunk is a turn, clips take
-turns with one another, and images that wait have every second turn, so that no image waits for more than
-one chunk, however many clips there are.
+Images of one size are decoded together, as many as one call takes. A request that has more of them goes to
+the end of the queue with the rest, so that none waits for more than a call's worth of each other. Clips are
+decoded chunk by chunk: each chunk is a turn, clips take turns with one another, and images that wait have
+every second turn, so that no image waits for more than one chunk, however many clips there are.
 """
 
 import threading
@@ -247,9 +248,11 @@ class Decoder:
         return most
 
     def _images_at_once(self, state: RequestState) -> int:
+        return self._images_in_a_call(state) * self._stages.num_core_slots(Stage.DECODE)
+
+    def _images_in_a_call(self, state: RequestState) -> int:
         pixels = state.workload.num_pixels // state.params.num_images
-        in_a_call = max(1, self._runner.pipeline.max_decode_pixels // pixels)
-        return in_a_call * self._stages.num_core_slots(Stage.DECODE)
+        return max(1, self._runner.pipeline.max_decode_pixels // pixels)
 
     def _clip_of(self, state: RequestState) -> ClipDecoding | None:
         if not self._runner.decodes_in_chunks(state):
@@ -273,13 +276,21 @@ class Decoder:
         for request in self._images:
             if group and _size(request.state.params) != _size(group[0].state.params):
                 continue
-            pixels += request.state.workload.num_pixels
+            self._take_turn(request.state)
+            pixels += request.state.turn_workload.num_pixels
             if group and pixels > self._runner.pipeline.max_decode_pixels * self._runner.num_ranks:
                 break
             group.append(request)
         for request in group:
             self._images.remove(request)
         return group
+
+    def _take_turn(self, state: RequestState) -> None:
+        """Choose the images that are decoded next: all with several ranks, of which each decodes requests."""
+        if self._runner.num_ranks == 1:
+            most = self._images_in_a_call(state)
+            start, num_images = len(state.frames), state.params.num_images
+            state.turn = range(start, min(start + most, num_images)) if num_images > most else None
 
     def _decode(self, groups: list[list[_Queued]]) -> list[Decoded]:
         for request in self._running:
@@ -300,9 +311,9 @@ class Decoder:
         return decoded
 
     def _workload(self, request: _Queued, decoded: Decoded | None = None) -> Workload:
-        """Return the size of the request's turn: of all of its images, or of what was or will be decoded."""
+        """Return the size of the request's turn: of its images, or of what was or will be decoded."""
         if request.clip is None:
-            return request.state.workload
+            return request.state.turn_workload
         spec, params = self._runner.pipeline.spec, request.state.params
         if decoded is not None and isinstance(decoded.outcome, FrameChunk):
             start, count = decoded.outcome.start, len(decoded.outcome.frames)
@@ -319,14 +330,17 @@ class Decoder:
         return [Decoded(state, outcome) for state, outcome in zip(states, outcomes, strict=True)]
 
     def _take_back(self, decoded: list[Decoded]) -> None:
-        """Pass on what was decoded, and put clips that go on at the end of their queue."""
-        for request, outcome in zip(self._running, decoded, strict=True):
-            if request.clip is not None and request.state.request_id in self._dropped:
+        """Pass on what was decoded, and put requests that go on at the end of their queue."""
+        for request, each in zip(self._running, decoded, strict=True):
+            is_clip, outcome = request.clip is not None, each.outcome
+            if is_clip and request.state.request_id in self._dropped:
                 self._end_dropped(request)
-            elif isinstance(outcome.outcome, FrameChunk):
-                self._pass_on(request, outcome)
+            elif isinstance(outcome, FrameChunk):
+                self._pass_on(request, each)
+            elif isinstance(outcome, Exception) or is_clip:
+                self._end(request, each)
             else:
-                self._end(request, outcome)
+                self._keep(request, outcome)
         self._running, self._dropped = [], set()
         self._stages.set_busy(Stage.DECODE, self._has_work())
 
@@ -343,6 +357,15 @@ class Decoder:
             self._end(request, Decoded(state, state.frames))
         else:
             self._clips.append(request)
+
+    def _keep(self, request: _Queued, images: list[Frames]) -> None:
+        """Collect the images of a turn; the last ones end their request, and a dropped one ends with any."""
+        state = request.state
+        state.frames += images
+        if len(state.frames) < state.params.num_images and state.request_id not in self._dropped:
+            self._images.append(request)
+        else:
+            self._end(request, Decoded(state, state.frames))
 
     def _end(self, request: _Queued, decoded: Decoded) -> None:
         """Pass on the end of a request, and free what it has on the device, unless it is tried again."""

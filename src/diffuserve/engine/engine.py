@@ -346,9 +346,9 @@ class Engine:
                 self._desk.respond()
                 outputs = self._core.step(arrived, aborted)
                 self._settle(outputs)
-                if outputs or not (self._core.num_decoding or self._core.collecting_seconds):
+                if outputs or not self._core.goes_on:
                     return outputs
-                self._wait_for_messages(self._core.collecting_seconds or None)
+                self._wait_for_messages(self._core.seconds_to_wait)
 
     def _settle(self, outputs: list[StepOutput]) -> None:
         """Resolve the futures of what finished."""

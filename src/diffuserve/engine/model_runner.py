@@ -38,6 +38,17 @@ class StepResult:
     previews: tuple[Tensor, ...] = ()
 
 
+@dataclass(frozen=True)
+class TurnResult:
+    """The prediction of a turn after which a request's step is not done yet."""
+
+    prediction: Tensor
+
+
+StepOutcome = StepResult | TurnResult | Exception
+"""What a step or turn has made of a request."""
+
+
 class ModelRunner:
     """Runs batches; methods return, for each request, its value or the exception that it alone raised.
 
@@ -65,8 +76,8 @@ class ModelRunner:
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning | Exception]:
         return isolate(params, self._encode)
 
-    def step(self, states: Sequence[RequestState]) -> list[StepResult | Exception]:
-        """Run one denoising step of each request in one forward pass; the states do not advance."""
+    def step(self, states: Sequence[RequestState]) -> list[StepOutcome]:
+        """Run one denoising step of each request, or its turn, in one forward pass; no state advances."""
         self._announce(states)
         return isolate(states, self._step)
 
@@ -83,7 +94,7 @@ class ModelRunner:
                 raise
 
     def decode(self, states: Sequence[RequestState]) -> list[list[Frames] | Exception]:
-        """Return the images of denoised requests, which must be of one size."""
+        """Return the images of denoised requests that have their turn, which must be of one size."""
         self._announce(states)
         return isolate(states, self._decode_finite)
 
@@ -104,10 +115,10 @@ class ModelRunner:
         """Encode a batch, each request into memory of its own: as views they would keep all of it alive."""
         return [map_tensors(conditioning, _owned) for conditioning in self.pipeline.encode(params)]
 
-    def _step(self, states: Sequence[RequestState]) -> list[StepResult]:
+    def _step(self, states: Sequence[RequestState]) -> list[StepResult | TurnResult]:
         for state in states:
             self._draw(state)
-        predictions = self.pipeline.denoise([state.denoise_input() for state in states])
+        predictions = self.pipeline.denoise([state.turn_input() for state in states])
         return [
             self._advance(state, prediction) for state, prediction in zip(states, predictions, strict=True)
         ]
@@ -132,12 +143,18 @@ class ModelRunner:
             if state.latents is None:
                 self._draw(state)
         if states and self._preparing is not None:
-            self._preparing.prepare([state.denoise_input() for state in states])
+            self._preparing.prepare([state.turn_input() for state in states])
 
     @torch.inference_mode()
-    def _advance(self, state: RequestState, prediction: Tensor) -> StepResult:
-        """Move latents one step along the request's own schedule, and make previews if it wants them."""
+    def _advance(self, state: RequestState, of_turn: Tensor) -> StepResult | TurnResult:
+        """Move latents one step along the request's own schedule, and make previews if it wants them.
+
+        All images of a request advance at once, when the last of them has had its turn.
+        """
         assert state.latents is not None
+        prediction = state.with_turn(of_turn)
+        if prediction is None:
+            return TurnResult(_owned(of_turn))
         sampler, at = self.pipeline.sampler(state.params), state.schedule_step
         latents, memory = sampler.step(state.latents, prediction, at, state.memory, state.noise)
         latents = self.pipeline.restore(latents, state.denoise_input(), at)
@@ -151,8 +168,8 @@ class ModelRunner:
 
     def _decode_finite(self, states: Sequence[RequestState]) -> list[list[Frames]]:
         # Checked here and not between steps: off the denoising thread, and NaN never heals.
-        latents = [finite(state.latents) for state in states if state.latents is not None]
-        return self.pipeline.decode(latents, [state.params for state in states])
+        latents = [finite(state.turn_latents) for state in states]
+        return self.pipeline.decode(latents, [state.turn_params for state in states])
 
     def _decode_chunks(self, clips: Sequence[ClipDecoding]) -> list[FrameChunk]:
         assert isinstance(self.pipeline, VideoPipeline)

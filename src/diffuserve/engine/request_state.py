@@ -12,6 +12,7 @@ from diffuserve.domain.cost import Workload
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.outputs import FrameChunk, StepOutput, Timings
 from diffuserve.engine.scheduler import Candidate
+from diffuserve.engine.turns import Turn, next_turn
 from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.frames import Frames
 from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
@@ -97,11 +98,13 @@ class RequestState:
     steps in which other requests went first; `latents` exist from the first step on, and `generators`, one
     for each image, with them, and `guides` as in `InitialLatents`. `memory` is what the sampler remembers
     of earlier steps; `noise` was drawn for the present step, and is kept until it is done, so that a step
-    that is tried again draws nothing anew. A request that is `exclusive` ran out of memory beside others,
-    so nothing else runs on the device while it does.
+    that is tried again draws nothing anew. `turn` are the images that are denoised or decoded next, all of
+    them without one, and `predicted` has the predictions of those that had their turn in the present step.
+    A request that is `exclusive` ran out of memory beside others, so nothing else runs on the device while it
+    does.
     One that was `swapped_out` waits without memory there. One that is `decode_only` came with its latents.
     `num_decoded` counts the frames of clips that were decoded, and `frames` has them unless they are passed
-    on as they come.
+    on as they come, and the images that were decoded.
     """
 
     request_id: str
@@ -119,6 +122,8 @@ class RequestState:
     guides: tuple[Tensor, ...] = ()
     memory: Memory = ()
     noise: Tensor | None = None
+    turn: range | None = None
+    predicted: tuple[Tensor, ...] = ()
     step: int = 0
     swapped_out: "RequestProgress | None" = None
     skipped: int = 0
@@ -132,7 +137,7 @@ class RequestState:
         if self.latents is None:
             return 0
         noise = () if self.noise is None else (self.noise,)
-        tensors = (self.latents, *self.memory, *self.guides, *noise)
+        tensors = (self.latents, *self.memory, *self.guides, *noise, *self.predicted)
         on_device: int = sum(tensor.nbytes for tensor in tensors if tensor.device.type != "cpu")
         return on_device + (0 if self.conditioning is None else self.conditioning.num_bytes)
 
@@ -159,10 +164,34 @@ class RequestState:
         """Return the step that comes next."""
         return self.schedule.at(self.schedule.start + self.step)
 
+    def take_turn(self, most_tokens: int) -> "RequestState":
+        """Choose the images of the next turn, if turns have at most so many tokens."""
+        images = self._next_turn(most_tokens).images
+        self.turn = None if len(images) == self.params.num_images else images
+        return self
+
+    @property
+    def turn_workload(self) -> Workload:
+        """The size of the turn, in sequences and in pixels to decode."""
+        return self._workload_of(self.turn)
+
+    @property
+    def turn_bytes(self) -> int:
+        """The predicted peak memory of the turn."""
+        return self._bytes_of(self.turn)
+
     def advance(self, latents: Tensor, memory: Memory) -> None:
         """Take over what a step has made."""
         self.latents, self.memory, self.noise = latents, memory, None
+        self.turn, self.predicted = None, ()
         self.step += 1
+
+    def with_turn(self, prediction: Tensor) -> Tensor | None:
+        """Return the predictions of all images, if those of this turn are the last ones."""
+        predicted = (*self.predicted, prediction)
+        if sum(map(len, predicted)) < self.params.num_images:
+            return None
+        return torch.cat(predicted) if self.predicted else prediction
 
     def keep(self, chunk: FrameChunk) -> None:
         """Collect the frames of a clip."""
@@ -170,27 +199,51 @@ class RequestState:
             self.frames.append([])
         self.frames[chunk.index] += chunk.frames
 
-    def candidate(self) -> Candidate:
+    def candidate(self, most_tokens: int) -> Candidate:
+        """Return the request as the scheduler sees it, if turns have at most so many tokens."""
+        turn = self._next_turn(most_tokens)
         return Candidate(
             request_id=self.request_id,
             priority=self.wishes.priority,
             arrival=self.arrival,
             skipped=self.skipped,
-            tokens=self.workload.step_tokens,
-            step_bytes=self.step_bytes,
+            tokens=self._workload_of(turn.images).step_tokens,
+            step_bytes=self._bytes_of(turn.images),
             is_alone=self.wishes.alone or self.exclusive,
             held_bytes=self.held_bytes,
             num_steps=self.num_steps,
             step=self.step,
+            turns_left=turn.left,
+            step_tokens=self.workload.step_tokens,
         )
 
     def denoise_input(self) -> DenoiseInput:
+        """Return the input of a step of all images."""
         assert self.conditioning is not None
         assert self.latents is not None
         at = self.schedule_step
         return DenoiseInput(
             self.params, self.conditioning, self.latents, at.timestep, at.input_scale, self.guides
         )
+
+    def turn_input(self) -> DenoiseInput:
+        """Return the input of the turn."""
+        whole = self.denoise_input()
+        if self.turn is None:
+            return whole
+        guides = tuple(self._of_turn(guide) if len(guide) > 1 else guide for guide in whole.guides)
+        return replace(whole, params=self.turn_params, latents=self._of_turn(whole.latents), guides=guides)
+
+    @property
+    def turn_params(self) -> GenerationParams:
+        """The parameters, with as many images as have the turn."""
+        return self.params if self.turn is None else replace(self.params, num_images=len(self.turn))
+
+    @property
+    def turn_latents(self) -> Tensor:
+        """The latents of the images that have the turn."""
+        assert self.latents is not None
+        return self._of_turn(self.latents)
 
     def output(self, num_decoded: int = 0, **values: Any) -> StepOutput:
         """Return an output about the request at its present step."""
@@ -203,3 +256,29 @@ class RequestState:
             device_seconds=self.stopwatch.device_seconds_in_all,
             **values,
         )
+
+    def _next_turn(self, most_tokens: int) -> Turn:
+        num_images = self.params.num_images
+        num_done = sum(map(len, self.predicted))
+        return next_turn(num_images, num_done, self.workload.step_tokens // num_images, most_tokens)
+
+    def _of_turn(self, tensor: Tensor) -> Tensor:
+        """Return the part of a tensor, whose first axis counts images, that has the turn."""
+        images = self._images_of(self.turn)
+        return tensor[images.start : images.stop]
+
+    def _images_of(self, turn: range | None) -> range:
+        return range(self.params.num_images) if turn is None else turn
+
+    def _workload_of(self, turn: range | None) -> Workload:
+        num_images, size = self.params.num_images, len(self._images_of(turn))
+        if size == num_images:
+            return self.workload
+        return replace(
+            self.workload,
+            num_sequences=self.workload.num_sequences * size // num_images,
+            num_pixels=self.workload.num_pixels * size // num_images,
+        )
+
+    def _bytes_of(self, turn: range | None) -> int:
+        return -(-self.step_bytes * len(self._images_of(turn)) // self.params.num_images)

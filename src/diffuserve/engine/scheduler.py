@@ -13,6 +13,9 @@ class Candidate:
     `skipped` counts the steps in which other requests went first, `step` those that it has done itself, of
     `num_steps`. A request that `is_alone` shares no step: it may be the cause of an earlier engine's death.
     `held_bytes` are those that it gives back if it is swapped out.
+
+    `tokens` and `step_bytes` are those of its turn, the next of `turns_left` in its step: one whose
+    `step_tokens` exceed a step's takes it in several. Without them the turn is its whole step.
     """
 
     request_id: str
@@ -25,6 +28,18 @@ class Candidate:
     held_bytes: int = 0
     num_steps: int = 1
     step: int = 0
+    turns_left: int = 1
+    step_tokens: int = 0
+
+    def excess(self, limits: "StepLimits") -> int:
+        """Return the tokens of its step beyond those that a step may have."""
+        return max(0, max(self.tokens, self.step_tokens) - limits.tokens)
+
+    def after_turn(self) -> "Candidate":
+        """Return the request after its turn, as far as it is known now."""
+        if self.turns_left > 1:
+            return replace(self, turns_left=self.turns_left - 1)
+        return replace(self, step=self.step + 1)
 
 
 @dataclass(frozen=True)
@@ -67,8 +82,10 @@ class _Step:
 class StepScheduler:
     """Fills a step by priority, then arrival; what exceeds a step's tokens by itself goes after the others.
 
-    Such a request, a long clip, shares no step. So the few steps of small requests, which arrive while it
-    is drawn, go between its own, and it waits for them until ageing puts it first.
+    Such a request, a long clip or many images, goes the later the more it exceeds them. So the few steps of
+    small requests, which arrive while it is drawn, go between its own, and it waits for them until ageing
+    puts it first. That is for one turn, after which it is as young as when it came: with all of its age it
+    would go before whatever comes, turn after turn, until its end.
 
     The first request in that order always goes, alone if it must, whatever its size; after it goes
     every request that still fits, so none waits behind a request that does not fit. Those of a lower
@@ -92,10 +109,14 @@ class StepScheduler:
         self, candidates: Iterable[Candidate], chosen: Collection[str], limits: StepLimits
     ) -> list[str]:
         """Return the ids of those that take the step after that of the `chosen`, if none arrives or fails."""
-        after = [
-            replace(each, step=each.step + 1) if each.request_id in chosen else each for each in candidates
-        ]
+        after = [each.after_turn() if each.request_id in chosen else each for each in candidates]
         return self.select([each for each in after if each.step < each.num_steps], limits)
+
+    def skipped_after(self, candidate: Candidate, is_chosen: bool, limits: StepLimits) -> int:
+        """Return how often a request counts as skipped after a step for which it was chosen or not."""
+        if not is_chosen:
+            return candidate.skipped + 1
+        return 0 if candidate.excess(limits) else candidate.skipped
 
     def swapped_out(self, waiting: Iterable[Candidate], limits: StepLimits, excess_bytes: int) -> list[str]:
         """Return the waiting requests that give back what they hold: the last ones, until it is enough."""
@@ -149,5 +170,5 @@ class StepScheduler:
     def _aged(self, candidate: Candidate) -> int:
         return candidate.priority + candidate.skipped // self.ageing_steps
 
-    def _precedence(self, candidate: Candidate, limits: StepLimits) -> tuple[int, bool, int]:
-        return (-self._aged(candidate), candidate.tokens > limits.tokens, candidate.arrival)
+    def _precedence(self, candidate: Candidate, limits: StepLimits) -> tuple[int, int, int]:
+        return (-self._aged(candidate), candidate.excess(limits), candidate.arrival)

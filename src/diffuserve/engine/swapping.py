@@ -1,7 +1,7 @@
 """Memory of requests that wait: given back to the device, and taken again.
 
 What a waiting request has done so far goes to the CPU, and its conditioning is dropped: that is encoded
-again, or found in the cache. So it comes back where it was.
+again, or found in the cache. So it comes back where it was: of a step in several turns, at its beginning.
 """
 
 import torch
@@ -14,7 +14,7 @@ def swap_out(state: RequestState) -> None:
     """Have a request that has begun, and waits, give back its memory."""
     state.swapped_out = RequestProgress.of(state)
     state.conditioning = state.latents = state.noise = None
-    state.memory, state.guides, state.generators = (), (), ()
+    state.memory, state.guides, state.generators, state.predicted = (), (), (), ()
 
 
 def swap_in(state: RequestState, device: torch.device) -> None:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.tenant import Tenant
-from diffuserve.domain.worker import Claim, Lease, Until, WorkerRole
+from diffuserve.domain.worker import Claim, EnginePlace, Lease, Until, WorkerRole
 from diffuserve.jobs import promises, queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
 from diffuserve.jobs.claimers import Claimer, find_claimers
@@ -69,7 +69,9 @@ _OF_CLAIMS = (
     .where(leases.c.claim_id.in_(IDS))
 )
 _INSERT_LEASE = sa.insert(leases)
+_NO_PLACES: Mapping[str, EnginePlace] = {}
 _MAX_BLOCK = 64
+_MOST_PASSED = 64  # lanes whose head a claim looks at and does not want
 
 
 @dataclass(frozen=True)
@@ -193,9 +195,10 @@ class ClaimRound:
         models = claimer.models & frozenset(claim.models) if claim.models else claimer.models
         claimant = self.claimant(command.worker_id, claimer, models, claim.resident_models)
         while num_granted < claim.num_jobs:
-            chosen = self.choose(claimant)
+            chosen = self.choose(claimant, claim.ahead_of)
             if chosen is None:
-                self._note_left(command, claimant)
+                if not claim.ahead_of:
+                    self._note_left(command, claimant)
                 return
             lane, head = chosen
             num_tokens += head.step_tokens
@@ -206,14 +209,25 @@ class ClaimRound:
             claimant = claimant.having(lane.model)
             num_granted += 1
 
-    def choose(self, claimant: Claimant) -> tuple[Lane, sa.Row[Any]] | None:
-        """Return the lane that is served next, with its first job; `None` if no lane may be served."""
-        now, config = self.transaction.now, self.transaction.config
-        while (lane := choose_lane(self.lanes, claimant, now, config)) is not None:
-            if heads := self._heads_of(lane):
+    def choose(
+        self, claimant: Claimant, ahead_of: Mapping[str, EnginePlace] = _NO_PLACES
+    ) -> tuple[Lane, sa.Row[Any]] | None:
+        """Return the lane that is served next, with its first job; `None` if no lane may be served.
+
+        Of models in `ahead_of` only jobs are that go before the place there.
+        """
+        now, config, num_passed = self.transaction.now, self.transaction.config, 0
+        lanes = [lane for lane in self.lanes if _may_go_before(lane, ahead_of)] if ahead_of else self.lanes
+        while (lane := choose_lane(lanes, claimant, now, config)) is not None and num_passed < _MOST_PASSED:
+            heads, place = self._heads_of(lane), ahead_of.get(lane.model)
+            if heads and (place is None or place.is_after(lane.band, heads[0].step_tokens)):
                 return lane, heads[0]
-            # All its jobs are late: they wait for a sweep, and the lane has nothing to lease.
-            self.lanes.remove(lane)
+            if not heads:
+                # All its jobs are late: they wait for a sweep, and the lane has nothing to lease.
+                self.lanes.remove(lane)
+            if lanes is not self.lanes:
+                lanes.remove(lane)
+            num_passed += bool(heads)
         return None
 
     def _note_left(self, command: ClaimJobs, claimant: Claimant) -> None:
@@ -270,6 +284,12 @@ class ClaimRound:
     def _read(self, key: str, after_seq: int) -> list[sa.Row[Any]]:
         values = {"key": key, "after": after_seq, "block": self.block, "now": self.transaction.now}
         return list(self.transaction.execute(_NEXT_JOBS, values).all())
+
+
+def _may_go_before(lane: Lane, ahead_of: Mapping[str, EnginePlace]) -> bool:
+    """Return whether a job of a lane may go before the place that its model has, if it has one."""
+    place = ahead_of.get(lane.model)
+    return place is None or place.is_after(lane.band, 0)
 
 
 def open_lanes(transaction: Transaction) -> list[Lane]:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import Conflict, LeaseLost, WorkerNotFound
-from diffuserve.domain.job import JobStatus
+from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.worker import (
     Claim,
     Completion,
@@ -90,10 +90,14 @@ class WorkerLeases:
             for row in await self._database.rows(sa.select(table.c.id, table.c.is_draining))
         }
 
-    async def has_work(self) -> bool:
-        """Return whether any job is ready, or due to become so; not whether a certain worker may have it."""
+    async def has_work(self, worst: Band = Band.BATCH) -> bool:
+        """Return whether a job of a band up to the `worst` is ready, or any is due to become so.
+
+        It does not say whether a certain worker may have it.
+        """
         lanes, delayed = schema.lanes, schema.delayed
-        is_ready = sa.exists(sa.select(lanes.c.lane).where(lanes.c.num_ready > 0))
+        bands = [band.value for band in Band if band.rank <= worst.rank]
+        is_ready = sa.exists(sa.select(lanes.c.lane).where(lanes.c.num_ready > 0, lanes.c.band.in_(bands)))
         is_due = sa.exists(sa.select(delayed.c.job_id).where(delayed.c.due_at <= await self._database.now()))
         rows = await self._database.rows(sa.select(sa.or_(is_ready, is_due).label("has_work")))
         return bool(rows[0].has_work)

@@ -64,9 +64,7 @@ class WorkerAgent:
             on_job=lambda message: self._jobs.handle(message),
             on_change=self._engine_changed,
         )
-        self._gate = ClaimGate(
-            config, state, self._engines, memory, on_other_models=lambda: self._claims.cut()
-        )
+        self._gate = ClaimGate(config, state, self._engines, memory, on_other_jobs=lambda: self._claims.cut())
         spans = JobSpans(tracer)
         self._reporter = ResultReporter(client, self.metrics, self._gate.forget, spans)
         self._jobs = EngineJobs(

@@ -7,6 +7,7 @@ from diffuserve.worker.capacity import (
     NO_CAPACITY,
     NO_ROOM,
     Capacity,
+    EngineJob,
     Memory,
     ReadMemory,
     Room,
@@ -27,20 +28,20 @@ class ClaimGate:
         state: AgentState,
         engines: Engines,
         read_memory: ReadMemory,
-        on_other_models: Callable[[], None],
+        on_other_jobs: Callable[[], None],
     ) -> None:
-        """Call `on_other_models` when jobs may be claimed for other models than before."""
+        """Call `on_other_jobs` when other jobs may be claimed than before: of other models or places."""
         self._config, self._state, self._engines = config, state, engines
-        self._on_other_models = on_other_models
-        self._models: tuple[str, ...] = ()
+        self._on_other_jobs = on_other_jobs
+        self._room = NO_ROOM
         self._read_memory = read_memory
 
     def update(self) -> None:
         self._engines.review()
         room = self.room()
-        if room.models and room.models != self._models:
-            self._models = room.models
-            self._on_other_models()
+        if room.models and room.wanted != self._room.wanted:
+            self._room = room
+            self._on_other_jobs()
         if room.capacity.num_jobs > 0:
             self._state.has_capacity.set()
         elif not self._state.is_draining:  # a drain leaves it open: the claim loop must pass, and end
@@ -68,7 +69,9 @@ class ClaimGate:
             min(free[model].num_jobs for model in models), min(free[model].num_tokens for model in models)
         )
         resident = tuple(model.name for model in models if model.is_ready)
-        return Room(least, tuple(model.name for model in models), resident)
+        places = ((model.name, free[model].ahead_of) for model in models)
+        ahead_of = {name: place for name, place in places if place is not None}
+        return Room(least, tuple(model.name for model in models), resident, ahead_of)
 
     def _capacity_of(self, model: ServedModel) -> Capacity:
         """Return what may be claimed of a model; one that was never loaded is taken for like the smallest."""
@@ -76,9 +79,10 @@ class ClaimGate:
         budget = min(budgets, default=None) if model.token_budget is None else model.token_budget
         if budget is None:
             return NO_CAPACITY
-        tokens = [job.lease.step_tokens for job in self._state.held_for(model.name) if job.is_in_engine]
+        leases = [job.lease for job in self._state.held_for(model.name) if job.is_in_engine]
+        in_engine = [EngineJob(lease.band, lease.step_tokens) for lease in leases]
         num_finishing = len(self._state.held) - len(self._state.jobs_in_engine)
-        return free_capacity(self._config.most_jobs, budget, tokens, num_finishing)
+        return free_capacity(self._config.most_jobs, budget, in_engine, num_finishing)
 
     def memory(self) -> Memory:
         """Return the device's memory if it has its own, else this machine's."""

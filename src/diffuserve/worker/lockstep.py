@@ -20,7 +20,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -31,7 +31,7 @@ from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
 from diffuserve.engine.checkpoint import RequestProgress
-from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
+from diffuserve.engine.model_runner import ModelRunner, StepOutcome, TurnResult, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.models.base import Conditioning, Pipeline, map_tensors
@@ -65,12 +65,14 @@ class JoiningRequest(Sendable):
 class StepCommand(Sendable):
     """A step of all ranks: requests that `leave` are forgotten first, then those that `join` are added.
 
-    `leaves` and `steps` hold request ids; `steps` is the batch in its order.
+    `leaves` and `steps` hold request ids; `steps` is the batch in its order. `turns` has, of those that take
+    their step in several turns, the first of the images that have it, and the first that has not.
     """
 
     joins: tuple[JoiningRequest, ...]
     steps: tuple[str, ...]
     leaves: tuple[str, ...]
+    turns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class LeadRunner(ModelRunner):
         self._ranks.commands.broadcast(EncodeCommand(tuple(params)))
         return isolate(params, agreed(self._ranks, self._encode))
 
-    def step(self, states: Sequence[RequestState]) -> list[StepResult | Exception]:
+    def step(self, states: Sequence[RequestState]) -> list[StepOutcome]:
         self._announce(states)
         self._ranks.commands.broadcast(self._command(states))
         return isolate(states, agreed(self._ranks, self._step))
@@ -153,6 +155,7 @@ class LeadRunner(ModelRunner):
             joins=tuple(_joining(state) for state in new),
             steps=tuple(state.request_id for state in states),
             leaves=leaves,
+            turns={state.request_id: (state.turn.start, state.turn.stop) for state in states if state.turn},
         )
 
     def _next_decoder(self) -> int:
@@ -194,18 +197,25 @@ class FollowerRank:
         self._forget(command.leaves)
         [outcomes] = self._stages.run(Stage.DENOISE, [partial(self._step, command)]).results
         for request_id, outcome in zip(command.steps, outcomes, strict=True):
-            if isinstance(outcome, StepResult):
-                self._advance(self._states[request_id], outcome)
+            self._advance(self._states[request_id], outcome)
 
-    def _step(self, command: StepCommand) -> list[StepResult | Exception]:
+    def _step(self, command: StepCommand) -> list[StepOutcome]:
         for joining in command.joins:
             self._states[joining.request_id] = self._state(joining)
             self._remember(joining.request_id)
         states = [self._states[request_id] for request_id in command.steps]
+        for state in states:
+            turn = command.turns.get(state.request_id)
+            state.turn = None if turn is None else range(*turn)
         return isolate(states, agreed(self._ranks, self._runner._step))
 
-    def _advance(self, state: RequestState, result: StepResult) -> None:
-        state.advance(result.latents, result.memory)
+    def _advance(self, state: RequestState, outcome: StepOutcome) -> None:
+        if isinstance(outcome, Exception):
+            return
+        if isinstance(outcome, TurnResult):
+            state.predicted += (outcome.prediction,)
+            return
+        state.advance(outcome.latents, outcome.memory)
         if state.is_denoised:
             with self._changed:
                 self._denoised[state.request_id] = self._states.pop(state.request_id)

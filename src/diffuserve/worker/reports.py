@@ -58,4 +58,5 @@ def new_claim(room: Room, claim_id: str) -> Claim:
         num_tokens=room.capacity.num_tokens,
         models=room.models,
         resident_models=room.resident_models,
+        ahead_of=room.ahead_of,
     )

@@ -110,10 +110,14 @@ def test_the_choice_depends_on_values_alone_and_not_on_their_order(
 
 
 def in_order(backlog: list[Candidate], limits: StepLimits) -> list[str]:
-    """Return all ids by priority and age, then those that exceed no step by themselves, then arrival."""
+    """Return all ids by priority and age, then by how far they exceed a step by themselves, then arrival."""
     by_precedence = sorted(
         backlog,
-        key=lambda each: (-(each.priority + each.skipped // 16), each.tokens > limits.tokens, each.arrival),
+        key=lambda each: (
+            -(each.priority + each.skipped // 16),
+            max(each.tokens, limits.tokens),
+            each.arrival,
+        ),
     )
     return [candidate.request_id for candidate in by_precedence]
 
@@ -138,6 +142,20 @@ def test_what_exceeds_a_step_goes_alone() -> None:
 def test_what_exceeds_a_step_lets_small_requests_go_first_until_it_has_aged(skipped: int, first: str) -> None:
     backlog = [make_candidate("huge", 1, tokens=5_000, skipped=skipped), make_candidate("small", 2)]
     assert SCHEDULER.select(backlog, StepLimits(1_000, 1_000)) == [first]
+
+
+def test_of_those_that_exceed_a_step_the_one_with_fewer_turns_goes_first() -> None:
+    many = replace(make_candidate("many", 1, tokens=900), step_tokens=16 * 900, turns_left=16)
+    few = replace(make_candidate("few", 2, tokens=900), step_tokens=2 * 900, turns_left=2)
+    assert SCHEDULER.select([many, few], StepLimits(1_000, 1_000)) == ["few"]
+
+
+@pytest.mark.parametrize(("step_tokens", "left"), [(0, 40), (900, 40), (1_800, 0)])
+def test_age_buys_what_exceeds_a_step_a_single_turn(step_tokens: int, left: int) -> None:
+    aged = replace(make_candidate("aged", 1, tokens=900, skipped=40), step_tokens=step_tokens)
+    limits = StepLimits(1_000, 1_000)
+    assert SCHEDULER.skipped_after(aged, is_chosen=False, limits=limits) == 41
+    assert SCHEDULER.skipped_after(aged, is_chosen=True, limits=limits) == left
 
 
 def test_no_request_waits_behind_one_that_does_not_fit() -> None:
@@ -251,6 +269,13 @@ def test_the_step_after_next_is_that_of_the_requests_which_are_left() -> None:
     chosen = SCHEDULER.select(backlog, limits)
     assert chosen == ["last step", "goes on"]
     assert SCHEDULER.select_after(backlog, chosen, limits) == ["goes on", "waits"]
+
+
+def test_after_a_turn_that_is_not_its_steps_last_a_request_is_in_the_same_step() -> None:
+    turn = replace(make_candidate("large", 0, tokens=10), num_steps=4, step=3, turns_left=2, step_tokens=20)
+    limits = StepLimits(tokens=10, step_bytes=1_000)
+    assert SCHEDULER.select_after([turn], ["large"], limits) == ["large"]
+    assert SCHEDULER.select_after([replace(turn, turns_left=1)], ["large"], limits) == []
 
 
 def test_an_idle_engine_waits_for_company_until_it_has_waited_long_enough() -> None:

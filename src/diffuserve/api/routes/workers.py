@@ -33,6 +33,7 @@ from diffuserve.api.worker_validation import (
 )
 from diffuserve.backoff import jitter
 from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.domain.job import Band
 from diffuserve.domain.peers import PeerAdvice
 from diffuserve.domain.progress_report import WatchedReports, WorkerProgress
 from diffuserve.domain.resources.scale import LeavingResource
@@ -213,7 +214,7 @@ async def _claim_until(
             if claimed.leases:
                 return claimed.leases
             with idle(request.scope):
-                is_worth_another = await _is_worth_a_claim(services, hints, end, claimed.seconds_left)
+                is_worth_another = await _is_worth_a_claim(services, hints, end, claimed.seconds_left, claim)
             if not is_worth_another:
                 return []
             if await request.is_disconnected():
@@ -230,23 +231,37 @@ async def _claim(services: Services, worker_id: str, claim: Claim) -> Claimed:
 
 
 async def _is_worth_a_claim(
-    services: Services, hints: Subscription, end: float, seconds_left: float | None
+    services: Services, hints: Subscription, end: float, seconds_left: float | None, claim: Claim
 ) -> bool:
     """Return true on a hint that jobs are ready, or on a look that finds some; false at the time `end`.
 
     A job that is left to other workers for `seconds_left` is looked for after these, if that is sooner.
     """
-    clock = asyncio.get_running_loop().time
+    clock, worst = asyncio.get_running_loop().time, claim.worst_band
     left_until = math.inf if seconds_left is None else clock() + seconds_left
+    look_at = clock() + _poll_seconds(services)
     while clock() < end:
-        pause = min(_poll_seconds(services), left_until - clock(), end - clock())
-        if await hints.get(pause) is not None:
-            while await hints.get(0.0) is not None:  # one claim answers all hints that have arrived
-                pass
+        if await _is_called(hints, min(look_at, left_until, end) - clock(), worst) or clock() >= left_until:
             return True
-        if clock() >= left_until or await services.worker_polls.has_work():
-            return True
+        if clock() >= look_at:
+            look_at = clock() + _poll_seconds(services)
+            if worst is not None and await services.worker_polls.has_work(worst):
+                return True
     return False
+
+
+async def _is_called(hints: Subscription, seconds: float, worst: Band | None) -> bool:
+    """Wait for a hint, and return whether it, or another that has arrived, may be of a wanted job.
+
+    Of bands hints know the best one alone. A worker that wants some jobs only looks for others now and then,
+    or all full workers would claim at every job.
+    """
+    if (hint := await hints.get(max(0.0, seconds))) is None:
+        return False
+    heard = [hint]
+    while (hint := await hints.get(0.0)) is not None:  # one claim answers all hints that have arrived
+        heard.append(hint)
+    return worst is Band.BATCH or any(hint.get("urgent") for hint in heard)
 
 
 async def _commands_until(

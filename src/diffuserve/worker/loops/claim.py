@@ -53,7 +53,7 @@ class ClaimLoop:
     def cut(self) -> None:
         """Give up the claim under way.
 
-        An engine has died, and what it held must not come straight back, or the models have changed.
+        An engine has died, and what it held must not come straight back, or other jobs are wanted now.
         """
         if self._request is not None:
             self._request.cancel()

@@ -1,0 +1,26 @@
+"""Turns: a request whose images exceed a step's tokens takes its step in several, some of its images in each.
+
+Its images are independent (INV-1), so it does not matter which of them share a forward pass. Between two
+turns other requests have theirs: they wait for a step of ordinary size, however many images a request has.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The images of a request that are denoised next, and the turns `left` in its step, this one included."""
+
+    images: range
+    left: int
+
+
+def next_turn(num_images: int, num_done: int, image_tokens: int, most_tokens: int) -> Turn:
+    """Return the turn after that of the first `num_done` images: as many as fit, and about as many in each.
+
+    An image that exceeds `most_tokens` by itself has a turn of its own; a clip is an image here.
+    """
+    waiting = num_images - num_done
+    most = max(1, most_tokens // max(1, image_tokens))
+    left = -(-waiting // most)
+    return Turn(range(num_done, num_done + -(-waiting // left)), left)
