@@ -22,9 +22,9 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.models.base import Pipeline
 from diffuserve.models.bundled import bundled_models
 from diffuserve.testing.fake_pipeline import FakePipeline
+from support.engine_families import FAMILIES, pipeline_of
 from support.images import psnr
 from support.waiting import HANG_SECONDS
 
@@ -36,21 +36,10 @@ MIXED = [
 ]
 
 
-@pytest.fixture(params=["flux", "stable diffusion", "wan", "fake"])
+@pytest.fixture(params=FAMILIES)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    with Engine(pipeline_of(request)) as engine:
+    with Engine(pipeline_of(request.param, request)) as engine:
         yield engine
-
-
-def pipeline_of(request: pytest.FixtureRequest) -> Pipeline:
-    if request.param == "fake":
-        return FakePipeline()
-    if request.param == "flux":
-        engine: Engine = request.getfixturevalue("tiny_engine")
-        return engine.pipeline
-    small = {"stable diffusion": "small_unet", "wan": "small_wan"}
-    pipeline: Pipeline = request.getfixturevalue(small[request.param])
-    return pipeline
 
 
 def drain(engine: Engine) -> list[StepOutput]:

@@ -85,7 +85,9 @@ class ThreadRanks(Ranks):
 
 
 @contextmanager
-def running_group(pipelines: Sequence[FakePipeline], plan: ParallelPlan = _BY_SEQUENCE) -> Iterator[Engine]:
+def running_group(
+    pipelines: Sequence[FakePipeline], plan: ParallelPlan = _BY_SEQUENCE, token_budget: int = 10_000
+) -> Iterator[Engine]:
     """Run followers on threads, and yield the engine of rank 0."""
     commands, images = ThreadGroup(), ThreadGroup()
     ranks = [ThreadRanks(rank, commands, images, plan) for rank in range(NUM_RANKS)]
@@ -97,7 +99,7 @@ def running_group(pipelines: Sequence[FakePipeline], plan: ParallelPlan = _BY_SE
     ]
     for follower in followers:
         follower.start()
-    config = EngineConfig(num_threads=1, token_budget=10_000)
+    config = EngineConfig(num_threads=1, token_budget=token_budget)
     with Engine(pipelines[0], config, LeadRunner(pipelines[0], ranks[0])) as engine:
         yield engine
     for follower in followers:
@@ -408,3 +410,16 @@ def test_a_request_that_was_swapped_out_goes_on_all_ranks(pipelines: list[FakePi
             results |= {output.request_id: output.result for output in outputs if output.finished}
     for request_id, alone in zip(ids, generate_alone(params), strict=True):
         np.testing.assert_array_equal(pixels(results[request_id]), pixels(alone))
+
+
+def test_every_rank_takes_the_turns_of_a_request_of_many_images(pipelines: list[FakePipeline]) -> None:
+    params = [replace(each, num_images=count) for each, count in zip(requests("a", "b"), (5, 1), strict=True)]
+    with running_group(pipelines, token_budget=64) as engine:
+        drawn = generate(engine, params)
+    counts = [[[each.num_images for each in batch] for batch in own.denoised_batches] for own in pipelines]
+    assert counts[0] == counts[1] == counts[2]
+    assert max(sum(batch) for batch in counts[0]) < 5, "in several turns"
+    for outcome, alone in zip(drawn, generate_alone(params), strict=True):
+        assert isinstance(outcome, GenerationResult)
+        assert isinstance(alone, GenerationResult)
+        assert outcome.images == alone.images

@@ -1,0 +1,21 @@
+"""A small pipeline of every family, for tests of what holds for all of them."""
+
+import pytest
+
+from diffuserve.engine.engine import Engine
+from diffuserve.models.base import Pipeline
+from diffuserve.testing.fake_pipeline import FakePipeline
+
+FAMILIES = ("flux", "stable diffusion", "wan", "fake")
+_FIXTURES = {"stable diffusion": "small_unet", "wan": "small_wan"}
+
+
+def pipeline_of(family: str, request: pytest.FixtureRequest) -> Pipeline:
+    """Return the pipeline of a family; all but the fake one are shared by the tests of a session."""
+    if family == "fake":
+        return FakePipeline()
+    if family == "flux":
+        engine: Engine = request.getfixturevalue("tiny_engine")
+        return engine.pipeline
+    pipeline: Pipeline = request.getfixturevalue(_FIXTURES[family])
+    return pipeline
