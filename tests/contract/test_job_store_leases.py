@@ -8,7 +8,7 @@ from diffuserve.domain.errors import LeaseLost, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.peers import PeerAddress, PeerReport
 from diffuserve.domain.tenant import PlanOverrides, Role
-from diffuserve.domain.worker import Heartbeat, Release, ReleaseCause, WorkerState
+from diffuserve.domain.worker import Claim, EnginePlace, Heartbeat, Release, ReleaseCause, WorkerState
 from diffuserve.events.base import QUEUE, job_topic, worker_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
@@ -81,6 +81,56 @@ async def test_claim_keeps_within_its_tokens_but_always_grants_a_first_job(job_s
     worker = await add_worker(job_store)
     assert [lease.step_tokens for lease in await claim(job_store, worker, 8, num_tokens=100)] == [500]
     assert [lease.step_tokens for lease in await claim(job_store, worker, 8, num_tokens=100)] == [40, 40]
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (EnginePlace(band=Band.STANDARD), ["urgent"]),
+        (EnginePlace(band=Band.STANDARD, step_tokens=900), ["urgent", "small"]),
+        (EnginePlace(band=Band.BATCH), ["urgent", "small", "large"]),
+        (EnginePlace(band=Band.INTERACTIVE), []),
+    ],
+)
+async def test_a_worker_that_is_full_gets_the_jobs_that_go_before_those_it_has(
+    job_store: JobStore, place: EnginePlace, expected: list[str]
+) -> None:
+    worker = await add_worker(job_store)
+    jobs = {
+        "batch": new_job("bob", band=Band.BATCH, step_tokens=8),
+        "large": new_job("mallory", step_tokens=900),
+        "small": new_job("sue", step_tokens=80),
+        "urgent": new_job("ada", band=Band.INTERACTIVE, step_tokens=900),
+    }
+    names = {(await job_store.jobs.submit(job)).id: name for name, job in jobs.items()}
+    leases = await claim(job_store, worker, num_jobs=4, models=("tiny",), ahead_of={"tiny": place})
+    assert sorted(names[lease.job_id] for lease in leases) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("ahead_of", "worst"),
+    [
+        ({}, Band.BATCH),
+        ({"a": EnginePlace(band=Band.STANDARD)}, Band.BATCH),
+        ({name: EnginePlace(band=Band.STANDARD) for name in "ab"}, Band.INTERACTIVE),
+        ({name: EnginePlace(band=Band.STANDARD, step_tokens=9) for name in "ab"}, Band.STANDARD),
+        ({name: EnginePlace(band=Band.INTERACTIVE) for name in "ab"}, None),
+    ],
+)
+def test_a_claim_names_the_worst_band_that_it_wants(
+    ahead_of: dict[str, EnginePlace], worst: Band | None
+) -> None:
+    assert Claim(claim_id="c", num_jobs=1, models=("a", "b"), ahead_of=ahead_of).worst_band is worst
+
+
+async def test_work_of_a_band_is_found_without_a_claim(job_store: JobStore) -> None:
+    await job_store.jobs.submit(new_job(band=Band.STANDARD))
+    found = [await job_store.leases.has_work(band) for band in Band]
+    assert dict(zip(Band, found, strict=True)) == {
+        Band.INTERACTIVE: False,
+        Band.STANDARD: True,
+        Band.BATCH: True,
+    }
 
 
 async def test_a_repeated_claim_gets_the_same_leases(job_store: JobStore) -> None:

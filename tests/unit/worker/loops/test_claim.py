@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 from diffuserve.domain.errors import ServerUnavailable, WorkerNotFound
-from diffuserve.domain.worker import ReleaseCause
+from diffuserve.domain.job import Band
+from diffuserve.domain.worker import EnginePlace, ReleaseCause
 from diffuserve.worker.capacity import Memory
 from diffuserve.worker.messages import AddJob, JobFinished
 from support.virtual_time import in_virtual_time
@@ -32,6 +33,21 @@ async def test_a_full_engine_makes_no_claim_until_a_job_leaves_it(tmp_path: Path
         assert len(worker.plane.claims) == 1
         engine.say(JobFinished(attempt="j1-1"))
         await eventually(lambda: len(worker.plane.claims) == 2)
+
+
+@in_virtual_time
+async def test_an_engine_full_of_large_jobs_wants_those_that_go_before_them_until_one_ends(
+    tmp_path: Path,
+) -> None:
+    async with running_agent(tmp_path) as worker:
+        engine = await worker.take(*(make_lease(name, step_tokens=9_000) for name in ("j1", "j2")))
+        await eventually(lambda: len(worker.plane.claims) == 2)
+        second = worker.plane.claims[1]
+        place = EnginePlace(band=Band.STANDARD, step_tokens=9_000)
+        assert (second.num_jobs, second.ahead_of) == (1, {"m": place})
+        engine.say(JobFinished(attempt="j1-1"))
+        await eventually(lambda: len(worker.plane.claims) == 3)
+        assert (worker.plane.claims[2].ahead_of, worker.plane.claims[2].claim_id) == ({}, second.claim_id)
 
 
 @in_virtual_time
