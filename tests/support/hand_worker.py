@@ -63,11 +63,13 @@ class HandWorker:
     async def deregister(self) -> httpx.Response:
         return await self._http.delete(f"/v1/workers/{self.id}")
 
-    async def claim(self, num_jobs: int = 1, wait: float = 0.0, claim_id: str | None = None) -> list[Lease]:
+    async def claim(
+        self, num_jobs: int = 1, wait: float = 0.0, claim_id: str | None = None, **values: Any
+    ) -> list[Lease]:
         response = await self._http.post(
             f"/v1/workers/{self.id}/claim",
             params={"wait": wait},
-            json={"claim_id": claim_id or secrets.token_hex(8), "num_jobs": num_jobs},
+            json={"claim_id": claim_id or secrets.token_hex(8), "num_jobs": num_jobs} | values,
             timeout=wait + HANG_SECONDS,
         )
         return _LEASES.validate_python(response.raise_for_status().json()["leases"])

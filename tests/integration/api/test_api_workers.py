@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -83,6 +84,20 @@ async def test_a_waiting_claim_gets_what_it_left_to_others_as_soon_as_it_may(
     )
     [lease] = await asyncio.wait_for(waiting, HANG_SECONDS)
     assert lease.job_id == job.id
+
+
+async def test_a_waiting_claim_of_a_full_worker_ends_with_the_next_job_that_goes_before_those_it_has(
+    worker: HandWorker, store: JobStore, bus: MemoryEventBus
+) -> None:
+    place = {"hand": {"band": "standard", "step_tokens": 0}}
+    waiting = asyncio.create_task(worker.claim(wait=20, models=["hand"], ahead_of=place))
+    await watched(bus, QUEUE)
+    new = NewJob(tenant_id="ada", model="hand", input={}, cost_seconds=1.0)
+    standard = await store.jobs.submit(new)
+    urgent = await store.jobs.submit(replace(new, band=Band.INTERACTIVE))
+    [lease] = await asyncio.wait_for(waiting, HANG_SECONDS)
+    assert lease.job_id == urgent.id
+    assert [lease.job_id for lease in await worker.claim()] == [standard.id]
 
 
 async def test_a_claim_is_empty_after_its_wait(worker: HandWorker) -> None:

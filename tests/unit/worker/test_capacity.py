@@ -52,16 +52,16 @@ def place(step_tokens: int = 0, band: Band = Band.STANDARD) -> EnginePlace:
 @pytest.mark.parametrize(
     ("in_engine", "num_tokens", "ahead_of"),
     [
-        (standard([100, 100]), 200, BEFORE_STANDARD),
+        (standard([100, 100]), 200, place()),
         (standard([900, 700]), 100, EnginePlace(band=Band.STANDARD, step_tokens=900)),
         (standard([900, 900, 60]), 140, EnginePlace(band=Band.STANDARD, step_tokens=900)),
-        (standard([900, 900, 100, 100]), 200, BEFORE_STANDARD),
+        (standard([900, 900, 100, 100]), 200, place()),
         (
             [EngineJob(Band.BATCH, 900), *standard([100, 50])],
             50,
             EnginePlace(band=Band.BATCH, step_tokens=900),
         ),
-        ([EngineJob(Band.INTERACTIVE, 80), *standard([900, 900, 150, 100])], 120, BEFORE_STANDARD),
+        ([EngineJob(Band.INTERACTIVE, 80), *standard([900, 900, 150, 100])], 20, place(150)),
     ],
 )
 def test_a_full_engine_has_room_for_one_more_job_that_goes_before_the_last(
@@ -76,7 +76,7 @@ def test_jobs_that_nothing_goes_before_fill_an_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_jobs", "expected"), [(27, Capacity(1, 173)), (28, Capacity(1, 200, BEFORE_STANDARD))]
+    ("num_jobs", "expected"), [(27, Capacity(1, 173)), (28, Capacity(1, 200, place()))]
 )
 def test_an_eighth_of_the_places_is_kept_for_jobs_that_go_before_others(
     num_jobs: int, expected: Capacity
