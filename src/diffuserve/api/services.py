@@ -16,6 +16,7 @@ from diffuserve.api.catalog import Catalog
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.files.fetch import ImageFetcher
 from diffuserve.api.files.intake import FileIntake
+from diffuserve.api.files.pixel_budget import PixelBudget
 from diffuserve.api.files.signing import UrlSigner
 from diffuserve.api.files.urls import FileUrls, MediaOrigins
 from diffuserve.api.job_log import JobLog
@@ -144,7 +145,7 @@ class Services:
             prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.observe_prompt_verdict),
             waits=OpenWaits(),
             batch_uploads=BatchUploads(config),
-            file_intake=FileIntake.build(pool, store, artifacts, catalog, config, metrics),
+            file_intake=FileIntake(pool, store, artifacts, catalog, config, metrics, PixelBudget(quotas)),
             image_fetcher=ImageFetcher(config),
             background_tasks=BackgroundTasks(),
         )

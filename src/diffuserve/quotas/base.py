@@ -15,9 +15,10 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Rate:
-    """The sustained number of calls per second, above 0."""
+    """The sustained number of calls per second, above 0; after a pause those of `window` seconds at once."""
 
     per_second: float
+    window: float = 1.0
 
     @property
     def interval(self) -> float:
@@ -26,8 +27,8 @@ class Rate:
 
     @property
     def burst(self) -> int:
-        """Number of calls that are granted at once after a pause: those of one second, and at least 1."""
-        return max(1, math.floor(self.per_second))
+        """Number of calls that are granted at once after a pause: those of the window, and at least 1."""
+        return max(1, math.floor(self.per_second * self.window))
 
     @property
     def burst_seconds(self) -> float:

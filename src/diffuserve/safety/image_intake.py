@@ -42,16 +42,18 @@ def read_forever(
         except EOFError:
             return
         _limit_cpu(wanted["seconds"])
-        answer, file = _read(data, wanted["mode"], image_filter)
+        answer, file = _read(data, wanted["mode"], wanted["most_pixels"], image_filter)
         pipe.send_bytes(orjson.dumps(answer))
         if "remedy" not in answer:
             pipe.send_bytes(file)
 
 
-def _read(data: bytes, mode: str, image_filter: ImageFilter | None) -> tuple[dict[str, Any], bytes]:
+def _read(
+    data: bytes, mode: str, most_pixels: int, image_filter: ImageFilter | None
+) -> tuple[dict[str, Any], bytes]:
     """Return the answer for a file, and the file to be stored unless it is refused or blocked."""
     try:
-        read = _pixels(data, mode)
+        read = _pixels(data, mode, most_pixels)
         verdict, shown = _judged(read, image_filter)
         is_blocked = verdict is not None and verdict.action is Action.BLOCK
         file = b"" if is_blocked else _png(shown)
@@ -68,12 +70,12 @@ def _read(data: bytes, mode: str, image_filter: ImageFilter | None) -> tuple[dic
     return answer, file
 
 
-def _pixels(data: bytes, mode: str) -> "InputImage":
+def _pixels(data: bytes, mode: str, most_pixels: int) -> "InputImage":
     from diffuserve.media.input_image import read_image, read_transparency
 
     if mode == "alpha":
-        return read_transparency("file", io.BytesIO(data))
-    return read_image("file", io.BytesIO(data), cast(Any, mode))
+        return read_transparency("file", io.BytesIO(data), most_pixels=most_pixels)
+    return read_image("file", io.BytesIO(data), cast(Any, mode), most_pixels=most_pixels)
 
 
 def _png(image: "InputImage") -> bytes:

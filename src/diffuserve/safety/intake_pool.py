@@ -16,6 +16,7 @@ import orjson
 
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.safety import FilterInfo, Verdict
+from diffuserve.media.input_image import MAX_INPUT_PIXELS
 from diffuserve.safety.base import ImageFilter
 from diffuserve.safety.image_intake import read_forever
 from diffuserve.safety.piped_process import PipedProcess
@@ -60,8 +61,8 @@ def no_filter() -> ImageFilter | None:
 class IntakePool:
     """Reads images in `num_processes` processes. Each starts when it is first needed, and again if it dies.
 
-    A tenant's files wait for the other tenants' in turn. One that takes longer than `read_seconds` is given
-    up, and its process ended. With an `objection` every image is refused for that reason.
+    Tenants have turns by the seconds that their files take. A file that takes longer than `read_seconds` is
+    given up, and its process ended. With an `objection` every image is refused for that reason.
     """
 
     def __init__(
@@ -81,13 +82,15 @@ class IntakePool:
         self._idle: list[_Reader] = []
         self._readers: set[_Reader] = set()
 
-    async def read(self, data: bytes, tenant_id: str, mode: Mode = "RGB") -> ReadImage:
+    async def read(
+        self, data: bytes, tenant_id: str, mode: Mode = "RGB", most_pixels: int = MAX_INPUT_PIXELS
+    ) -> ReadImage:
         """Return the image in a file. Raise `UnreadableImage`, or `ServerUnavailable` without a process."""
         if self._objection:
             raise UnreadableImage(f"cannot be judged, and is refused: {self._objection}")
         loop = asyncio.get_running_loop()
         async with self._turns.turn(tenant_id):
-            return await loop.run_in_executor(self._threads, self._read, data, mode)
+            return await loop.run_in_executor(self._threads, self._read, data, mode, most_pixels)
 
     @property
     def num_reading(self) -> int:
@@ -100,10 +103,10 @@ class IntakePool:
             reader.end()
         await asyncio.to_thread(self._threads.shutdown)
 
-    def _read(self, data: bytes, mode: Mode) -> ReadImage:
+    def _read(self, data: bytes, mode: Mode, most_pixels: int) -> ReadImage:
         reader = self._take()
         try:
-            image = reader.read(data, mode, self.read_seconds)
+            image = reader.read(data, mode, most_pixels, self.read_seconds)
         except UnreadableImage:
             self._idle.append(reader)
             raise
@@ -159,13 +162,14 @@ class _Reader(PipedProcess):
             raise TimeoutError(f"not ready within {_START_SECONDS:g} s")
         self._pipe.recv_bytes(1)
 
-    def read(self, data: bytes, mode: Mode, seconds: float) -> ReadImage:
+    def read(self, data: bytes, mode: Mode, most_pixels: int, seconds: float) -> ReadImage:
         """Return the image. Raise `UnreadableImage`; `EOFError` or `OSError` if the process is lost."""
         watchdog = threading.Timer(seconds, self._give_up)
         watchdog.start()
         self.is_reading = True
         try:
-            self._pipe.send_bytes(orjson.dumps({"mode": mode, "seconds": seconds}))
+            wanted = {"mode": mode, "most_pixels": most_pixels, "seconds": seconds}
+            self._pipe.send_bytes(orjson.dumps(wanted))
             self._pipe.send_bytes(data)
             answer = orjson.loads(self._pipe.recv_bytes())
             if "remedy" in answer:

@@ -31,8 +31,8 @@ _LONGEST_SECONDS = 60.0
 class JudgePool:
     """Judges prompts in `num_processes` processes. Each starts when it is first needed, and again if it dies.
 
-    A tenant's calls wait for the other tenants' in turn. `policy` and `classifier` are sent to the processes,
-    so that one which starts again judges as before, whatever has become of their files.
+    Tenants have turns by the seconds that their calls take. `policy` and `classifier` are sent to the
+    processes, so that one which starts again judges as before, whatever has become of their files.
     """
 
     def __init__(

@@ -51,10 +51,6 @@ async def submit_batch(
     checked = await parser.check_all()
     if checked.exact:
         await _check_exact(services, request, served.spec.name, checked.exact[0])
-    if checked.with_images:
-        await services.store.jobs.find_room(tenant_id, None)  # before images are decoded
-        parser = await with_inputs(services, parser, checked.with_images)
-        checked = await parser.check_all()
     new = NewBatch(
         tenant_id=tenant_id,
         num_items=len(items),
@@ -64,7 +60,14 @@ async def submit_batch(
         idempotency_key=idempotency_key,
         fingerprint=await asyncio.to_thread(_fingerprint, options, items) if idempotency_key else "",
     )
-    batch = await _store(services, parser, new)
+    batch = await services.store.batches.find_room(new)
+    num_stored = 0 if batch is None else batch.num_stored
+    if batch is None or num_stored < new.num_items:
+        await charge_items(services, tenant_id, new.num_items - num_stored)  # before images are decoded
+        if checked.with_images:
+            parser = await with_inputs(services, parser, checked.with_images)
+            new = replace(new, cost_seconds=(await parser.check_all()).cost_seconds)
+        batch = await _store(services, parser, new, num_stored)
     services.metrics.accepted.labels(served.spec.name, options.priority).inc(len(items))
     return await services.store.batches.get(batch.id)
 
@@ -78,14 +81,9 @@ async def _check_exact(services: Services, request: BatchRequest, model: str, nu
         raise validation_error(location, error.remedy, input=error.value) from error
 
 
-async def _store(services: Services, parser: BatchItemParser, new: NewBatch) -> Batch:
+async def _store(services: Services, parser: BatchItemParser, new: NewBatch, num_stored: int) -> Batch:
     """Judge and store the items, from where an interrupted submission with the same key stopped."""
     batches = services.store.batches
-    earlier = await batches.find_room(new)
-    num_stored = 0 if earlier is None else earlier.num_stored
-    if earlier is not None and num_stored == new.num_items:
-        return earlier
-    await charge_items(services, new.tenant_id, new.num_items - num_stored)
     flagged = await judge_items(services, parser, num_stored)
     batch = await batches.open(new)
     try:

@@ -13,11 +13,12 @@ from diffuserve.api.webhooks.guarded_http import (
     GuardedHttpClient,
     Resolve,
     ResponseTooLarge,
+    TooSlow,
 )
 from diffuserve.domain.errors import InvalidParams, TooLarge
 from diffuserve.safety.turns import TenantTurns
 
-_AT_ONCE = 16
+_AT_ONCE, _AT_ONCE_OF_A_TENANT = 16, 4
 _MAX_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TYPES = ("image/", "application/octet-stream", "binary/octet-stream")
@@ -44,7 +45,7 @@ class ImageFetcher:
     ) -> None:
         self._policy = AddressPolicy(config.input_url_allowed_networks, config.input_url_allowed_ports)
         self._http = GuardedHttpClient(self._policy, resolve=resolve, ssl_context=ssl_context)
-        self._turns = TenantTurns(_AT_ONCE)
+        self._turns = TenantTurns(_AT_ONCE, _AT_ONCE_OF_A_TENANT)
         self._max_bytes = config.max_input_file_bytes
         self._seconds = config.input_url_seconds
 
@@ -89,6 +90,8 @@ class ImageFetcher:
             raise TooLarge(f"{field}: the image at its URL has {most}; name a smaller one") from error
         except AddressNotAllowed as error:
             raise _refused(field, url, str(error)) from error
+        except TooSlow as error:
+            raise _refused(field, url, f"is sent too slowly: {error}") from error
         except TimeoutError as error:
             raise _refused(field, url, f"has not sent an image within {self._seconds:g} s") from error
         except OSError as error:

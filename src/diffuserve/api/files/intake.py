@@ -4,15 +4,17 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from diffuserve.api.catalog import Catalog
 from diffuserve.api.config import ApiConfig
+from diffuserve.api.files.pixel_budget import PixelBudget
 from diffuserve.domain.errors import DiffuserveError, ImageBlocked, InvalidParams, TooLarge
 from diffuserve.domain.input_file import InputFile, NewFile, new_file_id
 from diffuserve.domain.safety import Action
 from diffuserve.jobs.audit import judged_input
 from diffuserve.jobs.store import JobStore
+from diffuserve.media.input_image import USUAL_INPUT_PIXELS
 from diffuserve.safety.intake_pool import IntakePool, Mode, ReadImage, UnreadableImage
 from diffuserve.safety.turns import TenantTurns
 from diffuserve.storage.base import ArtifactStore, input_folder, input_key
@@ -43,13 +45,14 @@ class FileIntake:
     catalog: Catalog
     config: ApiConfig
     metrics: ControlMetrics
-    turns: TenantTurns
+    budget: PixelBudget
+    turns: TenantTurns = field(default_factory=lambda: TenantTurns(_AT_ONCE))
 
     async def add(self, tenant_id: str, received: Received) -> InputFile:
         """Return the tenant's file of an image.
 
         Raise `InvalidParams` for what is no image, `ImageBlocked` after adding an audit entry, `FilesFull`,
-        `TooLarge`, and `ServerUnavailable`.
+        `RateLimited` until the pixels of earlier ones are paid, `TooLarge`, and `ServerUnavailable`.
         """
         self.check_size(received.field, received.name, len(received.data))
         self.metrics.input_bytes.inc(len(received.data))
@@ -67,19 +70,6 @@ class FileIntake:
         if not num_bytes:
             raise InvalidParams(field, name, "is empty; send an image")
 
-    @classmethod
-    def build(
-        cls,
-        pool: IntakePool,
-        store: JobStore,
-        artifacts: ArtifactStore,
-        catalog: Catalog,
-        config: ApiConfig,
-        metrics: ControlMetrics,
-    ) -> "FileIntake":
-        """Build the intake of an application."""
-        return cls(pool, store, artifacts, catalog, config, metrics, TenantTurns(_AT_ONCE))
-
     @contextmanager
     def _counted(self) -> Iterator[None]:
         started_at = time.perf_counter()
@@ -92,10 +82,22 @@ class FileIntake:
         self.metrics.input_files.labels("stored").inc()
 
     async def _read(self, tenant_id: str, received: Received) -> ReadImage:
+        """Read an image, and count its pixels; what cannot be read counts as one of the most pixels."""
+        plan, num_pixels = await self.catalog.plan(tenant_id), await self._most_pixels()
+        await self.budget.check(tenant_id, plan)
         try:
-            return await self.pool.read(received.data, tenant_id, received.mode)
+            image = await self.pool.read(received.data, tenant_id, received.mode, num_pixels)
+            num_pixels = image.width * image.height
         except UnreadableImage as error:
             raise InvalidParams(received.field, received.name, str(error)) from error
+        finally:
+            await self.budget.charge(tenant_id, plan, num_pixels)
+        return image
+
+    async def _most_pixels(self) -> int:
+        """Return the pixels of the largest image that is read: the usual ones, or those of a model's."""
+        models = await self.catalog.models()
+        return max([USUAL_INPUT_PIXELS, *(served.spec.max_pixels for served in models.values())])
 
     async def _check_verdict(self, tenant_id: str, received: Received, image: ReadImage) -> None:
         if image.verdict is None or image.filter is None:

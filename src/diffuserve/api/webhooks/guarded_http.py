@@ -4,8 +4,9 @@ import asyncio
 import ipaddress
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +20,9 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 _HTTP_ERRORS = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 _MAX_RESPONSE_BYTES = 65_536
 MAX_CONNECTIONS = 256
+LEAST_RATE = 65_536
+"""Bytes a second at which what is fetched must come, but for its first seconds."""
+_FIRST_SECONDS = 10.0
 
 
 class AddressNotAllowed(ConnectionError):
@@ -36,6 +40,10 @@ class Fetched:
 
 class ResponseTooLarge(ConnectionError):
     """Response with more bytes than are wanted."""
+
+
+class TooSlow(ConnectionError):
+    """Response that comes at less than `LEAST_RATE`."""
 
 
 class GuardedHttpClient:
@@ -81,12 +89,14 @@ class GuardedHttpClient:
     async def get(self, url: str, headers: Mapping[str, str], max_bytes: int, seconds: float) -> Fetched:
         """Return the response; its body only if the status is 200.
 
-        Raise `AddressNotAllowed`, `ResponseTooLarge`, `TimeoutError` after `seconds` in all, or another
-        `OSError`.
+        Raise `AddressNotAllowed`, `ResponseTooLarge`, `TimeoutError` after `seconds` in all, `TooSlow` for a
+        body that comes at less than `LEAST_RATE`, or another `OSError`.
         """
+        pace = _Pace(asyncio.get_running_loop().time())
         try:
             async with (
                 asyncio.timeout(seconds),
+                pace.kept(),
                 self._pool.stream("GET", url, headers=list(headers.items())) as response,
             ):
                 found = {
@@ -99,6 +109,7 @@ class GuardedHttpClient:
                 if response.status == 200:
                     async for chunk in response.aiter_stream():
                         body += chunk
+                        pace.note(len(body))
                         if len(body) > max_bytes:
                             raise ResponseTooLarge(f"more than {max_bytes:,} bytes")
                 return Fetched(response.status, found, bytes(body))
@@ -109,6 +120,29 @@ class GuardedHttpClient:
         """Close every connection."""
         self._resolver.close()
         await self._pool.aclose()
+
+
+class _Pace:
+    """The deadline of a body that must come at `LEAST_RATE` after its first seconds."""
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._deadline = asyncio.timeout_at(began + _FIRST_SECONDS)
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Raise `TooSlow` within the block as soon as the body is behind."""
+        try:
+            async with self._deadline:
+                yield
+        except TimeoutError as error:
+            if self._deadline.expired():
+                raise TooSlow(f"fewer than {LEAST_RATE:,} bytes a second") from error
+            raise
+
+    def note(self, num_bytes: int) -> None:
+        """Count what has come so far."""
+        self._deadline.reschedule(self._began + _FIRST_SECONDS + num_bytes / LEAST_RATE)
 
 
 class ThreadedResolver:

@@ -1,0 +1,43 @@
+"""The budget of pixels that a tenant's plan has read: decoding and judging an image costs by its pixels."""
+
+from dataclasses import dataclass
+
+from diffuserve.domain.errors import RateLimited
+from diffuserve.domain.tenant import Plan
+from diffuserve.quotas.base import Quotas, Rate
+
+_MINUTE = 60.0
+
+
+@dataclass(frozen=True)
+class PixelBudget:
+    """Counts what was read, since only then its pixels are known; a minute's worth may come at once."""
+
+    quotas: Quotas
+
+    async def check(self, tenant_id: str, plan: Plan) -> None:
+        """Raise `RateLimited` until the pixels of earlier images are paid."""
+        if (rate := _rate(plan)) is None:
+            return
+        allowance = await self.quotas.take(_account(tenant_id), rate, 0)
+        if not allowance.is_granted:
+            raise RateLimited(
+                f"tenant {tenant_id!r} exceeds the {plan.input_pixels_per_minute:,.0f} pixels of images per "
+                f"minute of its plan; retry after {allowance.retry_after:.3g} s, or send smaller images",
+                retry_after=allowance.retry_after,
+            )
+
+    async def charge(self, tenant_id: str, plan: Plan, num_pixels: int) -> None:
+        """Count what was read."""
+        if (rate := _rate(plan)) is not None:
+            await self.quotas.take(_account(tenant_id), rate, num_pixels)
+
+
+def _rate(plan: Plan) -> Rate | None:
+    if plan.input_pixels_per_minute is None:
+        return None
+    return Rate(plan.input_pixels_per_minute / _MINUTE, window=_MINUTE)
+
+
+def _account(tenant_id: str) -> str:
+    return f"{tenant_id}/pixels"
