@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from control_database import SQLITE, Database
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.job import Band, JobResult, NewJob
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.worker import (
-    Claim,
     Completion,
     Lease,
     ModelOffer,

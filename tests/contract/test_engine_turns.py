@@ -181,7 +181,7 @@ def test_the_device_seconds_of_turns_are_their_requests(fake: FakePipeline) -> N
 
 
 def test_images_are_decoded_in_turns_as_well(fake: FakePipeline) -> None:
-    """One that comes while the images of a large request are decoded waits for one call of the decoder."""
+    """A request that comes while those of a large one are decoded waits for one call of the decoder."""
     decoded: list[tuple[str, int]] = []
     fake.max_decode_pixels = 2 * 64 * 64
     fake.on_decode = lambda batch: decoded.extend((params.prompt, params.num_images) for params in batch)

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from diffuserve.domain.claim import Claim, EnginePlace
 from diffuserve.domain.errors import LeaseLost, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.peers import PeerAddress, PeerReport
 from diffuserve.domain.tenant import PlanOverrides, Role
-from diffuserve.domain.worker import Claim, EnginePlace, Heartbeat, Release, ReleaseCause, WorkerState
+from diffuserve.domain.worker import Heartbeat, Release, ReleaseCause, WorkerState
 from diffuserve.events.base import QUEUE, job_topic, worker_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig

@@ -9,8 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.job import Job, JobStatus, NewJob
-from diffuserve.domain.worker import Claim, ModelOffer, Registration
+from diffuserve.domain.worker import ModelOffer, Registration
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.storage.base import checkpoint_folder, checkpoint_key
 from diffuserve.testing.null_engine import NULL_SPEC

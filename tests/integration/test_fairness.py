@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.job import JobResult
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.tenant import Plan, Role
-from diffuserve.domain.worker import Claim, Completion, Lease
+from diffuserve.domain.worker import Completion, Lease
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.pricing import predict

@@ -17,9 +17,10 @@ from diffuserve.client import leases
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.checkpoint import CHECKPOINT_ID
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.errors import DownloadFailed, NotFound
 from diffuserve.domain.job import JobStatus
-from diffuserve.domain.worker import Claim, ModelOffer, Registration, Release
+from diffuserve.domain.worker import ModelOffer, Registration, Release
 from diffuserve.jobs import finish
 from diffuserve.jobs.retries import RetryDecision, after_failure
 from diffuserve.storage.base import checkpoint_folder

@@ -12,11 +12,11 @@ from typing import Any, TypeVar, cast
 from unittest.mock import AsyncMock, patch
 
 from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.progress_report import ProgressReport, WorkerProgress
 from diffuserve.domain.residency import RESIDENT, Residency
 from diffuserve.domain.worker import (
-    Claim,
     Completion,
     ControlCommands,
     Failure,

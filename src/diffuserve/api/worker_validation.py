@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from diffuserve.domain.backend_urls import LAST_PORT
 from diffuserve.domain.checkpoint import NUM_SLOTS, StoredCheckpoint
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Artifact, JobResult
@@ -27,7 +28,6 @@ from diffuserve.domain.safety import ImagesRecord
 from diffuserve.domain.worker import (
     LATENTS_NAME,
     MAX_MODELS_OF_KEY,
-    Claim,
     Completion,
     Failure,
     HandOver,

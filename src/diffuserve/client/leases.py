@@ -15,12 +15,12 @@ from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.client.input_files import InputDownloads
 from diffuserve.domain.checkpoint import StoredCheckpoint
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.errors import ServerRefused, ServerUnavailable, UploadFailed, WorkerNotFound
 from diffuserve.domain.peers import PeerAdvice
 from diffuserve.domain.progress_report import ProgressReport, WatchedReports, WorkerProgress
 from diffuserve.domain.resources.scale import LeavingResource
 from diffuserve.domain.worker import (
-    Claim,
     ClaimedLeases,
     Completion,
     ControlCommands,

@@ -90,7 +90,7 @@ class EngineCore:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a step without outputs is followed by others. It is if requests had turns alone in it."""
+        """Return whether a step without outputs is followed by others, as one of turns alone is."""
         return bool(self._has_run or self.num_decoding or self.collecting_seconds)
 
     @property

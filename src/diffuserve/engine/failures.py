@@ -1,4 +1,4 @@
-"""What a caller learns of a request that failed."""
+"""Failures: what a caller learns of a request that has one."""
 
 import logging
 

@@ -8,10 +8,11 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.tenant import Tenant
-from diffuserve.domain.worker import Claim, EnginePlace, Lease, Until, WorkerRole
+from diffuserve.domain.worker import Lease, Until, WorkerRole
 from diffuserve.jobs import promises, queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
 from diffuserve.jobs.claimers import Claimer, find_claimers
@@ -69,7 +70,6 @@ _OF_CLAIMS = (
     .where(leases.c.claim_id.in_(IDS))
 )
 _INSERT_LEASE = sa.insert(leases)
-_NO_PLACES: Mapping[str, EnginePlace] = {}
 _MAX_BLOCK = 64
 _MOST_PASSED = 64  # lanes whose head a claim looks at and does not want
 
@@ -195,7 +195,7 @@ class ClaimRound:
         models = claimer.models & frozenset(claim.models) if claim.models else claimer.models
         claimant = self.claimant(command.worker_id, claimer, models, claim.resident_models)
         while num_granted < claim.num_jobs:
-            chosen = self.choose(claimant, claim.ahead_of)
+            chosen = self.choose(claimant, claim)
             if chosen is None:
                 if not claim.ahead_of:
                     self._note_left(command, claimant)
@@ -209,18 +209,14 @@ class ClaimRound:
             claimant = claimant.having(lane.model)
             num_granted += 1
 
-    def choose(
-        self, claimant: Claimant, ahead_of: Mapping[str, EnginePlace] = _NO_PLACES
-    ) -> tuple[Lane, sa.Row[Any]] | None:
-        """Return the lane that is served next, with its first job; `None` if no lane may be served.
-
-        Of models in `ahead_of` only jobs are that go before the place there.
-        """
-        now, config, num_passed = self.transaction.now, self.transaction.config, 0
-        lanes = [lane for lane in self.lanes if _may_go_before(lane, ahead_of)] if ahead_of else self.lanes
+    def choose(self, claimant: Claimant, claim: Claim | None = None) -> tuple[Lane, sa.Row[Any]] | None:
+        """Return the lane that is served next, with its first job; `None` if no lane has a wanted one."""
+        now, config, num_passed, lanes = self.transaction.now, self.transaction.config, 0, self.lanes
+        if claim is not None and claim.ahead_of:
+            lanes = [lane for lane in lanes if claim.wants(lane.model, lane.band)]
         while (lane := choose_lane(lanes, claimant, now, config)) is not None and num_passed < _MOST_PASSED:
-            heads, place = self._heads_of(lane), ahead_of.get(lane.model)
-            if heads and (place is None or place.is_after(lane.band, heads[0].step_tokens)):
+            heads = self._heads_of(lane)
+            if heads and (claim is None or claim.wants(lane.model, lane.band, heads[0].step_tokens)):
                 return lane, heads[0]
             if not heads:
                 # All its jobs are late: they wait for a sweep, and the lane has nothing to lease.
@@ -284,12 +280,6 @@ class ClaimRound:
     def _read(self, key: str, after_seq: int) -> list[sa.Row[Any]]:
         values = {"key": key, "after": after_seq, "block": self.block, "now": self.transaction.now}
         return list(self.transaction.execute(_NEXT_JOBS, values).all())
-
-
-def _may_go_before(lane: Lane, ahead_of: Mapping[str, EnginePlace]) -> bool:
-    """Return whether a job of a lane may go before the place that its model has, if it has one."""
-    place = ahead_of.get(lane.model)
-    return place is None or place.is_after(lane.band, 0)
 
 
 def open_lanes(transaction: Transaction) -> list[Lane]:

@@ -7,10 +7,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.checkpoint import StoredCheckpoint
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.errors import Conflict, LeaseLost, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.worker import (
-    Claim,
     Completion,
     ControlCommands,
     Failure,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psutil
 
+from diffuserve.domain.claim import EnginePlace
 from diffuserve.domain.job import Band
-from diffuserve.domain.worker import EnginePlace
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _KEPT = 8  # of so many places one is kept for jobs that go before others

@@ -4,7 +4,8 @@ import os
 import time
 from collections.abc import Sequence
 
-from diffuserve.domain.worker import Claim, ModelOffer, Registration, WorkerReport, WorkerState
+from diffuserve.domain.claim import Claim
+from diffuserve.domain.worker import ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.worker.capacity import Memory, Room
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.messages import EngineHeartbeat, ModelAnnounced

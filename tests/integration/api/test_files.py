@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -21,6 +22,7 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support import image_files
+from support.hand_worker import HAND_SPEC, HandWorker
 from support.image_files import BLUE, RED, file_of, image_in, png
 from support.uploading import stored, upload, uploaded
 from support.waiting import HANG_SECONDS
@@ -263,6 +265,37 @@ async def test_a_plan_limits_files(http: httpx.AsyncClient, tmp_path: Path) -> N
     too_large = await upload(http, noise)
     assert (too_large.status_code, too_large.json()["code"]) == (413, "too_large")
     assert len(stored(tmp_path)) == 2, "nothing is left of what was refused"
+
+
+@pytest.mark.parametrize(
+    "store_config",
+    [
+        StoreConfig(
+            plans={"small": Plan(name="small", input_pixels_per_minute=1.5 * 64 * 48)}, default_plan="small"
+        )
+    ],
+    ids=["one image and a half a minute"],
+)
+@pytest.mark.parametrize("first", [png(), image_files.HTML], ids=["images", "what is no image"])
+async def test_a_plan_limits_the_pixels_that_are_read(http: httpx.AsyncClient, first: bytes) -> None:
+    await upload(http, first)
+    await upload(http, png(color=BLUE))
+    refused = await upload(http, png(color=(0, 255, 0)))
+    assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert "pixels of images per minute" in refused.json()["detail"]
+
+
+async def test_an_image_has_the_usual_pixels_at_most_unless_a_model_draws_larger_ones(
+    http: httpx.AsyncClient,
+) -> None:
+    large = png(4_352, 4_096)
+    refused = await upload(http, large)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_params")
+    assert "at most 16,777,216 pixels" in refused.json()["detail"]
+    await HandWorker.register(http, [replace(HAND_SPEC, max_size=8_192, max_pixels=20_000_000)])
+    await asyncio.sleep(1.1)  # for which the catalog believes that there is no model
+    assert (await uploaded(http, large))["width"] == 4_352
 
 
 async def test_uploads_are_counted(http: httpx.AsyncClient, app: FastAPI) -> None:

@@ -28,6 +28,7 @@ from support.certificates import certified
 from support.hand_worker import HAND_SPEC, HandWorker
 from support.image_files import BLUE, HTML, RED, image_in, png, turned_jpeg
 from support.image_server import ImageServer, Page, serving_images
+from support.waiting import HANG_SECONDS, eventually
 
 SPEC = replace(HAND_SPEC, size_multiple=8, min_size=8, max_input_images=2, has_mask=True, has_strength=True)
 TEXT_ONLY = replace(HAND_SPEC, name="text-only")
@@ -298,6 +299,47 @@ async def test_items_of_a_batch_name_images(http: httpx.AsyncClient, worker: Han
     assert jobs["1"]["image"]["id"] in {found["id"] for found in await files_of(http)} - {file}
     assert (jobs["0"]["height"], "image" in jobs["2"]) == (48, False)
     assert (await http.delete(f"/v1/files/{file}")).status_code == 409
+
+
+@pytest.mark.parametrize(
+    "store_config",
+    [StoreConfig(plans={"slow": Plan(name="slow", requests_per_second=1)}, default_plan="slow")],
+    ids=["an item a second"],
+)
+async def test_no_image_of_a_batch_is_decoded_before_earlier_items_are_paid(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    items = [{"custom_id": str(number), "input": {"prompt": "a star"}} for number in range(100)]
+    first = await http.post("/v1/batches", json={"model": "hand", "items": items})
+    assert first.status_code == 202, first.text
+    async with asyncio.timeout(HANG_SECONDS):  # its own request is paid after a second
+        while True:
+            items[0]["input"] = {"prompt": "a star", "image": data_url(png())}
+            second = await http.post("/v1/batches", json={"model": "hand", "items": items[:1]})
+            if "items of batches" in second.json()["detail"]:
+                break
+            await asyncio.sleep(0.1)
+    assert second.json()["code"] == "rate_limited"
+    assert await files_of(http) == []
+
+
+async def test_a_tenant_waits_for_some_servers_at_a_time_and_leaves_room_for_others(
+    app: FastAPI, images: ImageServer
+) -> None:
+    fetcher, slow = app.state.services.image_fetcher, images.url("/slow")
+    images.pages["/slow"] = Page(png(), is_whole=False)
+
+    async def fetch(tenant_id: str, url: str) -> bytes:
+        async with fetcher.fetched(tenant_id, "image", url) as data:
+            return bytes(data)
+
+    waiting = [asyncio.create_task(fetch("hog", slow)) for _ in range(20)]
+    await eventually(lambda: len(images.received) >= 4)
+    assert await fetch("ada", images.url("/a.png")) == png()
+    assert [request.path for request in images.received[:5]] == ["/slow"] * 4 + ["/a.png"]
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from diffuserve.api.worker_validation import (
     check_registration,
     check_release,
 )
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Artifact, JobError, JobResult
 from diffuserve.domain.worker import (
-    Claim,
     Completion,
     Failure,
     Heartbeat,

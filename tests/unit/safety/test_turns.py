@@ -34,7 +34,7 @@ async def test_as_many_calls_run_as_there_are_slots() -> None:
 
 
 async def test_tenants_share_by_the_seconds_that_their_turns_take() -> None:
-    """One whose calls take eight times as long has an eighth of the turns while others wait."""
+    """A tenant whose calls take eight times as long has an eighth of the turns while others wait."""
     now, served = [0.0], list[str]()
     turns = TenantTurns(1, clock=lambda: now[0])
 

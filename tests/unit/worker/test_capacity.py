@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diffuserve.domain.claim import EnginePlace
 from diffuserve.domain.job import Band
-from diffuserve.domain.worker import EnginePlace
 from diffuserve.worker import capacity
 from diffuserve.worker.capacity import (
     NO_CAPACITY,
@@ -75,9 +75,7 @@ def test_jobs_that_nothing_goes_before_fill_an_engine() -> None:
     assert free_capacity(32, 100, urgent, 0) == NO_CAPACITY
 
 
-@pytest.mark.parametrize(
-    ("num_jobs", "expected"), [(27, Capacity(1, 173)), (28, Capacity(1, 200, place()))]
-)
+@pytest.mark.parametrize(("num_jobs", "expected"), [(27, Capacity(1, 173)), (28, Capacity(1, 200, place()))])
 def test_an_eighth_of_the_places_is_kept_for_jobs_that_go_before_others(
     num_jobs: int, expected: Capacity
 ) -> None:

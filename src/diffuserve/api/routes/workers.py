@@ -32,6 +32,7 @@ from diffuserve.api.worker_validation import (
     check_registration,
 )
 from diffuserve.backoff import jitter
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.job import Band
 from diffuserve.domain.peers import PeerAdvice
@@ -39,7 +40,6 @@ from diffuserve.domain.progress_report import WatchedReports, WorkerProgress
 from diffuserve.domain.resources.scale import LeavingResource
 from diffuserve.domain.resources.worker import WorkerList
 from diffuserve.domain.worker import (
-    Claim,
     ClaimedLeases,
     ControlCommands,
     Heartbeat,

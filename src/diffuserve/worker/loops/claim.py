@@ -4,8 +4,9 @@ import asyncio
 import secrets
 
 from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.errors import WorkerNotFound
-from diffuserve.domain.worker import Claim, Lease
+from diffuserve.domain.worker import Lease
 from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.claim_gate import ClaimGate
 from diffuserve.worker.engine_jobs import EngineJobs

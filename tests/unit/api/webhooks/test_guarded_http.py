@@ -1,4 +1,4 @@
-"""Resolution of names for requests to clients' URLs."""
+"""Resolution of names for requests to clients' URLs, and the pace of responses."""
 
 import asyncio
 import socket
@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from diffuserve.api.webhooks.address_policy import AddressPolicy
-from diffuserve.api.webhooks.guarded_http import AddressNotAllowed, GuardedHttpClient, ThreadedResolver
+from diffuserve.api.webhooks.guarded_http import (
+    LEAST_RATE,
+    AddressNotAllowed,
+    GuardedHttpClient,
+    ThreadedResolver,
+    TooSlow,
+    _Pace,
+)
+from support.virtual_time import in_virtual_time, now
 from support.waiting import eventually
 
 _MORE_THAN_THE_LOOPS_OWN = 40  # threads; the event loop has at most 32
@@ -59,3 +67,20 @@ async def test_silent_name_servers_hold_up_no_other_thread(monkeypatch: pytest.M
         release.set()
         await asyncio.gather(*silent)
         resolver.close()
+
+
+@in_virtual_time
+async def test_a_body_must_come_at_the_least_rate_after_its_first_seconds() -> None:
+    pace, seconds = _Pace(now()), list[float]()
+
+    async def receive(*rates: int) -> None:
+        num_bytes = 0
+        async with pace.kept():
+            for rate in rates:
+                await asyncio.sleep(1.0)
+                pace.note(num_bytes := num_bytes + rate)
+                seconds.append(now())
+
+    with pytest.raises(TooSlow, match="65,536 bytes a second"):
+        await receive(*[LEAST_RATE] * 60, *[LEAST_RATE // 2] * 60)
+    assert 60 + 18 <= len(seconds) <= 60 + 22, "it was ten seconds ahead"

@@ -3,9 +3,10 @@
 import asyncio
 from pathlib import Path
 
+from diffuserve.domain.claim import EnginePlace
 from diffuserve.domain.errors import ServerUnavailable, WorkerNotFound
 from diffuserve.domain.job import Band
-from diffuserve.domain.worker import EnginePlace, ReleaseCause
+from diffuserve.domain.worker import ReleaseCause
 from diffuserve.worker.capacity import Memory
 from diffuserve.worker.messages import AddJob, JobFinished
 from support.virtual_time import in_virtual_time
