@@ -193,12 +193,12 @@ class EngineCore:
 
     def _choose(self) -> list[RequestState]:
         """Return the requests that take the next step, each with its turn."""
-        chosen = self._scheduler.select(self._candidates(), self._limits())
-        return [self._active[request_id].take_turn(self.token_budget) for request_id in chosen]
+        limits = self._limits()
+        chosen = self._scheduler.select(self._candidates(limits), limits)
+        return [self._active[request_id].take_turn(limits.tokens) for request_id in chosen]
 
-    def _candidates(self) -> list[Candidate]:
-        most_tokens = self.token_budget
-        return [state.candidate(most_tokens) for state in self._active.values()]
+    def _candidates(self, limits: StepLimits) -> list[Candidate]:
+        return [state.candidate(limits.tokens) for state in self._active.values()]
 
     def _limits(self) -> StepLimits:
         room = self.memory_budget - self._decoder.held_bytes - self._prompts.held_bytes
@@ -209,14 +209,16 @@ class EngineCore:
         if not self._config.max_wait_seconds:
             return 0.0
         waited = time.perf_counter() - min(state.stopwatch.added for state in self._active.values())
-        return self._scheduler.seconds_to_wait(self._candidates(), self._limits(), waited)
+        limits = self._limits()
+        return self._scheduler.seconds_to_wait(self._candidates(limits), limits, waited)
 
     def _count_skips(self, chosen: list[RequestState]) -> None:
-        chosen_ids, limits = {state.request_id for state in chosen}, self._limits()
-        for candidate in self._candidates():
-            is_chosen = candidate.request_id in chosen_ids
-            skipped = self._scheduler.skipped_after(candidate, is_chosen, limits)
-            self._active[candidate.request_id].skipped = skipped
+        limits = self._limits()
+        for request_id in self._active.keys() - {state.request_id for state in chosen}:
+            self._active[request_id].skipped += 1
+        for state in chosen:
+            tokens = state.workload.step_tokens
+            state.skipped = self._scheduler.skipped_after_turn(state.skipped, tokens, limits)
 
     def _make_room(self, chosen: list[RequestState]) -> None:
         """Take the chosen requests' memory again, and have waiting ones give back theirs where it is short.
@@ -226,8 +228,9 @@ class EngineCore:
         for state in chosen:
             swap_in(state, self._runner.pipeline.device)
         chosen_ids = {state.request_id for state in chosen}
-        waiting = [candidate for candidate in self._candidates() if candidate.request_id not in chosen_ids]
-        held, limits = sum(candidate.held_bytes for candidate in waiting), self._limits()
+        limits = self._limits()
+        waiting = [each for each in self._candidates(limits) if each.request_id not in chosen_ids]
+        held = sum(candidate.held_bytes for candidate in waiting)
         needed = sum(state.turn_bytes for state in chosen)
         excess = held if chosen[0].exclusive else held + needed - limits.step_bytes
         for request_id in self._scheduler.swapped_out(waiting, limits, excess):
@@ -334,10 +337,10 @@ class EngineCore:
 
     def _prepare_next(self, stepping: Sequence[RequestState]) -> None:
         """Prepare the step that should come after the one that the device works on."""
-        chosen = {state.request_id for state in stepping}
-        following = self._scheduler.select_after(self._candidates(), chosen, self._limits())
+        chosen, limits = {state.request_id for state in stepping}, self._limits()
+        following = self._scheduler.select_after(self._candidates(limits), chosen, limits)
         for request_id in set(following) - chosen:  # the turns of the others are the device's just now
-            self._active[request_id].take_turn(self.token_budget)
+            self._active[request_id].take_turn(limits.tokens)
         self._runner.prepare([self._active[request_id] for request_id in following])
 
     def _advance(self, state: RequestState, outcome: StepOutcome) -> StepOutput | None:

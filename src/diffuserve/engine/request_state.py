@@ -166,8 +166,8 @@ class RequestState:
 
     def take_turn(self, most_tokens: int) -> "RequestState":
         """Choose the images of the next turn, if turns have at most so many tokens."""
-        images = self._next_turn(most_tokens).images
-        self.turn = None if len(images) == self.params.num_images else images
+        turn = self._next_turn(most_tokens)
+        self.turn = None if turn is None else turn.images
         return self
 
     @property
@@ -202,18 +202,19 @@ class RequestState:
     def candidate(self, most_tokens: int) -> Candidate:
         """Return the request as the scheduler sees it, if turns have at most so many tokens."""
         turn = self._next_turn(most_tokens)
+        images = None if turn is None else turn.images
         return Candidate(
             request_id=self.request_id,
             priority=self.wishes.priority,
             arrival=self.arrival,
             skipped=self.skipped,
-            tokens=self._workload_of(turn.images).step_tokens,
-            step_bytes=self._bytes_of(turn.images),
+            tokens=self._workload_of(images).step_tokens,
+            step_bytes=self._bytes_of(images),
             is_alone=self.wishes.alone or self.exclusive,
             held_bytes=self.held_bytes,
             num_steps=self.num_steps,
             step=self.step,
-            turns_left=turn.left,
+            turns_left=1 if turn is None else turn.left,
             step_tokens=self.workload.step_tokens,
         )
 
@@ -257,23 +258,21 @@ class RequestState:
             **values,
         )
 
-    def _next_turn(self, most_tokens: int) -> Turn:
-        num_images = self.params.num_images
-        num_done = sum(map(len, self.predicted))
+    def _next_turn(self, most_tokens: int) -> Turn | None:
+        """Return the next turn, or `None` if the step is a single one."""
+        num_images, num_done = self.params.num_images, sum(map(len, self.predicted))
+        if num_images == 1 or (not num_done and self.workload.step_tokens <= most_tokens):
+            return None
         return next_turn(num_images, num_done, self.workload.step_tokens // num_images, most_tokens)
 
     def _of_turn(self, tensor: Tensor) -> Tensor:
         """Return the part of a tensor, whose first axis counts images, that has the turn."""
-        images = self._images_of(self.turn)
-        return tensor[images.start : images.stop]
-
-    def _images_of(self, turn: range | None) -> range:
-        return range(self.params.num_images) if turn is None else turn
+        return tensor if self.turn is None else tensor[self.turn.start : self.turn.stop]
 
     def _workload_of(self, turn: range | None) -> Workload:
-        num_images, size = self.params.num_images, len(self._images_of(turn))
-        if size == num_images:
+        if turn is None:
             return self.workload
+        num_images, size = self.params.num_images, len(turn)
         return replace(
             self.workload,
             num_sequences=self.workload.num_sequences * size // num_images,
@@ -281,4 +280,4 @@ class RequestState:
         )
 
     def _bytes_of(self, turn: range | None) -> int:
-        return -(-self.step_bytes * len(self._images_of(turn)) // self.params.num_images)
+        return self.step_bytes if turn is None else -(-self.step_bytes * len(turn) // self.params.num_images)

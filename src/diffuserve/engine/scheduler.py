@@ -112,11 +112,9 @@ class StepScheduler:
         after = [each.after_turn() if each.request_id in chosen else each for each in candidates]
         return self.select([each for each in after if each.step < each.num_steps], limits)
 
-    def skipped_after(self, candidate: Candidate, is_chosen: bool, limits: StepLimits) -> int:
-        """Return how often a request counts as skipped after a step for which it was chosen or not."""
-        if not is_chosen:
-            return candidate.skipped + 1
-        return 0 if candidate.excess(limits) else candidate.skipped
+    def skipped_after_turn(self, skipped: int, step_tokens: int, limits: StepLimits) -> int:
+        """Return how often a request of so many tokens counts as skipped after a step of its own."""
+        return 0 if step_tokens > limits.tokens else skipped
 
     def swapped_out(self, waiting: Iterable[Candidate], limits: StepLimits, excess_bytes: int) -> list[str]:
         """Return the waiting requests that give back what they hold: the last ones, until it is enough."""

@@ -150,12 +150,9 @@ def test_of_those_that_exceed_a_step_the_one_with_fewer_turns_goes_first() -> No
     assert SCHEDULER.select([many, few], StepLimits(1_000, 1_000)) == ["few"]
 
 
-@pytest.mark.parametrize(("step_tokens", "left"), [(0, 40), (900, 40), (1_800, 0)])
+@pytest.mark.parametrize(("step_tokens", "left"), [(900, 40), (1_000, 40), (1_800, 0)])
 def test_age_buys_what_exceeds_a_step_a_single_turn(step_tokens: int, left: int) -> None:
-    aged = replace(make_candidate("aged", 1, tokens=900, skipped=40), step_tokens=step_tokens)
-    limits = StepLimits(1_000, 1_000)
-    assert SCHEDULER.skipped_after(aged, is_chosen=False, limits=limits) == 41
-    assert SCHEDULER.skipped_after(aged, is_chosen=True, limits=limits) == left
+    assert SCHEDULER.skipped_after_turn(40, step_tokens, StepLimits(1_000, 1_000)) == left
 
 
 def test_no_request_waits_behind_one_that_does_not_fit() -> None:
