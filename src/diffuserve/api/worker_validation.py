@@ -106,7 +106,7 @@ def check_claim(claim: Claim) -> Claim:
     if claim.num_jobs < 1:
         raise InvalidParams("num_jobs", claim.num_jobs, "must be at least 1")
     _check_printable("claim_id", claim.claim_id, _MAX_CLAIM_ID)
-    for field in ("models", "resident_models"):
+    for field in ("models", "resident_models", "ahead_of"):
         _check_number(field, getattr(claim, field), MAX_MODELS_OF_KEY)
         for model in getattr(claim, field):
             _check_printable(field, model)

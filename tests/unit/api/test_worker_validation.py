@@ -14,9 +14,9 @@ from diffuserve.api.worker_validation import (
     check_registration,
     check_release,
 )
-from diffuserve.domain.claim import Claim
+from diffuserve.domain.claim import Claim, EnginePlace
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.job import Artifact, JobError, JobResult
+from diffuserve.domain.job import Artifact, Band, JobError, JobResult
 from diffuserve.domain.worker import (
     Completion,
     Failure,
@@ -146,6 +146,7 @@ def test_claims_and_results_have_bounds() -> None:
     for claim in (
         Claim(claim_id="c" * 65, num_jobs=1),
         Claim(claim_id="c", num_jobs=1, models=("m",) * 101),
+        Claim(claim_id="c", num_jobs=1, ahead_of={str(n): EnginePlace(band=Band.BATCH) for n in range(101)}),
         Claim(claim_id="c", num_jobs=1, resident_models=("m" * 201,)),
     ):
         with pytest.raises(InvalidParams):
