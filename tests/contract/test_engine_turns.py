@@ -16,6 +16,7 @@ from diffuserve.samplers.flow_match_euler import FlowMatchEuler
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.engine_families import FAMILIES, pipeline_of
 from support.images import psnr
+from support.waiting import block_until
 
 SMALL = GenerationParams(prompt="a red circle", width=64, height=64, num_inference_steps=2, seed=1)
 LARGE = replace(SMALL, prompt="a blue star", num_inference_steps=3, seed=2, num_images=5)
@@ -184,9 +185,14 @@ def test_images_are_decoded_in_turns_as_well(fake: FakePipeline) -> None:
     """A request that comes while those of a large one are decoded waits for one call of the decoder."""
     decoded: list[tuple[str, int]] = []
     fake.max_decode_pixels = 2 * 64 * 64
-    fake.on_decode = lambda batch: decoded.extend((params.prompt, params.num_images) for params in batch)
     with Engine(fake, EngineConfig(num_threads=1)) as engine:
+
+        def note(batch: Sequence[GenerationParams]) -> None:
+            decoded.extend((params.prompt, params.num_images) for params in batch)
+            if len(decoded) == 1:
+                block_until(lambda: engine._core.num_decoding == 2)
+
+        fake.on_decode = note
         results = engine.generate([LARGE, replace(SMALL, num_inference_steps=3)])
     assert [len(result.images) for result in results] == [5, 1]
-    assert [count for prompt, count in decoded if prompt == LARGE.prompt] == [2, 2, 1]
-    assert decoded.index((SMALL.prompt, 1)) < decoded.index((LARGE.prompt, 1))
+    assert decoded == [(LARGE.prompt, 2), (SMALL.prompt, 1), (LARGE.prompt, 2), (LARGE.prompt, 1)]
