@@ -1,13 +1,16 @@
 """The reaper: leases after an outage, and the deletion of outdated jobs and files."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from diffuserve.cli.wiring.background import running
 from diffuserve.domain.errors import ArtifactNotFound
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.webhook import JOB_EVENTS, DeliveryAttempt, DueDelivery, Webhook
 from diffuserve.domain.worker import WorkerState
+from diffuserve.jobs import reaper as reaper_module
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
@@ -21,30 +24,101 @@ from support.store_driver import (
     claim,
     claim_one,
     complete,
+    events,
     fail,
     new_job,
     release,
+    send_heartbeat,
 )
+from support.waiting import eventually
 
 
-async def test_leases_survive_an_outage_of_the_control_plane(job_store: JobStore, clock: FakeClock) -> None:
+@pytest.mark.parametrize("seconds", [6.0, 29.0, 300.0, 30 * DAY])
+async def test_after_an_outage_of_any_length_a_worker_has_a_whole_lease_to_be_heard(
+    job_store: JobStore, clock: FakeClock, seconds: float
+) -> None:
     time = Time(job_store, clock)
-    job = await job_store.jobs.submit(new_job())
-    worker = await add_worker(job_store)
-    await job_store.housekeeping.reap("first")
+    job, worker = await job_store.jobs.submit(new_job()), await add_worker(job_store)
     lease = await claim_one(job_store, worker)
-    time.clock.advance(300.0)
+    await time.pass_by(28.0)  # no heartbeat came, since the outage had begun for some
+    clock.advance(seconds)
     await job_store.housekeeping.reap("second")
-    assert (await job_store.jobs.get(job.id)).status is JobStatus.QUEUED, "ten leases are more than one"
-
-    lease = await claim_one(job_store, worker)
-    time.clock.advance(29.0)
-    await job_store.housekeeping.reap("second")
-    for _ in range(10):
-        time.clock.advance(2.0)
-        await job_store.housekeeping.reap("second")
-    assert (await job_store.jobs.get(job.id)).status is JobStatus.RUNNING, "29 seconds were given back"
+    await time.pass_by(28.0)
+    assert (await job_store.jobs.get(job.id)).status is JobStatus.RUNNING
     await complete(job_store, lease)
+    assert (await job_store.jobs.get(job.id)).attempt == 1
+
+
+async def test_a_worker_that_died_in_an_outage_is_lost_a_lease_after_it(
+    job_store: JobStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    time = Time(job_store, clock)
+    job, worker = await job_store.jobs.submit(new_job()), await add_worker(job_store, name="w1")
+    await claim_one(job_store, worker)
+    await job_store.housekeeping.reap("reaper")
+    clock.advance(300.0)
+    await time.pass_by(32.0)
+    assert await events(job_store, job) == ["queued", "running", "requeued"]
+    assert "worker w1 is lost: no heartbeat for 332 s, 1 jobs queued again" in caplog.messages
+
+
+async def test_outages_that_follow_one_another_keep_no_dead_workers_jobs(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    time = Time(job_store, clock)
+    job, worker = await job_store.jobs.submit(new_job()), await add_worker(job_store)
+    await claim_one(job_store, worker)
+    await job_store.housekeeping.reap("reaper")
+    for _ in range(4):
+        clock.advance(60.0)
+        await time.pass_by(10.0)
+    assert (await job_store.jobs.get(job.id)).status is JobStatus.QUEUED
+
+
+async def test_a_live_worker_has_a_whole_lease_after_each_outage(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    time = Time(job_store, clock)
+    job, worker = await job_store.jobs.submit(new_job()), await add_worker(job_store)
+    lease = await claim_one(job_store, worker)
+    await job_store.housekeeping.reap("reaper")
+    for _ in range(4):
+        clock.advance(60.0)
+        await time.pass_by(20.0)
+        await send_heartbeat(job_store, worker, lease)
+        await time.pass_by(2.0)
+    assert (await job_store.jobs.get(job.id)).status is JobStatus.RUNNING
+
+
+async def test_a_jobs_timeout_does_not_run_during_an_outage(job_store: JobStore, clock: FakeClock) -> None:
+    time = Time(job_store, clock)
+    await job_store.jobs.submit(new_job(timeout=20.0))
+    lease = await claim_one(job_store, await add_worker(job_store))
+    await job_store.housekeeping.reap("reaper")
+    clock.advance(300.0)
+    await time.pass_by(10.0)
+    assert await complete(job_store, lease) == JobStatus.SUCCEEDED, "it was finished, and could not be told"
+
+
+async def test_an_idle_worker_that_is_lost_is_told_of_once(
+    job_store: JobStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await add_worker(job_store, name="w1")
+    await Time(job_store, clock).pass_by(120.0)
+    lost = [line for line in caplog.messages if "is lost" in line]
+    assert lost == ["worker w1 is lost: no heartbeat for 30 s, 0 jobs queued again"]
+
+
+async def test_a_worker_that_was_only_not_heard_in_an_outage_is_not_called_lost(
+    job_store: JobStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    time, worker = Time(job_store, clock), await add_worker(job_store, name="w1")
+    await job_store.housekeeping.reap("reaper")
+    clock.advance(25.0)
+    await time.pass_by(20.0)
+    await send_heartbeat(job_store, worker)
+    await time.pass_by(20.0)
+    assert "is lost" not in caplog.text
 
 
 async def test_one_reaper_works_at_a_time(job_store: JobStore, clock: FakeClock) -> None:
@@ -183,3 +257,33 @@ async def test_the_parts_of_a_clip_linger_until_slow_readers_had_the_rest(
     with pytest.raises(ArtifactNotFound):
         await artifacts.size(keys[0])
     assert [await artifacts.size(key) for key in (keys[1], kept)] == [4, 4]
+
+
+class HungStore(LocalArtifactStore):
+    """A store whose deletions never end."""
+
+    async def delete(self, prefix: str) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_store_that_is_away_holds_up_no_round(
+    job_store: JobStore, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaper_module, "_PERIOD_SECONDS", 0.01)
+    reaper = Reaper(job_store.housekeeping, HungStore(tmp_path / "files"))
+    old, lost = await job_store.jobs.submit(new_job()), await job_store.jobs.submit(new_job())
+    worker = await add_worker(job_store)
+    await fail(job_store, await claim_one(job_store, worker), retryable=False)
+    clock.advance(DAY + 60)
+    await claim_one(job_store, worker)
+
+    async def is_forgotten() -> bool:
+        return old.id not in {job.id for job in await job_store.jobs.list_jobs()}
+
+    async def is_queued() -> bool:
+        clock.advance(1.0)
+        return (await job_store.jobs.get(lost.id)).status is JobStatus.QUEUED
+
+    async with running(reaper.run()):
+        await eventually(is_forgotten)
+        await eventually(is_queued)

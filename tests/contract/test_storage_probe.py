@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from obstore.exceptions import GenericError
 
-from diffuserve.backoff import Backoff
-from diffuserve.cli.wiring import storage
+from diffuserve.cli.wiring.background import running
 from diffuserve.cli.wiring.storage import open_storage
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable, StorageRefused
 from diffuserve.remote import buckets
 from diffuserve.settings import Settings
+from diffuserve.storage import watch
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.storage.probe import probe
+from diffuserve.storage.watch import StorageWatch
 from support.faulty_proxy import Delay, FaultyProxy, Respond
 from support.gcs import GcsServer
 from support.s3 import S3Server, bucket_at
@@ -112,13 +113,14 @@ async def test_a_server_starts_without_a_bucket_that_is_away_and_says_when_it_is
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(storage, "_TRIALS", Backoff(first_seconds=0.05, longest_seconds=0.1))
+    monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(watch, "_REMIND_SECONDS", 0.1)
     monkeypatch.setitem(buckets.RETRIES, "max_retries", 0)
     settings = use_bucket(monkeypatch, proxy.url, bucket, tmp_path)
     proxy.always = Respond(503)
-    async with open_storage(settings):
-        assert "cannot put a file" in caplog.text
-        assert "no job finishes until this works" in caplog.text
+    async with open_storage(settings) as store, running(StorageWatch(store).run()):
+        await eventually(lambda: "no job finishes until this works" in caplog.text)
+        await eventually(lambda: "cannot put a file" in caplog.text)
         await eventually(lambda: " s still: " in caplog.text)
         proxy.always = None
         await eventually(lambda: "works again after" in caplog.text)

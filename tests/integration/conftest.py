@@ -67,7 +67,7 @@ async def start(
         engine_names = {declared.name for declared in fields(EngineProcessConfig)} & values.keys()
         engine_process = EngineProcessConfig(**{name: values.pop(name) for name in engine_names})
         config = WorkerConfig(server=plane.url, engine_process=engine_process, **values)
-        client = LeaseClient(HttpTransport(plane.url, patience_seconds=60.0))
+        client = LeaseClient(HttpTransport(plane.url, patience_seconds=60.0, waits_for_storage=True))
         tracer = tracer_of("diffuserve-worker")
         agent = WorkerAgent(config, client, lambda _pids: memory or Memory(0, 1), machine, tracer)
         agent.over = asyncio.create_task(agent.run())  # type: ignore[attr-defined]

@@ -4,7 +4,6 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import httpx
 import psutil
 import pytest
 
-from diffuserve.client import leases
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.checkpoint import CHECKPOINT_ID
@@ -21,8 +19,7 @@ from diffuserve.domain.claim import Claim
 from diffuserve.domain.errors import DownloadFailed, NotFound
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.worker import ModelOffer, Registration, Release
-from diffuserve.jobs import finish
-from diffuserve.jobs.retries import RetryDecision, after_failure
+from diffuserve.storage import watch
 from diffuserve.storage.base import checkpoint_folder
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.testing.null_engine import NULL_SPEC
@@ -135,23 +132,53 @@ async def test_an_image_that_is_missing_is_uploaded_again_and_generated_again_af
     assert await plane.artifacts.size(f"{job.id}/{job.lease_token}/0.png") > 0
 
 
-@pytest.mark.usefixtures("no_pause")
-async def test_a_job_whose_bucket_vanished_fails_with_the_buckets_reason(
-    plane: Plane, start: Start, ledger: Path, s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["the control plane knows", "it does not know yet"])
+async def test_a_bucket_that_vanished_is_waited_for_and_no_image_is_drawn_again(
+    plane: Plane,
+    start: Start,
+    ledger: Path,
+    s3: S3Server,
+    bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+    is_noticed: bool,
 ) -> None:
-    monkeypatch.setattr(leases, "_UPLOAD_PAUSE", 0.0)
-    monkeypatch.setattr(finish, "after_failure", partial(_without_pause, after_failure))
-    start("--files", "1", "--ledger", str(ledger))
+    monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.1 if is_noticed else 3_600.0)
+    await plane.vanish()
+    await plane.listen()
+    start("--files", "1", "--ledger", str(ledger), max_jobs=2)
+    await eventually(partial(registered, plane))
     s3.client.delete_bucket(Bucket=bucket)
-    job = await until(plane, await plane.submit(), JobStatus.FAILED)
-    assert job.error is not None
-    assert (job.error.code, job.attempt) == ("upload_failed", 4)
-    assert "NoSuchBucket" in job.error.message
-    assert len(ledger.read_text().split()) == 4, "each attempt drew the image once"
+    jobs = [await plane.submit() for _ in range(5)]
+    await eventually(lambda: ledger.exists() and len(ledger.read_text().split()) >= 2)
+    services = plane.app.state.services
+    if is_noticed:
+        await eventually(lambda: not services.storage.is_up)
+    statuses = [await plane.status(job) for job in jobs]
+    assert statuses.count(JobStatus.RUNNING) <= 4, "a claim that was under way may bring two more"
+    s3.client.create_bucket(Bucket=bucket)
+    for job in jobs:
+        assert (await until(plane, job, JobStatus.SUCCEEDED)).attempt == 1
+    assert len(ledger.read_text().split()) == len(jobs), "each was drawn once"
 
 
-def _without_pause(decide: Callable[..., RetryDecision], *arguments: Any) -> RetryDecision:
-    return replace(decide(*arguments), pause_seconds=0.0)
+async def test_the_control_plane_tells_that_its_bucket_is_away(
+    plane: Plane, s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.1)
+    await plane.vanish()
+    await plane.listen()
+    s3.client.delete_bucket(Bucket=bucket)
+    async with httpx.AsyncClient(base_url=plane.url, timeout=HANG_SECONDS) as http:
+
+        async def is_told() -> bool:
+            ready = await http.get("/readyz")
+            return ready.status_code == 503 and ready.json()["code"] == "storage_away"
+
+        await eventually(is_told)
+        assert "diffusion_store_up 0.0" in (await http.get("/metrics")).text
+        s3.client.create_bucket(Bucket=bucket)
+        await eventually(lambda: plane.app.state.services.storage.is_up)
+        assert "diffusion_store_up 1.0" in (await http.get("/metrics")).text
 
 
 async def test_a_checkpoint_goes_to_the_bucket_and_comes_back_by_signed_urls(

@@ -42,14 +42,16 @@ class Plane:
 
     async def listen(self) -> None:
         config = ApiConfig(auth=False, poll_seconds=0.2)
-        app = create_app(self.store, self.artifacts, self.bus, config, tracer=self.tracer)
+        self.app = app = create_app(self.store, self.artifacts, self.bus, config, tracer=self.tracer)
         listen = uvicorn.Config(app, port=self.port, log_config=None, timeout_graceful_shutdown=0)
         self.server = uvicorn.Server(listen)
         self.serving = asyncio.create_task(self.server.serve())
+        self.watching = asyncio.create_task(app.state.services.storage.run())
         while not self.server.started:
             await asyncio.sleep(0.01)
 
     async def vanish(self) -> None:
+        self.watching.cancel()
         self.server.should_exit = True
         await self.serving
 

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -62,13 +62,20 @@ def make_lease(job_id: str = "j1", lease_token: int = 1, **values: Any) -> Lease
     return Lease(job_id=job_id, lease_token=lease_token, lease_seconds=30.0, **(defaults | values))
 
 
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class FakeControlPlane:
     """Takes the place of `LeaseClient`: keeps requests, and responds as the test has scripted.
 
     `leases` and `commands` are what the long polls return; an exception among them is raised. The other
     deques hold the next outcomes; empty, every request succeeds. Images of jobs arrive once `may_fetch`,
-    and checkpoints are stored once `may_keep`. Clients watch the jobs in `watched`.
+    and checkpoints are stored once `may_keep`. Clients watch the jobs in `watched`. Heartbeats hang unless
+    it `answers_heartbeats`, and uploads unless it `has_storage`.
     """
 
     registrations: list[Registration] = field(default_factory=list)
@@ -101,6 +108,12 @@ class FakeControlPlane:
     kept: list[tuple[str, int, int]] = field(default_factory=list)
     may_keep: asyncio.Event = field(default_factory=asyncio.Event)
     max_inline_bytes: int = 0
+    answers_heartbeats: asyncio.Event = field(default_factory=_set_event)
+    has_storage: asyncio.Event = field(default_factory=_set_event)
+
+    @property
+    def is_storage_away(self) -> bool:
+        return not self.has_storage.is_set()
 
     async def register(self, registration: Registration) -> Registered:
         self.registrations.append(registration)
@@ -115,6 +128,7 @@ class FakeControlPlane:
         self, worker_id: str, heartbeat: Heartbeat, patience_seconds: float
     ) -> ControlCommands:
         self.heartbeats.append(heartbeat)
+        await self.answers_heartbeats.wait()
         return (
             _unless_error(self.heartbeat_outcomes.popleft()) if self.heartbeat_outcomes else ControlCommands()
         )
@@ -144,9 +158,11 @@ class FakeControlPlane:
         _raise_next(self.report_outcomes)
         return tuple(advanced.job_id for advanced in progress.jobs if advanced.job_id in self.watched)
 
-    async def upload(self, job_id: str, lease_token: int, name: str, content: bytes) -> StoredFile:
+    async def upload(self, job_id: str, lease_token: int, name: str, read: Callable[[], bytes]) -> StoredFile:
         self.uploads.append((job_id, name))
         _raise_next(self.upload_outcomes)
+        await self.has_storage.wait()
+        content = read()
         return StoredFile(name=name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
     async def fetch_inputs(

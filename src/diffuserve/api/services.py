@@ -40,6 +40,7 @@ from diffuserve.quotas.base import Quotas
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.base import ArtifactStore
+from diffuserve.storage.watch import StorageWatch
 from diffuserve.telemetry.metrics import ControlMetrics
 from diffuserve.telemetry.tracing import OFF, Tracer
 from diffuserve.web.pages import Pages
@@ -52,6 +53,7 @@ class Services:
     config: ApiConfig
     store: JobStore
     artifacts: ArtifactStore
+    storage: StorageWatch
     bus: EventBus
     quotas: Quotas
     read_quotas: Quotas
@@ -98,7 +100,7 @@ class Services:
     ) -> "Services":
         """Build every service from the backends; the defaults are as in `create_app`."""
         metrics = ControlMetrics()
-        job_log = JobLog(store.operations)
+        job_log, storage = JobLog(store.operations), StorageWatch(artifacts)
         store.on_ended(metrics.count_final_job, job_log.note)
         store.on_put_back(metrics.count_requeue, metrics.leases_expired.inc)
         signatures = Signatures(store)
@@ -115,12 +117,13 @@ class Services:
             config=config,
             store=store,
             artifacts=artifacts,
+            storage=storage,
             bus=bus,
             quotas=quotas,
             read_quotas=LocalQuotas(),
             metrics=metrics,
             tracer=tracer,
-            store_gauges=StoreGauges(store, bus, metrics),
+            store_gauges=StoreGauges(store, bus, storage, metrics),
             pool_sizes=PoolSizes(store, config.scale),
             authenticator=authenticator,
             own_addresses=own,

@@ -4,23 +4,31 @@ import asyncio
 from collections import Counter
 
 from diffuserve.api.overview.shares import fair_share_error
+from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.job import Band
 from diffuserve.domain.machines import MachineKind
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.overview import Overview
 from diffuserve.jobs.shared_reads import FreshReads
 from diffuserve.jobs.store import JobStore
-from diffuserve.telemetry.metrics import ControlMetrics, QueueGauges
+from diffuserve.storage.watch import StorageWatch
+from diffuserve.telemetry.metrics import ControlMetrics
+from diffuserve.telemetry.store_series import QueueGauges
 
 _PAUSE_SECONDS = 0.5  # between two reads, however many scrape
+_DATABASE_SECONDS = 0.3  # in which a database responds; a scrape is not to wait for one that is away
 
 
 class StoreGauges:
-    """Reads the queue and the workers into the metrics, and renders these off the event loop."""
+    """Reads the queue and the workers into the metrics, and renders these off the event loop.
 
-    def __init__(self, store: JobStore, bus: EventBus, metrics: ControlMetrics) -> None:
-        self._store = store
-        self._bus = bus
+    While the database is away the metrics of this process are rendered alone, and at once.
+    """
+
+    def __init__(
+        self, store: JobStore, bus: EventBus, storage: StorageWatch, metrics: ControlMetrics
+    ) -> None:
+        self._store, self._bus, self._storage = store, bus, storage
         self._metrics = metrics
         self._texts = FreshReads(self._read, _PAUSE_SECONDS)
 
@@ -29,16 +37,28 @@ class StoreGauges:
         return await self._texts.get()
 
     async def _read(self) -> bytes:
-        metrics, overview = self._metrics, await self._store.overview.read()
+        metrics = self._metrics
+        metrics.set_bus(self._bus.is_connected, self._bus.num_dropped)
+        metrics.store_up.set(self._storage.is_up)
+        is_up = await self._store.operations.responds(_DATABASE_SECONDS) and await self._read_store()
+        metrics.database_up.set(is_up)
+        return await asyncio.to_thread(metrics.text, is_up)
+
+    async def _read_store(self) -> bool:
+        """Read what is in the database; return whether that could be done."""
+        metrics = self._metrics
+        try:
+            overview = await self._store.overview.read()
+            metrics.webhook_backlog.set(await self._store.webhooks.num_waiting())
+        except ServerUnavailable:
+            return False
         metrics.set_queue(_ready(overview), {model for worker in overview.workers for model in worker.models})
         metrics.fair_share_error.set(fair_share_error(overview))
         metrics.leases.set(len(overview.running))
         metrics.set_workers(
             Counter((worker.state, MachineKind.of(worker.is_spot)) for worker in overview.workers)
         )
-        metrics.set_bus(self._bus.is_connected, self._bus.num_dropped)
-        metrics.webhook_backlog.set(await self._store.webhooks.num_waiting())
-        return await asyncio.to_thread(metrics.text)
+        return True
 
 
 def _ready(overview: Overview) -> dict[tuple[str, Band], QueueGauges]:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +17,15 @@ from diffuserve.domain.errors import (
     DiffuserveError,
     ServerRefused,
     ServerUnavailable,
+    StorageAway,
     StorageRefused,
 )
 from diffuserve.telemetry import tracing
 
 _RETRIED_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
+_STORE_REFUSALS = frozenset({401, 403, 404})  # of a bucket, whatever the file: no such bucket, no access
 _BACKOFF = Backoff(first_seconds=0.1, longest_seconds=5.0, jitter=0.5)
+_EACH_MINUTE = Backoff(first_seconds=60.0, longest_seconds=60.0)
 _STREAM_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _MAX_DETAIL_CHARACTERS = 200
 _NO_BUCKET = "NoSuchBucket"
@@ -65,15 +68,19 @@ class HttpTransport:
         transport: httpx.AsyncBaseTransport | None = None,
         auth: httpx.Auth | None = None,
         outages: OutageLog | None = None,
+        waits_for_storage: bool = False,
     ) -> None:
         """Connect with `api_key`, or with what `auth` adds to each request to the server.
 
-        `outages` is told of every attempt to reach the server.
+        `outages` is told of every attempt to reach the server. With `waits_for_storage` a request is retried
+        also while the server's artifact store refuses access, of which `storage` is told.
         """
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.server = server.rstrip("/")
         self.patience_seconds = patience_seconds
+        self.storage = OutageLog("the artifact store", reminders=_EACH_MINUTE)
         self._outages = outages
+        self._waits_for_storage = waits_for_storage
         self._client = httpx.AsyncClient(
             base_url=self.server,
             headers=headers,
@@ -102,15 +109,25 @@ class HttpTransport:
         request.extensions["timeout"]["read"] += options.wait_seconds
         patience = options.patience_seconds
         seconds = self.patience_seconds if patience is None else patience
-        return await retry(lambda _attempt: self._send(request), _pause, _BACKOFF, seconds)
+        return await retry(lambda _attempt: self._send(request), self._pause, _BACKOFF, seconds)
+
+    def _pause(self, error: Exception) -> float | None:
+        if self._waits_for_storage and isinstance(error, StorageAway):
+            self.storage.failed(str(error))
+            return error.retry_after
+        return _pause(error)
 
     async def put_external(
         self, url: str, content: bytes, headers: Mapping[str, str], patience_seconds: float
     ) -> None:
-        """Upload to another server, without the API key. Raise as `request` does."""
+        """Upload to a bucket, without the API key. Raise as `request` does, and `StorageRefused`."""
         timeout = {"timeout": self._client.timeout.as_dict()}
         request = httpx.Request("PUT", url, content=content, headers=headers, extensions=timeout)
-        await retry(lambda _attempt: self._send_once(request, auth=None), _pause, _BACKOFF, patience_seconds)
+
+        async def send(_attempt: int) -> None:
+            await self._send_once(request, auth=None, error_of=_bucket_error)
+
+        await retry(send, _pause, _BACKOFF, patience_seconds)
 
     @asynccontextmanager
     async def stream(
@@ -130,13 +147,16 @@ class HttpTransport:
 
     @asynccontextmanager
     async def stream_external(self, url: str) -> AsyncIterator[httpx.Response]:
-        """Open a file on another server, without the API key. Raise as `stream`, or `ArtifactNotFound`."""
+        """Open a file in a bucket, without the API key.
+
+        Raise as `stream`, `ArtifactNotFound`, or `StorageRefused`.
+        """
         request = httpx.Request("GET", url, extensions={"timeout": _STREAM_TIMEOUT.as_dict()})
         try:
             response = await self._client.send(request, auth=None, stream=True)
             async with aclosing(response):
                 await _raise_if_missing(response)
-                await _raise_for_status(response)
+                await _raise_for_status(response, _bucket_error)
                 yield response
         except httpx.TransportError as error:
             raise ServerUnavailable(f"{_server_of(request)} does not respond ({_reason(error)})") from error
@@ -153,16 +173,21 @@ class HttpTransport:
             self._outages.note(None)
         return response
 
-    async def _send_once(self, request: httpx.Request, auth: Any) -> httpx.Response:
+    async def _send_once(
+        self,
+        request: httpx.Request,
+        auth: Any,
+        error_of: Callable[[httpx.Response], DiffuserveError] | None = None,
+    ) -> httpx.Response:
         """Send the request once. Raise `ServerUnavailable` for a failure that a retry may help."""
         try:
             response = await self._client.send(request, auth=auth)
         except httpx.TransportError as error:
             raise ServerUnavailable(f"{_server_of(request)} does not respond ({_reason(error)})") from error
         if response.status_code in _RETRIED_STATUSES and not _is_final(response):
-            raise ServerUnavailable(_refusal(response), retry_after=_retry_after(response))
+            raise _away(response)
         if response.is_error:
-            raise error_from(response)
+            raise (error_of or error_from)(response)
         return response
 
 
@@ -174,13 +199,28 @@ async def _raise_if_missing(response: httpx.Response) -> None:
             raise ArtifactNotFound(f"{_server_of(response.request)} has no such file")
 
 
-async def _raise_for_status(response: httpx.Response) -> None:
+async def _raise_for_status(
+    response: httpx.Response, error_of: Callable[[httpx.Response], DiffuserveError] | None = None
+) -> None:
     if not response.is_error:
         return
     await response.aread()
     if response.is_server_error and not _is_final(response):
         raise ServerUnavailable(_refusal(response))
-    raise error_from(response)
+    raise (error_of or error_from)(response)
+
+
+def _away(response: httpx.Response) -> ServerUnavailable:
+    """Return the error of a server that may do it later, or whose artifact store may."""
+    kind = StorageAway if _problem(response).get("code") == StorageAway.code else ServerUnavailable
+    return kind(_refusal(response), retry_after=_retry_after(response))
+
+
+def _bucket_error(response: httpx.Response) -> DiffuserveError:
+    """Return the error of a bucket: what it refuses is a file, unless it is everything."""
+    if response.status_code in _STORE_REFUSALS:
+        return StorageRefused(_refusal(response))
+    return error_from(response)
 
 
 def error_from(response: httpx.Response) -> DiffuserveError:
@@ -217,10 +257,16 @@ def _server_of(request: httpx.Request) -> str:
 
 def _is_final(response: httpx.Response) -> bool:
     """Return whether the server says in a problem that no retry helps."""
+    return _problem(response).get("retryable") is False
+
+
+def _problem(response: httpx.Response) -> Mapping[str, Any]:
+    """Return the problem in a response; without any, nothing."""
     try:
-        return response.json()["retryable"] is False
-    except (ValueError, KeyError, TypeError):
-        return False
+        problem = response.json()
+    except ValueError:
+        return {}
+    return problem if isinstance(problem, dict) else {}
 
 
 def _refusal(response: httpx.Response) -> str:

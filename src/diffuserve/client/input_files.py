@@ -1,5 +1,6 @@
 """Downloads of the files that leased jobs read."""
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Sequence
@@ -10,18 +11,18 @@ from urllib.parse import quote
 
 import httpx
 
-from diffuserve.backoff import Backoff, retry
+from diffuserve.backoff import Backoff
 from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.domain.checkpoint import CHECKPOINT_ID
 from diffuserve.domain.errors import (
+    DiffuserveError,
     DownloadFailed,
     FileNotKnown,
     LatentsUnusable,
     NotFound,
     ServerRefused,
     ServerUnavailable,
-    StorageRefused,
 )
 from diffuserve.domain.worker import LATENTS_ID, LeasedFile, LeasedFiles
 from diffuserve.telemetry.log_fields import once_a_minute
@@ -30,8 +31,9 @@ log = logging.getLogger(__name__)
 
 _BEGUN = (LATENTS_ID, CHECKPOINT_ID)  # have routes of their own
 _BACKOFF = Backoff(first_seconds=0.5, longest_seconds=15.0, jitter=0.5)
-_PATIENCE_SECONDS = 600.0  # with one file of a store that is away; then the job is left to another attempt
-_MOST_REFUSALS = 3  # of one file, each with a new URL: one may have expired
+# With one file of a store that is away for this worker alone; then the job is left to another attempt.
+_PATIENCE_SECONDS = 600.0
+_MOST_REFUSALS = 3  # of one file, each with a new URL
 
 
 @dataclass(frozen=True)
@@ -61,24 +63,30 @@ class InputDownloads:
             raise (_unusable(error) if file_id == LATENTS_ID else error) from error
 
     async def _patiently(self, file: LeasedFile, path: Path) -> None:
-        """Download a file; where that may help, again with a new URL."""
+        """Download a file; where that may help, again with a new URL.
 
-        async def attempt(number: int) -> None:
-            found = file if number == 1 else _file_of(await self._files(), file.id)
+        A store that is away for all is waited for, since the control plane gives no URL meanwhile.
+        """
+        patience, found = _Patience(), file
+        while True:
+            began = asyncio.get_running_loop().time()
             try:
                 await self._download(found, path)
             except (ServerUnavailable, ServerRefused) as error:
-                log.warning(
-                    "job %s: %s did not arrive: %s", self.job_id, file.id, error, extra=once_a_minute()
-                )
-                raise
+                self._note(file, error)
+                pause = patience.pause(error, asyncio.get_running_loop().time() - began)
+                if pause is None:
+                    raise _failure(file, error) from error
+                await asyncio.sleep(pause)
+            else:
+                self.transport.storage.succeeded()
+                return
+            found = _file_of(await self._files(), file.id)
 
-        try:
-            await retry(attempt, _Patience().pause, _BACKOFF, _PATIENCE_SECONDS)
-        except (ServerUnavailable, ServerRefused) as error:
-            if file.id == LATENTS_ID and isinstance(error, ServerRefused):
-                raise _unusable(error) from error
-            raise DownloadFailed(f"{file.id} could not be fetched: {error}") from error
+    def _note(self, file: LeasedFile, error: ServerUnavailable | ServerRefused) -> None:
+        if isinstance(error, ServerUnavailable):
+            self.transport.storage.failed(str(error))
+        log.warning("job %s: %s did not arrive: %s", self.job_id, file.id, error, extra=once_a_minute())
 
     async def _files(self) -> tuple[LeasedFile, ...]:
         """Return what the job reads, and from where."""
@@ -111,6 +119,12 @@ class InputDownloads:
         return {"lease-token": str(self.lease_token)}
 
 
+def _failure(file: LeasedFile, error: ServerUnavailable | ServerRefused) -> DiffuserveError:
+    if file.id == LATENTS_ID and isinstance(error, ServerRefused):
+        return _unusable(error)
+    return DownloadFailed(f"{file.id} could not be fetched: {error}")
+
+
 def _unusable(error: Exception) -> LatentsUnusable:
     return LatentsUnusable(f"the finished latents are not to be had: {error}")
 
@@ -127,12 +141,15 @@ class _Patience:
     """Says whether a file is tried once more."""
 
     num_refusals: int = 0
+    num_failures: int = 0
+    seconds: float = 0.0
 
-    def pause(self, error: Exception) -> float | None:
-        """Return the shortest pause before the next try, `None` if there is to be none."""
-        if isinstance(error, StorageRefused):
-            return None
-        if isinstance(error, ServerUnavailable):
-            return error.retry_after
+    def pause(self, error: ServerUnavailable | ServerRefused, seconds: float) -> float | None:
+        """Return the pause before the next try, `None` if there is to be none. One try took `seconds`."""
+        self.num_failures += 1
         self.num_refusals += isinstance(error, ServerRefused)
-        return 0.0 if isinstance(error, ServerRefused) and self.num_refusals < _MOST_REFUSALS else None
+        pause = _BACKOFF.jittered(_BACKOFF.pause_seconds(self.num_failures))
+        pause = max(pause, getattr(error, "retry_after", 0.0))
+        self.seconds += seconds + pause
+        is_over = self.num_refusals >= _MOST_REFUSALS or self.seconds > _PATIENCE_SECONDS
+        return None if is_over else pause

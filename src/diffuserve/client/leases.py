@@ -4,7 +4,7 @@ import asyncio
 import base64
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,9 +40,9 @@ from diffuserve.storage.base import content_type_of
 
 log = logging.getLogger(__name__)
 
-_BUCKET_PATIENCE_SECONDS = 60.0  # for one upload URL
-_BUCKET_OUTAGE_SECONDS = 600.0  # then the job is left to another attempt
-_MOST_REFUSALS = 3  # of one file, each with a new URL: one may have expired
+_BUCKET_PATIENCE_SECONDS = 10.0  # for one upload URL; for the next one the control plane is asked
+_BUCKET_OUTAGE_SECONDS = 600.0  # for this worker alone; then the job is left to another one
+_MOST_REFUSALS = 3  # of one file
 _UPLOAD_PAUSE = 1.0  # before the next upload URL is requested
 _LIVE_PATIENCE_SECONDS = 10.0  # for a part of a clip, which is shown now or never
 _DRAIN_PATIENCE_SECONDS = 2.0
@@ -146,40 +146,54 @@ class LeaseClient:
             return tuple(advanced.job_id for advanced in progress.jobs)
         return decode(WatchedReports, content).watched
 
-    async def upload(self, job_id: str, lease_token: int, name: str, content: bytes) -> StoredFile:
-        """Upload a file to the control plane or to its bucket.
+    @property
+    def is_storage_away(self) -> bool:
+        """True while the artifact store does not take or give files."""
+        return self._transport.storage.is_on
 
-        Raise `LeaseLost`, `TooLarge`, and `UploadFailed` if the bucket refuses it or stays away.
+    async def upload(self, job_id: str, lease_token: int, name: str, read: Callable[[], bytes]) -> StoredFile:
+        """Upload a file, whose content `read` returns, to the control plane or to its bucket.
+
+        While the control plane says that the bucket is away it is waited for, and meanwhile nothing is read.
+        Raise `LeaseLost`, `TooLarge`, and `UploadFailed` if the bucket refuses the file, or stays away for
+        this worker alone.
         """
-        return await self._store(f"/v1/leases/{job_id}/files/{quote(name)}", lease_token, name, content)
+        return await self._store(f"/v1/leases/{job_id}/files/{quote(name)}", lease_token, name, read)
 
     async def keep_checkpoint(
         self, job_id: str, lease_token: int, slot: int, step: int, content: bytes
     ) -> None:
         """Upload a job's checkpoint and report it. Raise as `upload` does, and `UploadMissing`."""
         path = f"/v1/leases/{job_id}/checkpoint"
-        file = await self._store(f"{path}/{slot}", lease_token, f"{slot}.safetensors", content)
+        file = await self._store(f"{path}/{slot}", lease_token, f"{slot}.safetensors", lambda: content)
         report = StoredCheckpoint(
             lease_token=lease_token, slot=slot, step=step, size_bytes=file.size_bytes, sha256=file.sha256
         )
         await self._post(path, report)
 
-    async def _store(self, path: str, lease_token: int, name: str, content: bytes) -> StoredFile:
+    async def _store(self, path: str, lease_token: int, name: str, read: Callable[[], bytes]) -> StoredFile:
         """Upload a file to `path`, or to the bucket whose URL that names."""
         token = {"lease-token": str(lease_token)}
         patience = _BucketPatience(name)
         while True:
             url = await self._upload_url(path, token)
             if url is None:
-                options = RequestOptions(content=content, headers=token)
+                options = RequestOptions(content=read(), headers=token)
                 stored = await self._transport.request("PUT", path, options)
                 return decode(StoredFile, stored.content)
+            began = asyncio.get_running_loop().time()
             try:
-                return await self._upload_to_bucket(url, name, content)
+                return await self._upload_to_bucket(url, name, read())
             except (ServerUnavailable, ServerRefused) as error:
-                patience.bear(error)
-                log.warning("uploading to %s again after: %s", path, error)
+                self._note_bucket(path, error)
                 await asyncio.sleep(_UPLOAD_PAUSE)
+                patience.bear(error, asyncio.get_running_loop().time() - began)
+
+    def _note_bucket(self, path: str, error: ServerUnavailable | ServerRefused) -> None:
+        if isinstance(error, ServerUnavailable):
+            self._transport.storage.failed(str(error))
+        else:
+            log.warning("uploading to %s again after: %s", path, error)
 
     async def put_live_part(self, job_id: str, lease_token: int, number: int, content: bytes) -> None:
         """Store a part of a clip that is being drawn. Raise `LeaseLost`."""
@@ -202,11 +216,17 @@ class LeaseClient:
 
     async def complete(self, job_id: str, completion: Completion) -> LeaseOutcome:
         """Complete a job. Raise `LeaseLost`, and `UploadMissing` if files must be uploaded again."""
-        return decode(LeaseOutcome, await self._post(f"/v1/leases/{job_id}/complete", completion))
+        return await self._end(f"/v1/leases/{job_id}/complete", completion)
 
     async def hand_over(self, job_id: str, report: HandOver) -> LeaseOutcome:
         """Report finished latents. Raise `LeaseLost`, and `UploadMissing` if they must be uploaded again."""
-        return decode(LeaseOutcome, await self._post(f"/v1/leases/{job_id}/hand-over", report))
+        return await self._end(f"/v1/leases/{job_id}/hand-over", report)
+
+    async def _end(self, path: str, report: Completion | HandOver) -> LeaseOutcome:
+        """Report what is stored, which the control plane looks for in the store."""
+        outcome = decode(LeaseOutcome, await self._post(path, report))
+        self._transport.storage.succeeded()
+        return outcome
 
     async def fail(self, job_id: str, failure: Failure) -> LeaseOutcome:
         """Report a failed attempt. Raise `LeaseLost`."""
@@ -232,6 +252,7 @@ class LeaseClient:
             "content-md5": base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode(),
         }
         await self._transport.put_external(url, content, headers, _BUCKET_PATIENCE_SECONDS)
+        self._transport.storage.succeeded()
         return StoredFile(name=name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
     async def _post(self, path: str, body: object, **options: Any) -> bytes:
@@ -245,18 +266,19 @@ def _live_options(lease_token: int, content: bytes | None = None) -> RequestOpti
 
 
 class _BucketPatience:
-    """Says how long a bucket is tried that does not accept a file."""
+    """Says how long a bucket is tried that does not accept a file.
+
+    Time in which the control plane has the worker wait, since the bucket is away for all, does not count.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._num_refusals = 0
-        self._failing_since: float | None = None
+        self._seconds = 0.0
 
-    def bear(self, error: ServerUnavailable | ServerRefused) -> None:
-        """Note a failure. Raise `UploadFailed` after too many refusals, or too long an outage."""
+    def bear(self, error: ServerUnavailable | ServerRefused, seconds: float) -> None:
+        """Note a failure, and how long it took. Raise `UploadFailed` after too many refusals, or too long."""
         self._num_refusals += isinstance(error, ServerRefused)
-        now = asyncio.get_running_loop().time()
-        self._failing_since = self._failing_since or now
-        outage_seconds = now - self._failing_since
-        if self._num_refusals >= _MOST_REFUSALS or outage_seconds >= _BUCKET_OUTAGE_SECONDS:
+        self._seconds += seconds
+        if self._num_refusals >= _MOST_REFUSALS or self._seconds >= _BUCKET_OUTAGE_SECONDS:
             raise UploadFailed(f"{self._name} could not be uploaded: {error}") from error

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from diffuserve.backoff import Backoff
-from diffuserve.domain.errors import DiffuserveError, ServerUnavailable, StorageRefused
+from diffuserve.domain.errors import DiffuserveError, ServerUnavailable, StorageAway
 
 log = logging.getLogger(__name__)
 
@@ -20,9 +20,12 @@ class OutageLog:
     one.
     """
 
-    def __init__(self, server: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, server: str, clock: Callable[[], float] = time.monotonic, reminders: Backoff = _REMINDERS
+    ) -> None:
         self._server = server
         self._clock = clock
+        self._reminders = reminders
         self._since: float | None = None
         self._ended_at = -_SETTLED_SECONDS
         self._is_announced = False
@@ -31,12 +34,18 @@ class OutageLog:
 
     def note(self, error: DiffuserveError | None) -> None:
         """Note how a request to the server ended: with a response, or without one that counts."""
-        if isinstance(error, ServerUnavailable) and not isinstance(error, StorageRefused):
-            self._failed(str(error))
+        if isinstance(error, ServerUnavailable) and not isinstance(error, StorageAway):
+            self.failed(str(error))
         else:
-            self._succeeded()
+            self.succeeded()
 
-    def _failed(self, reason: str) -> None:
+    @property
+    def is_on(self) -> bool:
+        """True while the server is away."""
+        return self._since is not None
+
+    def failed(self, reason: str) -> None:
+        """Note that the server was of no use, and why."""
         now = self._clock()
         if self._since is None:
             self._since = now
@@ -45,7 +54,8 @@ class OutageLog:
         if now >= self._next_at:
             self._announce(reason, now, self._since)
 
-    def _succeeded(self) -> None:
+    def succeeded(self) -> None:
+        """Note that the server was of use."""
         if self._since is None:
             return
         now = self._clock()
@@ -60,7 +70,7 @@ class OutageLog:
             log.warning("%s; still so after %s", reason, _spelled(now - since))
         self._is_announced = True
         self._num_logged += 1
-        self._next_at = now + _REMINDERS.pause_seconds(self._num_logged)
+        self._next_at = now + self._reminders.pause_seconds(self._num_logged)
 
 
 def _spelled(seconds: float) -> str:

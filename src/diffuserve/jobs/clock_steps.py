@@ -15,7 +15,7 @@ from diffuserve.jobs.database import Transaction
 log = logging.getLogger(__name__)
 
 jobs, leases, delayed = schema.jobs, schema.leases, schema.delayed
-workers, deliveries = schema.workers, schema.webhook_deliveries
+workers, deliveries, housekeeping = schema.workers, schema.webhook_deliveries, schema.housekeeping
 
 
 def follow_back(transaction: Transaction, seconds: float) -> None:
@@ -32,6 +32,7 @@ def follow_back(transaction: Transaction, seconds: float) -> None:
     _at_most(transaction, leases.c.stop_at, now + timeout)
     _at_most(transaction, delayed.c.due_at, now + config.retry_cap_seconds)
     _at_most(transaction, workers.c.heartbeat_at, now)
+    _at_most(transaction, housekeeping.c.last_alive, now)
     written_at = sa.func.coalesce(deliveries.c.last_attempt_at, deliveries.c.created_at)
     ahead = sa.update(deliveries).where(deliveries.c.next_at.is_not(None), written_at > now)
     transaction.execute(ahead.values(next_at=deliveries.c.next_at - seconds))

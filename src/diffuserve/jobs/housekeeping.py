@@ -1,6 +1,5 @@
 """Housekeeping: expired leases, retries that are due, late jobs, and rows past their retention."""
 
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +15,12 @@ from diffuserve.jobs import (
     demand,
     history,
     idempotency,
+    lost_workers,
     queue,
     registry_bounds,
     revoked_leases,
     schema,
+    spared_leases,
     tallies,
     usage,
 )
@@ -35,11 +36,7 @@ from diffuserve.jobs.make_room import ANY_TO_PREEMPT, FIRST_URGENT, MakeRoom
 from diffuserve.jobs.queries import rows_of
 from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.writer import Writer
-from diffuserve.telemetry.log_fields import once_a_minute
 
-log = logging.getLogger(__name__)
-
-_OUTAGE_SECONDS = 5.0  # silence of the reaper that counts as an outage
 _LOOK_SECONDS = 0.25  # between two looks while an interactive job waits
 
 jobs, job_events, leases, housekeeping = schema.jobs, schema.job_events, schema.leases, schema.housekeeping
@@ -139,9 +136,9 @@ class Reap(SingleCommand[bool]):
             return False
         if transaction.now < last_alive:
             clock_steps.follow_back(transaction, last_alive - transaction.now)
-        _extend_leases_after_outage(transaction, transaction.now - last_alive)
+        spared_leases.spare(transaction, transaction.now - last_alive)
         sweep_due(transaction)
-        _end_expired_leases(transaction)
+        _end_expired_leases(transaction, last_alive)
         batch_cancellation.cancel_abandoned(transaction)
         batch_cancellation.resume(transaction)
         _stop_late_jobs(transaction)
@@ -207,25 +204,12 @@ class FindEndedLive(SingleCommand[tuple[list[tuple[str, int]], float]]):
         return [(row.id, row.lease_token) for row in transaction.rows(wanted)], until
 
 
-def _extend_leases_after_outage(transaction: Transaction, silent_seconds: float) -> None:
-    """Give workers back the time in which no control plane could renew their leases.
-
-    Without this every lease would expire at once after an outage, although most workers are alive.
-    """
-    if silent_seconds <= _OUTAGE_SECONDS:
-        return
-    extra = min(silent_seconds, transaction.config.lease_seconds)
-    transaction.execute(sa.update(leases).values(expires_at=leases.c.expires_at + extra))
-    message = "no reaper ran for %.0f s; leases are extended by %.0f s"
-    log.warning(message, silent_seconds, extra, extra=once_a_minute())
-
-
-def _end_expired_leases(transaction: Transaction) -> None:
+def _end_expired_leases(transaction: Transaction, last_alive: float) -> None:
     expired = transaction.rows(
         sa.select(leases).where(leases.c.expires_at <= transaction.now).limit(MAX_SWEPT)
     )
+    lost_workers.tell(transaction, last_alive, expired)
     if expired:
-        log.warning("%d leases expired", len(expired))
         revoked_leases.lose(transaction, expired)
 
 
@@ -247,7 +231,7 @@ def _take_turn(transaction: Transaction, holder: str) -> float | None:
         first = {"name": _NAME, "holder": holder, "last_alive": now}
         transaction.execute(sa.insert(housekeeping), first)
         return now
-    if row.holder != holder and 0 <= now - row.last_alive <= _OUTAGE_SECONDS:
+    if row.holder != holder and 0 <= now - row.last_alive <= spared_leases.OUTAGE_SECONDS:
         return None
     mine = sa.update(housekeeping).where(housekeeping.c.name == _NAME).values(holder=holder, last_alive=now)
     transaction.execute(mine)

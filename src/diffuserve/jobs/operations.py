@@ -1,5 +1,6 @@
 """The store as operators and the control plane see it: workers, models, lanes and tenants."""
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from diffuserve.jobs.control import RequeueJob
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.estimate import LaneSize, Standing
 from diffuserve.jobs.offers import OfferModel
+from diffuserve.jobs.outages import is_unavailable
 from diffuserve.jobs.pricing import NEUTRAL_FIT
 from diffuserve.jobs.writer import Writer
 
@@ -53,6 +55,17 @@ class Operations:
     async def check_writer(self) -> None:
         """Raise `ServerUnavailable` unless this process's writes are committed now."""
         await self._writer.check()
+
+    async def responds(self, seconds: float) -> bool:
+        """Return whether the database responds within so many seconds; nothing is tried again."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._database.look(lambda _connection: None)
+        except Exception as error:
+            if not is_unavailable(error):
+                raise
+            return False
+        return True
 
     async def workers(self) -> list[Worker]:
         """Return all known workers, in the order of their registration."""

@@ -6,7 +6,8 @@ Any number of control planes may run a reaper; a row in the database says whose 
 import asyncio
 import logging
 import secrets
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.jobs.housekeeping import Housekeeping
@@ -30,28 +31,41 @@ class Reaper:
     housekeeping: Housekeeping
     artifacts: ArtifactStore
     _live_since: float = 0.0
+    _holder: str = field(default_factory=lambda: secrets.token_hex(8))
+    _num_rounds: int = 0
+    _forget_at: int = 1
+    _sweep_at: int = _SWEEP_EVERY
 
     async def run(self) -> None:
         """Run rounds forever. An error ends a round, not the reaper: without one, jobs would be lost."""
-        holder, num_rounds = secrets.token_hex(8), 0
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._for_ever(self._round))
+            tasks.create_task(self._for_ever(self._clean_up))
+
+    async def _for_ever(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                if await self.housekeeping.reap(holder):
-                    await self._clean_up(num_rounds)
-                    num_rounds += 1
+                await work()
             except ServerUnavailable as error:
                 log.warning("no round of the reaper: %s", error, extra=once_a_minute())
             except Exception:
                 log.exception("a round of the reaper failed; the next one starts in %.0f s", _PERIOD_SECONDS)
             await asyncio.sleep(_PERIOD_SECONDS)
 
-    async def _clean_up(self, num_rounds: int) -> None:
-        if num_rounds % _FORGET_EVERY == 0:
+    async def _round(self) -> None:
+        has_turn = await self.housekeeping.reap(self._holder)
+        self._num_rounds += has_turn
+
+    async def _clean_up(self) -> None:
+        """Delete what is due since the last time; beside the rounds, as a store that is away takes long."""
+        if self._num_rounds >= self._forget_at:
+            self._forget_at = self._num_rounds + _FORGET_EVERY
             await self.forget_outdated()
             await self.forget_files()
             await self.forget_live_parts(LINGER_SECONDS)
             await self.forget_checkpoints()
-        if num_rounds % _SWEEP_EVERY == _SWEEP_EVERY - 1:
+        if self._num_rounds >= self._sweep_at:
+            self._sweep_at = self._num_rounds + _SWEEP_EVERY
             await self.sweep_orphans(_ORPHAN_AGE_SECONDS)
             await self.sweep_inputs(_ORPHAN_AGE_SECONDS)
 
@@ -65,9 +79,10 @@ class Reaper:
 
     async def forget_live_parts(self, linger_seconds: float) -> None:
         """Delete the parts of the clips whose jobs ended so long ago."""
-        ended, self._live_since = await self.housekeeping.ended_live(self._live_since, linger_seconds)
+        ended, until = await self.housekeeping.ended_live(self._live_since, linger_seconds)
         for job_id, token in ended:
             await self.artifacts.delete(live_folder(job_id, token))
+        self._live_since = until
 
     async def forget_checkpoints(self) -> None:
         """Delete the checkpoints of jobs that have ended, files first: a crash between the two repeats it."""

@@ -1,8 +1,6 @@
 """Every metric of the control plane and of workers. Labels have few values: never a job or a tenant."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,11 +13,11 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from diffuserve.domain.job import Band, EndedJob, Phase
-from diffuserve.domain.machines import MachineKind
+from diffuserve.domain.job import EndedJob, Phase
 from diffuserve.domain.safety import SafetyStage, Verdict
-from diffuserve.domain.worker import ReleaseCause, WorkerState
+from diffuserve.domain.worker import ReleaseCause
 from diffuserve.telemetry.gpus import GpuReading
+from diffuserve.telemetry.store_series import StoreSeries
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a fourth of all series, which no query needs
 
@@ -33,18 +31,11 @@ CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5,
 REQUEUE_CAUSES = frozenset({*ReleaseCause, "operator"})
 
 
-class QueueGauges(NamedTuple):
-    """Ready jobs of a pool and a band, their predicted device-seconds, and the longest wait among them."""
-
-    num_ready: int = 0
-    work_seconds: float = 0.0
-    oldest_seconds: float = 0.0
-
-
-class ControlMetrics:
-    """The metrics in their own registry, so that a process can hold several apps."""
+class ControlMetrics(StoreSeries):
+    """The metrics in their own registries, so that a process can hold several apps."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "diffusion_requests",
@@ -102,24 +93,6 @@ class ControlMetrics:
             "Running jobs that made room for more urgent ones.",
             registry=registry,
         )
-        self.queue_size = Gauge("diffusion_queue_size", "Ready jobs.", ["pool", "band"], registry=registry)
-        self.queue_work = Gauge(
-            "diffusion_queue_work_seconds",
-            "Predicted device-seconds of ready jobs.",
-            ["pool", "band"],
-            registry=registry,
-        )
-        self.oldest_seconds = Gauge(
-            "diffusion_queue_oldest_seconds",
-            "Time since the submission of the ready job that waits longest; 0 without one.",
-            ["pool", "band"],
-            registry=registry,
-        )
-        self.fair_share_error = Gauge(
-            "diffusion_fair_share_error",
-            "Part of the device-seconds of tenants with ready jobs that went to others of them than is fair.",
-            registry=registry,
-        )
         self.leases_granted = Counter(
             "diffusion_leases_granted", "Jobs that workers got.", ["pool"], registry=registry
         )
@@ -147,10 +120,6 @@ class ControlMetrics:
         self.checkpoints_resumed = Counter(
             "diffusion_checkpoints_resumed", "Leases that began from a checkpoint.", registry=registry
         )
-        self.leases = Gauge("diffusion_leases", "Jobs that workers hold.", registry=registry)
-        self.workers = Gauge(
-            "diffusion_workers", "Workers by state and kind of machine.", ["state", "kind"], registry=registry
-        )
         self.claim_seconds = Histogram(
             "diffusion_claim_seconds",
             "Duration of a query for claimable jobs.",
@@ -172,9 +141,6 @@ class ControlMetrics:
             "Attempts to deliver a webhook: delivered, refused, gone or unreachable.",
             ["outcome"],
             registry=registry,
-        )
-        self.webhook_backlog = Gauge(
-            "diffusion_webhook_backlog", "Webhooks that are not delivered yet.", registry=registry
         )
         self.verdicts = Counter(
             "diffusion_safety_verdicts",
@@ -212,6 +178,16 @@ class ControlMetrics:
             registry=registry,
         )
 
+        self.store_up = Gauge(
+            "diffusion_store_up",
+            "1 while the artifact store takes and gives files, as this control plane tries it; else 0.",
+            registry=registry,
+        )
+        self.database_up = Gauge(
+            "diffusion_database_up",
+            "1 if the database responds; else 0, and what is read from it has no series.",
+            registry=registry,
+        )
         self.bus_connected = Gauge(
             "diffusion_event_bus_connected",
             "1 while messages of other control planes arrive, or if the control plane runs alone; else 0.",
@@ -223,25 +199,6 @@ class ControlMetrics:
             registry=registry,
         )
         self._num_bus_dropped = 0
-        self._pools: set[str] = set()
-
-    def set_queue(self, ready: Mapping[tuple[str, Band], QueueGauges], pools: Iterable[str] = ()) -> None:
-        """Set the queue's gauges by pool and band. `pools` are others than those with ready jobs.
-
-        A pool that was seen once keeps its series, which are 0 while it has no job.
-        """
-        self._pools |= {pool for pool, _ in ready} | set(pools)
-        for pool, band in product(self._pools, Band):
-            state = ready.get((pool, band), QueueGauges())
-            self.queue_size.labels(pool, band).set(state.num_ready)
-            self.queue_work.labels(pool, band).set(state.work_seconds)
-            self.oldest_seconds.labels(pool, band).set(state.oldest_seconds)
-
-    def set_workers(self, counts: Mapping[tuple[WorkerState, MachineKind], int]) -> None:
-        """Set the number of workers by state and kind of machine; those without a count have 0."""
-        for state in WorkerState:
-            for kind in MachineKind:
-                self.workers.labels(state, kind).set(counts.get((state, kind), 0))
 
     def set_bus(self, is_connected: bool, num_dropped: int) -> None:
         """Set the bus's metrics. `num_dropped` counts from the start of the process."""
@@ -274,9 +231,10 @@ class ControlMetrics:
             if (seconds := timings.get(f"{phase}_seconds")) is not None:
                 self.phase_seconds.labels(phase).observe(seconds)
 
-    def text(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
-        return generate_latest(self.registry)
+    def text(self, with_store: bool = True) -> bytes:
+        """Return all metrics in the text format of Prometheus, or only those that need no database."""
+        own = generate_latest(self.registry)
+        return own + generate_latest(self.store_registry) if with_store else own
 
 
 class WorkerSeries:

@@ -64,7 +64,14 @@ class WorkerAgent:
             on_job=lambda message: self._jobs.handle(message),
             on_change=self._engine_changed,
         )
-        self._gate = ClaimGate(config, state, self._engines, memory, on_other_jobs=lambda: self._claims.cut())
+        self._gate = ClaimGate(
+            config,
+            state,
+            self._engines,
+            memory,
+            on_other_jobs=lambda: self._claims.cut(),
+            is_storage_away=lambda: client.is_storage_away,
+        )
         spans = JobSpans(tracer)
         self._reporter = ResultReporter(client, self.metrics, self._gate.forget, spans)
         self._jobs = EngineJobs(
@@ -109,6 +116,7 @@ class WorkerAgent:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._jobs.close()
             await self._spot.close()
             await self._client.close()
 

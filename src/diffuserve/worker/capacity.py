@@ -1,5 +1,7 @@
 """The capacity that a worker may claim. Pure, but for the reading of memory."""
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -10,6 +12,8 @@ import psutil
 from diffuserve.domain.claim import EnginePlace
 from diffuserve.domain.job import Band
 
+LEAST_FREE_BYTES = 256 * 1024 * 1024
+"""Free bytes of the folder for temporary files below which no job is claimed: there results wait."""
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _KEPT = 8  # of so many places one is kept for jobs that go before others
 
@@ -77,18 +81,24 @@ class EngineJob:
 
 
 def free_capacity(
-    max_jobs: int, token_budget: int, in_engine: Sequence[EngineJob], num_finishing: int
+    max_jobs: int,
+    token_budget: int,
+    in_engine: Sequence[EngineJob],
+    num_finishing: int,
+    is_storage_away: bool = False,
 ) -> Capacity:
     """Return one step's worth beyond the running step, so that the engine never waits for the network.
 
     A job that is larger than a step's worth counts as one: while it has its turns, others may join it.
     `num_finishing` jobs have left the engine and are being uploaded; at most four times `max_jobs` may pile
-    up in all. Without a free token no job may be claimed either, since a claim returns at least one job.
+    up in all, and while the artifact store is away, which may last, `max_jobs`. Without a free token no job
+    may be claimed either, since a claim returns at least one job.
 
     However full the engine is, it has room for one more job that goes before the last of those in it: these
     wait for it, and not it for their end. For such jobs an eighth of the places is kept.
     """
-    jobs = min(max_jobs - len(in_engine), 4 * max_jobs - len(in_engine) - num_finishing)
+    most_held = max_jobs if is_storage_away else 4 * max_jobs
+    jobs = min(max_jobs - len(in_engine), most_held - len(in_engine) - num_finishing)
     if jobs <= 0:
         return NO_CAPACITY
     kept = max_jobs // _KEPT
@@ -124,6 +134,11 @@ def read_memory(engine_pids: Sequence[int]) -> Memory:
         except psutil.NoSuchProcess:
             continue  # the engine has just died
     return Memory(used, memory_limit())
+
+
+def is_disk_short() -> bool:
+    """Return whether the folder for temporary files has no room for more results."""
+    return shutil.disk_usage(tempfile.gettempdir()).free < LEAST_FREE_BYTES
 
 
 @lru_cache(maxsize=16)

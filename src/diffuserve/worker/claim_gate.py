@@ -1,9 +1,12 @@
 """Opens the way for claims while the worker has room for more jobs."""
 
+import logging
 from collections.abc import Callable
 
+from diffuserve.telemetry.log_fields import once_a_minute
 from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.capacity import (
+    LEAST_FREE_BYTES,
     NO_CAPACITY,
     NO_ROOM,
     Capacity,
@@ -12,11 +15,14 @@ from diffuserve.worker.capacity import (
     ReadMemory,
     Room,
     free_capacity,
+    is_disk_short,
 )
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.engines import Engines
 from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.served_model import ServedModel
+
+log = logging.getLogger(__name__)
 
 
 class ClaimGate:
@@ -29,8 +35,10 @@ class ClaimGate:
         engines: Engines,
         read_memory: ReadMemory,
         on_other_jobs: Callable[[], None],
+        is_storage_away: Callable[[], bool],
     ) -> None:
         """Call `on_other_jobs` when other jobs may be claimed than before: of other models or places."""
+        self._is_storage_away = is_storage_away
         self._config, self._state, self._engines = config, state, engines
         self._on_other_jobs = on_other_jobs
         self._room = NO_ROOM
@@ -54,12 +62,12 @@ class ClaimGate:
         self.update()
 
     def room(self) -> Room:
-        """Return what may be claimed now: nothing while no engine is ready or memory is short.
+        """Return what may be claimed now: nothing while no engine is ready, or memory or disk is short.
 
         Models without capacity are left out, and the least of the others holds for all: any of them may get
         what is claimed.
         """
-        if self._is_memory_short():
+        if self._is_memory_short() or _is_disk_short():
             return NO_ROOM
         free = {model: self._capacity_of(model) for model in self._engines.claimable()}
         models = [model for model, capacity in free.items() if capacity.num_jobs > 0]
@@ -82,7 +90,9 @@ class ClaimGate:
         leases = [job.lease for job in self._state.held_for(model.name) if job.is_in_engine]
         in_engine = [EngineJob(lease.band, lease.step_tokens) for lease in leases]
         num_finishing = len(self._state.held) - len(self._state.jobs_in_engine)
-        return free_capacity(self._config.most_jobs, budget, in_engine, num_finishing)
+        return free_capacity(
+            self._config.most_jobs, budget, in_engine, num_finishing, self._is_storage_away()
+        )
 
     def memory(self) -> Memory:
         """Return the device's memory if it has its own, else this machine's."""
@@ -94,3 +104,11 @@ class ClaimGate:
 
     def _is_memory_short(self) -> bool:
         return self.memory().is_short(self._config.memory_fraction)
+
+
+def _is_disk_short() -> bool:
+    is_short = is_disk_short()
+    if is_short:
+        message = "no job is claimed: the folder for temporary files has less than %d MiB free"
+        log.error(message, LEAST_FREE_BYTES >> 20, extra=once_a_minute())
+    return is_short

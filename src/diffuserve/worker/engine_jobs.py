@@ -38,6 +38,7 @@ from diffuserve.worker.messages import (
     ToEngine,
 )
 from diffuserve.worker.metrics import WorkerMetrics
+from diffuserve.worker.result_folder import ResultFolder
 from diffuserve.worker.result_reporter import LEASE_LOST, ResultReporter
 from diffuserve.worker.served_model import ServedModel
 
@@ -65,6 +66,7 @@ class EngineJobs:
         checkpoint_seconds: float = 0.0,
         spans: JobSpans | None = None,
     ) -> None:
+        self._results = ResultFolder()
         self._state, self._engines, self._gate = state, engines, gate
         self._reporter, self._metrics = reporter, metrics
         self._checkpoint_seconds = checkpoint_seconds
@@ -162,7 +164,7 @@ class EngineJobs:
         if job is None or job.is_canceling:
             return
         job.is_canceling = True
-        if self._stop_before_engine(job):
+        if self._stop_before_engine(job) or self._reporter.take_back(job):
             self._leave(job, JobFailed(attempt=job.attempt, code=RequestAborted.code, message="aborted"))
         else:
             self._abort(job)
@@ -237,11 +239,18 @@ class EngineJobs:
             self._hand_back(job)
 
     def release_unfinished(self, patience_seconds: float) -> None:
-        """Abort what is still in the engine and hand it back, as at the end of a drain."""
-        for job in self._state.jobs_in_engine:
-            self._stop(job)
-            job.is_in_engine = False
+        """Hand back what is in the engine, or waits for the artifact store, as at the end of a drain."""
+        for job in list(self._state.held.values()):
+            if job.is_in_engine:
+                self._stop(job)
+                job.is_in_engine = False
+            elif not self._reporter.take_back(job):
+                continue
             self._reporter.release(job, self._state.release_cause, patience_seconds=patience_seconds)
+
+    def close(self) -> None:
+        """Delete what was not delivered."""
+        self._results.delete()
 
     def release_all_of_dead_engine(self, model: ServedModel) -> None:
         """Hand back what was inside an engine that died; jobs that had left it are still delivered.
@@ -328,6 +337,7 @@ class EngineJobs:
         if isinstance(message, JobFailed):
             self._reporter.failed(job, message)
         else:
+            self._results.take(job)
             self._metrics.generated(job.lease.model, job.total, asyncio.get_running_loop().time() - job.since)
             self._reporter.finished(job, message)
         self._gate.update()

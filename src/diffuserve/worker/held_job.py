@@ -83,6 +83,10 @@ class HeldJob:
             self.frames, self.num_frames = frames, num_frames
         self.has_unreported_progress = True
 
+    def file(self, path: str) -> Path:
+        """Return where a file of the job is now that its engine wrote to `path`."""
+        return self.folder / Path(path).name
+
     @property
     def progress(self) -> JobProgress:
         """Progress of the job, as it is reported."""

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 from diffuserve.client.leases import LeaseClient
@@ -47,12 +46,12 @@ class LiveReporter:
 
     async def _upload(self, job: HeldJob, part: LivePart, before: asyncio.Task[None] | None) -> None:
         await _done(before)
-        path, lease = Path(part.path), job.lease
+        lease = job.lease
         try:
             if not job.is_live_over:
-                content = path.read_bytes()
+                content = job.file(part.path).read_bytes()
                 await self._client.put_live_part(lease.job_id, lease.lease_token, part.number, content)
-            path.unlink(missing_ok=True)
+            job.file(part.path).unlink(missing_ok=True)
         except (DiffuserveError, OSError) as error:
             job.is_live_over = True
             log.warning("job %s: no more of its clip is shown: %s", lease.job_id, error, extra=job.log_fields)

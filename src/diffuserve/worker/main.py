@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 # cannot be joined by mistake.
 _NODE_RESTARTS = RestartPolicy(Backoff(first_seconds=15.0, longest_seconds=60.0), healthy_seconds=60.0)
 _PATIENCE_SECONDS = 6 * 3600.0
-"""A running job is kept while the control plane is unavailable for so long."""
+"""A running job is kept while the control plane, or its artifact store, is unavailable for so long."""
 
 
 def run_worker(config: WorkerConfig) -> int:
@@ -90,6 +90,7 @@ def _client(config: WorkerConfig) -> LeaseClient:
         patience_seconds=_PATIENCE_SECONDS,
         auth=auth,
         outages=OutageLog(config.server),
+        waits_for_storage=True,
     )
     return LeaseClient(transport)
 

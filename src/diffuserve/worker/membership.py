@@ -60,6 +60,12 @@ class Membership:
         return self._config.heartbeat_seconds or self._registered.heartbeat_seconds
 
     @property
+    def lease_seconds(self) -> float:
+        """How long the control plane takes a worker for alive that sends no heartbeat."""
+        assert self._registered is not None
+        return self._registered.lease_seconds
+
+    @property
     def is_registered(self) -> bool:
         return self._is_registered.is_set()
 

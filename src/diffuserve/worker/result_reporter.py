@@ -16,7 +16,7 @@ from diffuserve.domain.errors import (
     DiffuserveError,
     LeaseLost,
     ServerUnavailable,
-    StorageRefused,
+    StorageAway,
     UploadFailed,
     UploadMissing,
 )
@@ -71,6 +71,7 @@ class ResultReporter:
         self._forget = forget
         self._spans = spans or JobSpans()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._deliveries: dict[str, asyncio.Task[None]] = {}
         self.live = LiveReporter(client, self._start)
         self.checkpoints = CheckpointReporter(client, self._start)
         self._last_previews: dict[str, asyncio.Task[None]] = {}
@@ -78,7 +79,17 @@ class ResultReporter:
 
     def finished(self, job: HeldJob, finished: JobFinished | JobDenoised) -> None:
         """Upload a job's files and complete it, or its latents and hand it over."""
-        self._start(self._report_outcome(job, self._complete(job, finished)))
+        delivery = self._start(self._report_outcome(job, self._complete(job, finished)))
+        self._deliveries[job.attempt] = delivery
+        delivery.add_done_callback(lambda _done: self._deliveries.pop(job.attempt, None))
+
+    def take_back(self, job: HeldJob) -> bool:
+        """Deliver a finished job no more that waits for the artifact store; return whether it did."""
+        delivery = self._deliveries.get(job.attempt)
+        if delivery is None or not self._client.is_storage_away:
+            return False
+        delivery.cancel()
+        return True
 
     def failed(self, job: HeldJob, failed: JobFailed) -> None:
         error = JobError(failed.code, failed.message, failed.retryable, failed.safety)
@@ -157,7 +168,7 @@ class ResultReporter:
         tracing.enter(upload.context)
         try:
             return await self._deliver(job, finished)
-        except StorageRefused as error:
+        except StorageAway as error:  # for longer than anything is waited for
             return await self._fail_upload(job, error, finished.actual_seconds)
         except (LeaseLost, ServerUnavailable):
             raise
@@ -185,7 +196,7 @@ class ResultReporter:
         raise AssertionError("unreachable: the last upload returns or raises")
 
     async def _hand_over(self, job: HeldJob, denoised: JobDenoised) -> str:
-        stored = await self._send(job, Path(denoised.path), LATENTS_NAME)
+        stored = await self._send(job, job.file(denoised.path), LATENTS_NAME)
         report = HandOver(
             lease_token=job.lease.lease_token,
             size_bytes=stored.size_bytes,
@@ -197,7 +208,7 @@ class ResultReporter:
 
     async def _publish(self, job: HeldJob, finished: JobFinished) -> str:
         begin = asyncio.get_running_loop().time()
-        contents = self._inline_contents(finished.files)
+        contents = self._inline_contents(job, finished.files)
         uploads = (self._upload(job, file, contents.get(file.name)) for file in finished.files)
         artifacts = await asyncio.gather(*uploads)
         seconds = {"upload_seconds": asyncio.get_running_loop().time() - begin}
@@ -221,18 +232,19 @@ class ResultReporter:
     async def _send(self, job: HeldJob, path: Path, name: str) -> StoredFile:
         job.advance(Phase.UPLOAD, job.step, job.total)
         async with self._clip_uploads if job.lease.kind == VIDEO_GENERATE else nullcontext():
-            return await self._client.upload(job.lease.job_id, job.lease.lease_token, name, path.read_bytes())
+            return await self._client.upload(job.lease.job_id, job.lease.lease_token, name, path.read_bytes)
 
-    def _inline_contents(self, files: Sequence[FinishedFile]) -> dict[str, bytes]:
+    def _inline_contents(self, job: HeldJob, files: Sequence[FinishedFile]) -> dict[str, bytes]:
         """Return the contents of a result's files by name, if all together fit into the completion."""
-        if sum(Path(file.path).stat().st_size for file in files) > self._client.max_inline_bytes:
+        paths = {file.name: job.file(file.path) for file in files}
+        if sum(path.stat().st_size for path in paths.values()) > self._client.max_inline_bytes:
             return {}
-        return {file.name: Path(file.path).read_bytes() for file in files}
+        return {name: path.read_bytes() for name, path in paths.items()}
 
     async def _upload(self, job: HeldJob, file: FinishedFile, content: bytes | None) -> Artifact:
         """Return the file as the result describes it, uploaded unless it is sent along with that."""
         if content is None:
-            stored = await self._send(job, Path(file.path), file.name)
+            stored = await self._send(job, job.file(file.path), file.name)
         else:
             stored = StoredFile(
                 name=file.name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest()
@@ -257,7 +269,8 @@ class ResultReporter:
         await self.checkpoints.drop(job)
         failure = Failure(lease_token=job.lease.lease_token, error=error, actual_seconds=seconds)
         status = (await self._client.fail(job.lease.job_id, failure)).status
-        log.info("job %s %s", job.lease.job_id, _ending(status, error))
+        level = logging.INFO if status == JobStatus.CANCELED else logging.WARNING
+        log.log(level, "job %s %s", job.lease.job_id, _ending(status, error))
         return status
 
     async def _release(self, job: HeldJob, release: Release, patience_seconds: float | None) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from diffuserve.client.api_key import KeyFile
 from diffuserve.client.http import HttpTransport, RequestOptions
-from diffuserve.domain.errors import InvalidParams, Unauthorized
+from diffuserve.domain.errors import InvalidParams, StorageRefused, Unauthorized
 
 PROBLEM = {"code": "unauthorized", "detail": "invalid API key"}
 
@@ -76,7 +76,7 @@ async def test_a_refusal_without_another_key_is_an_error(path: Path) -> None:
 
 async def test_the_key_is_sent_to_no_other_server(path: Path) -> None:
     server = KeyServer("nothing")
-    with pytest.raises(Unauthorized):
+    with pytest.raises(StorageRefused):
         await transport(path, server).put_external("https://bucket.test/a", b"x", {}, patience_seconds=0.0)
     assert server.seen == [None]
 

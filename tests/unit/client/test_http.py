@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from diffuserve.client.http import HttpTransport, RequestOptions
+from diffuserve.client.outages import OutageLog
 from diffuserve.domain.errors import (
     DeadlineUnreachable,
     DiffuserveError,
@@ -126,6 +127,19 @@ async def test_what_no_retry_helps_is_not_tried_again(error: type[DiffuserveErro
     http = transport(responses(httpx.Response(503, json=problem)))
     with pytest.raises(error, match="in vain"):
         await http.request("PUT", "/v1/leases/job/files/0.png")
+    await http.close()
+
+
+async def test_a_worker_tries_again_what_the_artifact_store_refuses_which_is_no_outage_of_the_server() -> (
+    None
+):
+    problem = {"code": "storage_refused", "detail": "no access", "retryable": False}
+    refused, server = httpx.Response(503, json=problem), OutageLog("http://server")
+    answers = httpx.MockTransport(responses(refused, refused, httpx.Response(200)))
+    http = HttpTransport("http://server", transport=answers, outages=server, waits_for_storage=True)
+    await http.request("POST", "/v1/leases/job/complete")
+    assert http.storage.is_on
+    assert not server.is_on
     await http.close()
 
 

@@ -1,5 +1,6 @@
 """Uploads to the control plane, or directly to a bucket."""
 
+import asyncio
 import base64
 import hashlib
 
@@ -25,6 +26,7 @@ class Plane:
         self.bucket = iter(bucket)
         self.signs_urls = signs_urls
         self.is_lost = False
+        self.seconds_away = 0.0
         self.num_upload_urls = 0
         self.requests: list[httpx.Request] = []
 
@@ -42,12 +44,19 @@ class Plane:
             return httpx.Response(201, content=orjson.dumps(STORED))
         if self.is_lost:
             return httpx.Response(409, json={"code": "lease_lost", "detail": "lost", "job_id": "job"})
+        if self.seconds_away and now() < self.seconds_away:
+            away = {"code": "storage_away", "detail": "no bucket", "retryable": True}
+            return httpx.Response(503, json=away, headers={"retry-after": "5"})
         self.num_upload_urls += 1
         return httpx.Response(200, json={"url": f"http://bucket/0.png?signature={self.num_upload_urls}"})
 
     async def client(self) -> LeaseClient:
         transport = HttpTransport(
-            "http://plane", "dfs_secret", patience_seconds=30.0, transport=httpx.MockTransport(self)
+            "http://plane",
+            "dfs_secret",
+            patience_seconds=6 * 3_600.0,
+            transport=httpx.MockTransport(self),
+            waits_for_storage=True,
         )
         client = LeaseClient(transport)
         await client.register(REGISTRATION)
@@ -61,7 +70,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def upload(plane: Plane) -> StoredFile:
     client = await plane.client()
-    return await client.upload("job", 7, "0.png", b"an image")
+    return await client.upload("job", 7, "0.png", lambda: b"an image")
 
 
 async def test_no_upload_url_is_requested_without_a_bucket() -> None:
@@ -113,11 +122,50 @@ async def test_a_lost_lease_ends_the_upload() -> None:
 NO_BUCKET = "<?xml?><Error><Code>NoSuchBucket</Code><Message>The bucket does not exist</Message></Error>"
 
 
-async def test_an_upload_that_the_bucket_refuses_fails_after_three_urls() -> None:
-    plane = Plane(*[httpx.Response(404, text=NO_BUCKET)] * 3, httpx.Response(200))
-    with pytest.raises(UploadFailed, match=r"0\.png .*404: NoSuchBucket: The bucket does not exist$"):
+TOO_LARGE = "<Error><Code>EntityTooLarge</Code><Message>Your upload is too large</Message></Error>"
+
+
+async def test_a_file_that_the_bucket_refuses_fails_after_three_urls() -> None:
+    plane = Plane(*[httpx.Response(400, text=TOO_LARGE)] * 3, httpx.Response(200))
+    with pytest.raises(UploadFailed, match=r"0\.png .*400: EntityTooLarge: Your upload is too large$"):
         await upload(plane)
     assert plane.num_upload_urls == 3
+
+
+@pytest.mark.parametrize(
+    "refusal", [httpx.Response(404, text=NO_BUCKET), httpx.Response(403), httpx.Response(401)]
+)
+async def test_a_bucket_that_is_missing_or_gives_no_access_is_waited_for(refusal: httpx.Response) -> None:
+    plane = Plane(*[refusal] * 20, httpx.Response(200))
+    assert await upload(plane) == STORED
+
+
+@in_virtual_time
+async def test_a_bucket_that_is_away_for_all_is_waited_for_and_nothing_is_read_meanwhile() -> None:
+    reads: list[float] = []
+
+    def read() -> bytes:
+        reads.append(now())
+        return b"an image"
+
+    plane = Plane(httpx.Response(200))
+    plane.seconds_away = 4 * 3_600.0
+    client = await plane.client()
+    assert await client.upload("job", 7, "0.png", read) == STORED
+    assert len(reads) == 1
+    assert reads[0] >= 4 * 3_600.0
+
+
+@in_virtual_time
+async def test_a_client_knows_whether_the_store_is_away() -> None:
+    plane = Plane(httpx.ConnectError("refused"), httpx.Response(200))
+    plane.seconds_away = 60.0
+    client = await plane.client()
+    stored = asyncio.create_task(client.upload("job", 7, "0.png", lambda: b"an image"))
+    await asyncio.sleep(30.0)
+    assert client.is_storage_away
+    await stored
+    assert not client.is_storage_away
 
 
 @in_virtual_time

@@ -8,7 +8,8 @@ from diffuserve.domain.job import Band, EndedJob, JobStatus
 from diffuserve.domain.machines import MachineKind
 from diffuserve.domain.safety import Action, Finding, Verdict
 from diffuserve.domain.worker import WorkerState
-from diffuserve.telemetry.metrics import ControlMetrics, QueueGauges, WorkerSeries
+from diffuserve.telemetry.metrics import ControlMetrics, WorkerSeries
+from diffuserve.telemetry.store_series import QueueGauges
 
 ENDED = EndedJob(
     id="job_1",

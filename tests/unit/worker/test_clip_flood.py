@@ -128,11 +128,11 @@ class NarrowLink(FakeControlPlane):
 
     line: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def upload(self, job_id: str, lease_token: int, name: str, content: bytes) -> StoredFile:
-        for _ in range(len(content)):
+    async def upload(self, job_id: str, lease_token: int, name: str, read: Callable[[], bytes]) -> StoredFile:
+        for _ in range(len(read())):
             async with self.line:
                 await asyncio.sleep(1.0)
-        return await super().upload(job_id, lease_token, name, content)
+        return await super().upload(job_id, lease_token, name, read)
 
 
 async def seconds_of_an_image(num_clips: int, folder: Path) -> float:

@@ -73,7 +73,11 @@ def _decoded(name: str, text: str) -> bytes:
 
 
 async def upload_url_of(services: Services, key: str) -> Response:
-    """Respond with a URL of the bucket that accepts the file by PUT; null if this server stores files."""
+    """Respond with a URL of the bucket that accepts the file by PUT; null if this server stores files.
+
+    Raise `StorageAway` while the store is away, so that the worker waits without trying.
+    """
+    services.storage.check()
     url = await services.artifacts.upload_url(key, services.config.upload_url_seconds)
     return json_response(UploadUrl(url=url))
 

@@ -188,6 +188,7 @@ async def list_inputs(
         files.append(_latents(job_id, latents))
     if checkpoint is not None:
         files.append(_checkpoint(job_id, checkpoint))
+    services.storage.check()
     leased = await asyncio.gather(*(_leased(services, file) for file in files))
     return json_response(LeasedFiles(files=tuple(leased)))
 
@@ -262,6 +263,7 @@ async def _store_files(services: Services, job_id: str, completion: Completion, 
     contents = await contents_of(completion)
     with suppress(LeaseLost):  # the store decides: the completion may be a repetition
         await services.store.leases.check(job_id, completion.lease_token, key_id)
+        services.storage.check()
         folder = f"{job_id}/{completion.lease_token}"
         if contents:
             await services.artifacts.put_all({f"{folder}/{name}": contents[name] for name in contents})
@@ -275,6 +277,7 @@ async def _check_latents(services: Services, job_id: str, report: HandOver, key_
     """Raise `UploadMissing` if the latents are not stored whole."""
     with suppress(LeaseLost):  # the store decides: the report may be a repetition
         await services.store.leases.check(job_id, report.lease_token, key_id)
+        services.storage.check()
         await check_file(
             services.artifacts, f"{job_id}/{report.lease_token}", LATENTS_NAME, report.size_bytes
         )

@@ -22,11 +22,12 @@ async def healthz() -> Response:
 
 @router.get("/readyz", summary="Check that jobs would run")
 async def readyz(services: ServicesDep) -> Response:
-    """Respond with 200 if writes are committed and a worker is ready or occupied, else with 503 and why.
+    """Respond with 200 if writes are committed, files can be stored and a worker takes jobs, else with 503.
 
-    Needs no key; the workers are looked at once a second, however many ask.
+    It says why. Needs no key; the workers are looked at once a second, however many ask.
     """
     await services.store.operations.check_writer()
+    services.storage.check()
     reason = why_not_ready(await services.catalog.workers())
     if reason is not None:
         raise ServerUnavailable(reason, retry_after=1.0)

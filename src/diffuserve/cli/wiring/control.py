@@ -136,6 +136,7 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
         async with (
             running(reaper.run()),
             running(preemptor.run()),
+            running(services.storage.run()),
             running(services.job_log.run()),
             sending(services),
         ):

@@ -19,12 +19,22 @@ class ServerUnavailable(DiffuserveError):
         self.retry_after = retry_after
 
 
-class StorageRefused(ServerUnavailable):
+class StorageAway(ServerUnavailable):
+    """The artifact store is away, and has been for a while; only workers are told so, whose results wait.
+
+    Remedy: wait; workers do so by themselves. The server's log, `/readyz` and the alerts tell the operator.
+    """
+
+    code = "storage_away"
+
+
+class StorageRefused(StorageAway):
     """The artifact store has no such bucket, or its credentials or permissions do not suffice.
 
     `is_missing`: there is no such bucket.
 
-    Remedy: the operator acts, since no retry helps: the server's log has the trial at its start.
+    Remedy: the operator acts, since no retry helps: the server's log has the trial at its start. The results
+    of workers wait for it.
     """
 
     code = "storage_refused"

@@ -2,18 +2,25 @@
 
 import asyncio
 import contextlib
+import logging
 
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.errors import WorkerNotFound
+from diffuserve.domain.errors import ServerUnavailable, WorkerNotFound
 from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.engine_jobs import EngineJobs
 from diffuserve.worker.loops.control import apply_commands
 from diffuserve.worker.membership import Membership
 from diffuserve.worker.worker_status import WorkerStatus
 
+log = logging.getLogger(__name__)
+
 
 class HeartbeatLoop:
-    """Sends heartbeats at the interval that the control plane asks for, and follows its responses."""
+    """Sends heartbeats at the interval that the control plane asks for, and follows its responses.
+
+    One that gets no response within half a lease, as from a frozen control plane, is given up: behind a load
+    balancer the next one reaches another in time.
+    """
 
     def __init__(
         self,
@@ -34,11 +41,14 @@ class HeartbeatLoop:
             self._state.heartbeat_due.clear()  # a change from here on may be missing in this heartbeat
             heartbeat = self._status.heartbeat()
             try:
-                commands = await self._client.heartbeat(worker_id, heartbeat, interval)
+                async with asyncio.timeout(self._membership.lease_seconds / 2):
+                    commands = await self._client.heartbeat(worker_id, heartbeat, interval)
                 self._jobs.drop_lost(commands.lost, heartbeat)
                 apply_commands(commands, self._state, self._jobs)
             except WorkerNotFound:
                 await self._membership.renew(worker_id)
+            except (ServerUnavailable, TimeoutError) as error:
+                log.debug("no heartbeat: %r", error)  # the log of outages tells of it
             await self._rest(max(interval - (asyncio.get_running_loop().time() - start), 0.0))
 
     async def _rest(self, seconds: float) -> None:

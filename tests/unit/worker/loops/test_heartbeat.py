@@ -158,3 +158,23 @@ async def test_heartbeats_go_on_while_the_control_plane_is_away(tmp_path: Path) 
         await eventually(lambda: not worker.plane.heartbeat_outcomes)
         await next_heartbeat(worker)
         assert [held.job_id for held in worker.plane.heartbeats[-1].held] == ["j1"]
+
+
+@in_virtual_time
+async def test_in_an_outage_heartbeats_keep_their_interval(tmp_path: Path) -> None:
+    async with running_agent(tmp_path, heartbeat_seconds=1.0) as worker:
+        worker.plane.heartbeat_outcomes.extend([ServerUnavailable("away")] * 20)
+        await next_heartbeat(worker)
+        start = now()
+        await eventually(lambda: not worker.plane.heartbeat_outcomes)
+        assert now() - start <= 20.0, "a pause that grew would outlast a short lease"
+
+
+@in_virtual_time
+async def test_a_heartbeat_that_nobody_answers_is_given_up_before_its_leases_end(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as worker:
+        worker.plane.answers_heartbeats.clear()
+        await next_heartbeat(worker)
+        start = now()
+        await next_heartbeat(worker)
+        assert now() - start == pytest.approx(15.0, abs=0.1), "half a lease"

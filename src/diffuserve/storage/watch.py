@@ -1,0 +1,94 @@
+"""Whether the artifact store is there: it is tried again and again, whoever needs it or does not."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable, StorageAway
+from diffuserve.storage.base import ArtifactStore
+from diffuserve.storage.probe import probe
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 5.0
+_LONGEST_LOOK_SECONDS = 10.0
+_WRITE_EVERY_SECONDS = 300.0  # where buckets keep versions each write stays
+_REMIND_SECONDS = 60.0
+_NO_FILE = "probe/none"
+_RETRY_SECONDS = 5.0
+
+
+class StorageWatch:
+    """Looks after the artifact store, for as long as `run` does.
+
+    A look reads a file that does not exist, which finds out that the store is away, lost or closed to us.
+    Every few minutes, and as long as it is away, a tiny file is stored as well.
+    """
+
+    def __init__(self, store: ArtifactStore, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives the time in tests."""
+        self._store, self._clock = store, clock
+        self._wrote_at = clock()
+        self._away_since: float | None = None
+        self._reason = ""
+        self._logged_at = 0.0
+
+    @property
+    def is_up(self) -> bool:
+        """False from the first look that failed to the first one that did not."""
+        return self._away_since is None
+
+    def check(self) -> None:
+        """Raise `StorageAway` while the store is away."""
+        if self._away_since is not None:
+            seconds = self._clock() - self._away_since
+            message = f"the artifact store is away since {seconds:.0f} s: {self._reason}"
+            raise StorageAway(message, retry_after=_RETRY_SECONDS)
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Try the store, and log what has changed, and once a minute that nothing has."""
+        try:
+            async with asyncio.timeout(_LONGEST_LOOK_SECONDS):
+                await self._try()
+        except TimeoutError:
+            self._failed(f"{self._store.place} does not respond within {_LONGEST_LOOK_SECONDS:g} s")
+        except ServerUnavailable as error:
+            self._failed(str(error))
+        else:
+            self._succeeded()
+
+    async def _try(self) -> None:
+        if self.is_up and self._clock() - self._wrote_at < _WRITE_EVERY_SECONDS:
+            await _read_nothing(self._store)
+        else:
+            await probe(self._store)
+            self._wrote_at = self._clock()
+
+    def _failed(self, reason: str) -> None:
+        now, self._reason = self._clock(), reason
+        if self._away_since is None:
+            self._away_since = self._logged_at = now
+            log.error("%s; no job finishes until this works, and their results wait", reason)
+        elif now - self._logged_at >= _REMIND_SECONDS:
+            self._logged_at = now
+            log.error("after %.0f s still: %s", now - self._away_since, reason)
+
+    def _succeeded(self) -> None:
+        if self._away_since is not None:
+            log.warning("%s works again after %.0f s", self._store.place, self._clock() - self._away_since)
+            self._away_since = None
+
+
+async def _read_nothing(store: ArtifactStore) -> None:
+    try:
+        async for _ in store.read(_NO_FILE):
+            return
+    except ArtifactNotFound:
+        return
