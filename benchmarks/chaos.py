@@ -2,17 +2,19 @@
 
     python benchmarks/chaos.py                           # SQLite, then PostgreSQL; a few minutes each
     python benchmarks/chaos.py --database sqlite --jobs 50 --kills 8 --seconds 15
-    python benchmarks/chaos.py --long --hours 3          # 10,000 jobs, 500 faults and a bad network
+    python benchmarks/chaos.py --long --hours 3          # 10,000 jobs, 600 faults and a bad network
 
 Real processes: control planes, agents and engines are killed with `kill -9` every one to three
 seconds and started again; workers and control planes are suspended and continued. On PostgreSQL there are two
-control planes behind a load balancer, sharing one Valkey: now and then both are killed at once, one is
-frozen in the middle of a transaction, and Valkey and PostgreSQL's postmaster are killed and started again.
-Disks are full for a while, and the database's clock is set back and ahead. Clients of three tenants submit
-all the while, under idempotency keys, and wait for each job or follow its events; each job names a webhook,
-and is asked for by the other tenants as well. At the end the database, the folder of results and the
-received webhooks are compared. Results go to `benchmarks/results/` as JSON and as a table, and the table to
-`docs/reliability.md`; the exit code is 1 if anything was lost, doubled or crossed.
+control planes behind a load balancer, sharing one Valkey and one bucket: now and then both are killed at once,
+one is frozen in the middle of a transaction, Valkey and PostgreSQL's postmaster are killed and started again,
+at once or long after every lease, and the bucket is away, also from the middle of an upload on. Workers are
+killed that fetch their model, that only decode, and that have several models. Disks are full for a while, and
+the database's clock is set back and ahead. Clients of three tenants submit all the while, under idempotency
+keys, and wait for each job or follow its events; each job names a webhook, and is asked for by the other
+tenants as well. At the end the database, the files of results and the received webhooks are compared. Results
+go to `benchmarks/results/` as JSON and as a table, and the table to `docs/reliability.md`; the exit code is 1
+if anything was lost, doubled, crossed, or drawn again for an outage.
 """
 
 import argparse
@@ -29,10 +31,12 @@ import control_database
 from bench_report import RESULTS
 from chaos_audit import Records, audit
 from chaos_balancer import BadNetwork
+from chaos_bucket import BucketStore, FolderStore, ResultStore
 from chaos_clients import Clients
 from chaos_cluster import JOB_SECONDS, MAX_JOBS, Cluster
-from chaos_faults import FaultInjector, Plan
+from chaos_faults import FaultInjector
 from chaos_late import write_late
+from chaos_plan import Plan
 from chaos_progress import print_progress
 from chaos_report import Outcome, table, write_results
 from chaos_tenants import NUM_TENANTS, Keys, issue_keys
@@ -43,7 +47,7 @@ from support.webhook_receiver import receiving
 
 _LONG = {
     "jobs": 5_200,
-    "kills": 220,
+    "kills": 240,
     "kill_pause": 6.0,
     "seconds": 600.0,
     "freezes": 12,
@@ -54,8 +58,17 @@ _LONG = {
     "database_restarts": 6,
     "full_disks": 10,
     "clock_steps": 10,
+    "bucket_outages": 4,
+    "cut_uploads": 4,
+    "bucket_away_seconds": 60.0,
+    "database_outages": 2,
+    "database_away_seconds": 120.0,
+    "download_kills": 6,
+    "decode_kills": 10,
+    "decode_freezes": 6,
+    "several_kills": 10,
 }
-_LONG_JOBS, _LONG_FAULTS = 10_000, 500
+_LONG_JOBS, _LONG_FAULTS = 10_000, 600
 _DRAIN_SECONDS = 300.0
 
 
@@ -93,8 +106,15 @@ def run_on(name: str, arguments: argparse.Namespace) -> Outcome:
         asyncio.run(database.clock.install())
         keys = asyncio.run(issue_keys(database.store_url))
         network = BadNetwork(random.Random(plan.seed)) if plan.has_bad_network else None
-        cluster = Cluster(folder, database, valkey, plan.lease_seconds, keys, network)
-        return asyncio.run(run_chaos(database, cluster, keys, folder, plan, arguments.jobs))
+        cluster = Cluster(
+            folder, database, valkey, plan.lease_seconds, keys, network, result_store(name, folder)
+        )
+        return asyncio.run(run_chaos(database, cluster, keys, plan, arguments.jobs))
+
+
+def result_store(name: str, folder: Path) -> ResultStore:
+    """Return a bucket for the replicas on PostgreSQL, which share it; SQLite has the folder of its server."""
+    return BucketStore(folder) if name == POSTGRESQL else FolderStore(folder / "data" / "artifacts")
 
 
 def valkey_beside(name: str) -> AbstractContextManager[ValkeyServer | None]:
@@ -117,6 +137,15 @@ def plan_for(name: str, arguments: argparse.Namespace) -> Plan:
         num_database_restarts=arguments.database_restarts if is_shared else 0,
         num_full_disks=arguments.full_disks,
         num_clock_steps=arguments.clock_steps,
+        num_bucket_outages=arguments.bucket_outages if is_shared else 0,
+        num_cut_uploads=arguments.cut_uploads if is_shared else 0,
+        bucket_away_seconds=arguments.bucket_away_seconds,
+        num_database_outages=arguments.database_outages if is_shared else 0,
+        database_away_seconds=arguments.database_away_seconds,
+        num_download_kills=arguments.download_kills,
+        num_decode_kills=arguments.decode_kills,
+        num_decode_freezes=arguments.decode_freezes,
+        num_several_kills=arguments.several_kills,
         has_bad_network=arguments.bad_network,
         longest_seconds=3_600.0 * arguments.hours / (2 if arguments.database == "both" else 1),
         lease_seconds=arguments.lease_seconds,
@@ -125,9 +154,7 @@ def plan_for(name: str, arguments: argparse.Namespace) -> Plan:
     )
 
 
-async def run_chaos(
-    database: Database, cluster: Cluster, keys: Keys, folder: Path, plan: Plan, num_jobs: int
-) -> Outcome:
+async def run_chaos(database: Database, cluster: Cluster, keys: Keys, plan: Plan, num_jobs: int) -> Outcome:
     started = time.monotonic()
     records = Records(database.store_url)
     try:
@@ -144,6 +171,7 @@ async def run_chaos(
             await clients.trespassers.read_lists(clients.owners)
             await write_late(cluster.url, keys.worker, injector.toll.hurt)
             await cluster.read_fenced()
+            files = await cluster.results.digests()
             progress.cancel()
     finally:
         await cluster.stop()
@@ -152,7 +180,7 @@ async def run_chaos(
         plan=plan,
         toll=injector.toll,
         verdict=await audit(
-            records, folder / "data" / "artifacts", clients.told, clients.owners, injector.toll.hurt
+            records, files, clients.told, clients.owners, injector.toll.hurt, injector.toll.excused
         ),
         webhooks=await audit_webhooks(records, log, clients.owners),
         crossings=clients.trespassers.crossings,
@@ -209,8 +237,17 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--database-restarts", type=int, default=2, help="of PostgreSQL (default 2)")
     parser.add_argument("--full-disks", type=int, default=2, help="of a control plane, for a while")
     parser.add_argument("--clock-steps", type=int, default=2, help="of the database's clock (default 2)")
+    parser.add_argument("--bucket-outages", type=int, default=1, help="of the bucket beside PostgreSQL")
+    parser.add_argument("--cut-uploads", type=int, default=1, help="with the bucket away from then on")
+    parser.add_argument("--bucket-away-seconds", type=float, default=15.0, help="each time (default 15)")
+    parser.add_argument("--database-outages", type=int, default=1, help="of PostgreSQL (default 1)")
+    parser.add_argument("--database-away-seconds", type=float, default=30.0, help="each time (default 30)")
+    parser.add_argument("--download-kills", type=int, default=1, help="of a worker that fetches its model")
+    parser.add_argument("--decode-kills", type=int, default=2, help="of workers that only decode")
+    parser.add_argument("--decode-freezes", type=int, default=1, help="past their lease (default 1)")
+    parser.add_argument("--several-kills", type=int, default=2, help="of a worker of several models")
     parser.add_argument("--bad-network", action="store_true", help="between agents and control planes")
-    parser.add_argument("--lease-seconds", type=float, default=3.0, help="heartbeats: a third of it")
+    parser.add_argument("--lease-seconds", type=float, default=9.0, help="heartbeats: a third of it")
     parser.add_argument(
         "--webhook-grace", type=float, default=90.0, help="seconds for the last ones to come (default 90)"
     )

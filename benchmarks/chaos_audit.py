@@ -1,17 +1,17 @@
 """The audit of the database and the results folder at the end of a chaos run."""
 
-import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from chaos_bucket import Digests
 from diffuserve.domain.job import FINAL_STATUSES, JobStatus
+from diffuserve.domain.worker import ReleaseCause
 from diffuserve.jobs import schema
 
 _IDLE_WITH_LOCK = sa.text(
@@ -39,7 +39,8 @@ class AuditCounts:
     from the one that their client received. `stuck`: leases and queued rows left over. `crossed`: jobs
     stored for another tenant than the one that submitted them. `handed_over`: jobs that one worker denoised
     and another one decoded. `redone`: jobs that were denoised again though
-    their latents were there; a death may cost one phase of its jobs.
+    their latents were there; a death may cost one phase of its jobs. `redrawn`: attempts that ended without
+    an outcome although their worker was neither killed nor suspended: for an outage, that is.
     """
 
     accepted: int
@@ -54,15 +55,15 @@ class AuditCounts:
     crossed: int
     handed_over: int
     redone: int
+    redrawn: int
     interrupted: int
     attempts: int
     orphan_folders: int
 
     @property
     def is_clean(self) -> bool:
-        return not (
-            self.lost or self.doubled or self.damaged or self.gaps or self.stuck or self.untrue or self.redone
-        )
+        damage = (self.lost, self.doubled, self.damaged, self.gaps, self.stuck, self.untrue, self.redone)
+        return not any(damage)
 
 
 class Records:
@@ -78,16 +79,15 @@ class Records:
         async with self._engine.connect() as connection:
             return (await connection.execute(statement)).all()
 
-    async def held_by(self, worker_name: str) -> list[Holding]:
-        """Return the leases of the newest worker of that name; earlier ones are dead."""
-        newest = (
-            sa.select(workers.c.id)
-            .where(workers.c.name == worker_name)
-            .order_by(workers.c.registered_at.desc())
-            .limit(1)
-            .scalar_subquery()
-        )
-        held = sa.select(leases.c.job_id, leases.c.lease_token).where(leases.c.worker_id == newest)
+    async def newest_of(self, worker_name: str) -> str | None:
+        """Return the id of the newest worker of that name; earlier ones are dead."""
+        named = sa.select(workers.c.id).where(workers.c.name == worker_name)
+        rows = await self.rows(named.order_by(workers.c.registered_at.desc()).limit(1))
+        return rows[0].id if rows else None
+
+    async def held_by(self, worker_id: str | None) -> list[Holding]:
+        """Return the leases of a worker."""
+        held = sa.select(leases.c.job_id, leases.c.lease_token).where(leases.c.worker_id == worker_id)
         return [Holding(row.job_id, row.lease_token) for row in await self.rows(held)]
 
     async def live(self, held: Sequence[Holding]) -> list[Holding]:
@@ -114,10 +114,11 @@ class Records:
 
 async def audit(
     records: Records,
-    artifacts: Path,
+    files: Digests,
     told: Mapping[str, JobStatus | None],
     owners: Mapping[str, str],
     hurt: Sequence[Holding],
+    excused: Sequence[Holding],
 ) -> AuditCounts:
     """Compare database and files with the final statuses that clients received, and their tenants, by job."""
     stored = {row.id: row for row in await records.rows(sa.select(jobs))}
@@ -131,7 +132,7 @@ async def audit(
         failed_by_code=dict(_error_codes(stored.values())),
         lost=len(lost),
         doubled=len(published_twice) + len(stored.keys() - told.keys()),
-        damaged=sum(not _is_whole(row, artifacts) for row in succeeded),
+        damaged=sum(not _is_whole(row, files) for row in succeeded),
         gaps=await _num_gaps(records),
         stuck=await _num_left(records),
         untrue=sum(
@@ -141,9 +142,10 @@ async def audit(
         crossed=sum(row.tenant_id != owners.get(row.id, row.tenant_id) for row in stored.values()),
         handed_over=sum("denoised" in types for types in log.values()),
         redone=sum(types.count("denoised") > 1 for types in log.values()),
+        redrawn=await _num_redrawn(records, (*hurt, *excused)),
         interrupted=sum(stored[lease.job_id].lease_token > lease.lease_token for lease in hurt),
         attempts=sum(row.attempt for row in stored.values()),
-        orphan_folders=_num_orphans(artifacts, succeeded),
+        orphan_folders=_num_orphans(files, succeeded),
     )
 
 
@@ -157,14 +159,25 @@ def _has_one_end(row: sa.Row[Any] | None, types: Sequence[str]) -> bool:
     return row is not None and ends == [row.status] and types[-1] == row.status
 
 
-def _is_whole(row: sa.Row[Any], artifacts: Path) -> bool:
-    files = orjson.loads(row.result)["artifacts"]
-    folder = artifacts / row.id / str(row.lease_token)
-    return bool(files) and all(_digest(folder / file["name"]) == file["sha256"] for file in files)
+def _is_whole(row: sa.Row[Any], files: Digests) -> bool:
+    artifacts = orjson.loads(row.result)["artifacts"]
+    folder = f"{row.id}/{row.lease_token}"
+    return bool(artifacts) and all(
+        files.get(f"{folder}/{each['name']}") == each["sha256"] for each in artifacts
+    )
 
 
-def _digest(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+async def _num_redrawn(records: Records, hurt: Sequence[Holding]) -> int:
+    """Count the attempts that ended without an outcome and that no kill and no freeze explains."""
+    explained: defaultdict[str, set[int]] = defaultdict(set)
+    for lease in hurt:
+        explained[lease.job_id].add(lease.lease_token)
+    by_choice = (ReleaseCause.DRAIN, ReleaseCause.BYSTANDER, ReleaseCause.PREEMPTED, ReleaseCause.INTERRUPTED)
+    lost: Counter[str] = Counter()
+    ends = sa.select(events.c.job_id, events.c.data).where(events.c.type.in_(("requeued", JobStatus.FAILED)))
+    for row in await records.rows(ends):
+        lost[row.job_id] += orjson.loads(row.data).get("cause") not in by_choice
+    return sum(max(count - len(explained[job_id]), 0) for job_id, count in lost.items())
 
 
 async def _event_types(records: Records) -> dict[str, list[str]]:
@@ -198,7 +211,8 @@ async def _num_left(records: Records) -> int:
     return sum([(await records.rows(count))[0][0] for count in counts])
 
 
-def _num_orphans(artifacts: Path, succeeded: Sequence[sa.Row[Any]]) -> int:
+def _num_orphans(files: Digests, succeeded: Sequence[sa.Row[Any]]) -> int:
     """Count the folders of failed attempts; the reaper deletes them when they are an hour old."""
     wanted = {(row.id, str(row.lease_token)) for row in succeeded}
-    return sum((folder.parent.name, folder.name) not in wanted for folder in artifacts.glob("*/*"))
+    folders = {tuple(key.split("/")[:2]) for key in files}
+    return len(folders - wanted)

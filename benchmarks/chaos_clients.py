@@ -11,6 +11,7 @@ import httpx
 
 from chaos_tenants import TenantKey, Trespassers
 from chaos_webhooks import webhook_url
+from chaos_workers import SEVERAL_MODELS
 from diffuserve.client.jobs import Client
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.params import GenerationParams
@@ -18,6 +19,7 @@ from diffuserve.domain.resources.job import JobResource
 
 _OUTSTANDING = 22  # jobs that waiting clients have under way at a time
 _NUM_FOLLOWERS = 2
+_NULL = ("null",)
 _LONGEST_SECONDS = 300.0  # from submit to the end of a job
 _PATIENCE_SECONDS = 300.0
 
@@ -59,6 +61,8 @@ class Clients:
         async with asyncio.TaskGroup() as group:
             for _ in range(_OUTSTANDING):
                 group.create_task(self._wait_for_jobs(next(tenants), until))
+            for _ in SEVERAL_MODELS:
+                group.create_task(self._wait_for_jobs(next(tenants), until, SEVERAL_MODELS))
             for _ in range(_NUM_FOLLOWERS):
                 group.create_task(self._follow_jobs(next(tenants), until))
 
@@ -69,10 +73,13 @@ class Clients:
             await self._submit(client, tenant)
         return time.monotonic() - started
 
-    async def _wait_for_jobs(self, tenant: TenantKey, until: asyncio.Task[None]) -> None:
+    async def _wait_for_jobs(
+        self, tenant: TenantKey, until: asyncio.Task[None], models: Sequence[str] = _NULL
+    ) -> None:
+        in_turn = itertools.cycle(models)
         async with Client(self._server, tenant.key, patience_seconds=_PATIENCE_SECONDS) as client:
             while self._goes_on(until):
-                job = await self._submit(client, tenant)
+                job = await self._submit(client, tenant, next(in_turn))
                 with suppress(TimeoutError):  # the audit says what became of it
                     self.told[job.id] = (await client.wait(job.id, timeout=_LONGEST_SECONDS)).status
                 await self.trespassers.ask_for(job.id, tenant.name)
@@ -101,11 +108,11 @@ class Clients:
     def _goes_on(self, until: asyncio.Task[None]) -> bool:
         return time.monotonic() < self._deadline and (not until.done() or self._number < self._num_jobs)
 
-    async def _submit(self, client: Client, tenant: TenantKey) -> JobResource:
+    async def _submit(self, client: Client, tenant: TenantKey, model: str = "null") -> JobResource:
         self._number += 1
         params = GenerationParams(prompt=f"job {self._number}")
         options = {"webhook": {"url": webhook_url(self._receiver_url, tenant)}}
-        job = await client.submit(params, model="null", options=options)
+        job = await client.submit(params, model=model, options=options)
         self.told[job.id], self.owners[job.id] = None, tenant.name
         return job
 

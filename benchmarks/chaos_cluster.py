@@ -4,7 +4,7 @@ import asyncio
 import random
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,10 @@ import httpx
 import psutil
 
 from chaos_balancer import BadNetwork, Balancer
+from chaos_bucket import ResultStore
 from chaos_clock import SqliteClock
 from chaos_tenants import Keys
+from chaos_workers import StoredModel, several_models_command
 from control_database import Database
 from control_processes import (
     DIFFUSERVE,
@@ -93,9 +95,15 @@ class Server(Program):
 class Agent(Program):
     """A worker's agent; its only child is the engine."""
 
-    def __init__(self, name: str, server: str, key: str, seconds: float, folder: Path, role: str) -> None:
-        command = null_agent_command(server, name, MAX_JOBS, seconds, 1, role)
-        super().__init__(name, command, {"DIFFUSERVE_API_KEY": key}, folder / f"{name}.log")
+    def __init__(
+        self, name: str, command: Sequence[str], key: str, folder: Path, environment: Mapping[str, str] = {}
+    ) -> None:
+        super().__init__(name, command, {"DIFFUSERVE_API_KEY": key, **environment}, folder / f"{name}.log")
+
+    @property
+    def decodes(self) -> bool:
+        """True for an agent that only decodes."""
+        return self.name.startswith("decode")
 
     def freeze_all(self) -> None:
         """Kill the agent and its engine."""
@@ -128,7 +136,7 @@ class Cluster:
     Clients reach them at `url`, through the balancer, and agents through one of their own, over `network`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what a cluster is made of)
         self,
         folder: Path,
         database: Database,
@@ -136,30 +144,43 @@ class Cluster:
         lease_seconds: float,
         keys: Keys,
         network: BadNetwork | None,
+        results: ResultStore,
     ) -> None:
-        self.valkey, self.network, self._keys = valkey, network, keys
+        self.valkey, self.network, self._keys, self.results = valkey, network, keys, results
         self.failed_starts = 0
-        settings = _settings(valkey, lease_seconds)
+        settings = {**_settings(valkey, lease_seconds), **results.environment}
         names = ["server-1", "server-2"] if valkey else ["server-1"]
         self.servers = [Server(name, folder, database, settings) for name in names]
         ports = [server.port for server in self.servers]
         self._balancer, self._agents_balancer = Balancer(ports), Balancer(ports, network)
-        url = self._agents_balancer.url
-        self.agents = [
-            Agent(f"{role}-{index + 1}", url, keys.worker, seconds, folder, role)
-            for index, (role, seconds) in enumerate(zip(_ROLES, JOB_SECONDS, strict=True))
-        ]
+        self.stored_model = StoredModel(folder)
+        self.agents = self._agents(folder)
         self._watch: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
         return self._balancer.url
 
+    def _agents(self, folder: Path) -> list[Agent]:
+        """Return agents of two phases, then those that fetch their model and that have several."""
+        url, key = self._agents_balancer.url, self._keys.worker
+        agents = []
+        for index, (role, seconds) in enumerate(zip(_ROLES, JOB_SECONDS, strict=True)):
+            name = f"{role}-{index + 1}"
+            agents.append(Agent(name, null_agent_command(url, name, MAX_JOBS, seconds, 1, role), key, folder))
+        seconds, stored = JOB_SECONDS[0], self.stored_model
+        command = stored.command(url, "fetching", MAX_JOBS, seconds)
+        self.fetching = Agent("fetching", command, key, folder, stored.environment)
+        command = several_models_command(url, "several", MAX_JOBS, seconds)
+        self.several = Agent("several", command, key, folder)
+        return [*agents, self.fetching, self.several]
+
     @property
     def fenced_writes(self) -> int:
         return sum(server.fenced.total for server in self.servers)
 
     async def start(self) -> None:
+        await self.results.start()
         await self._balancer.start()
         await self._agents_balancer.start()
         for server in self.servers:
@@ -191,6 +212,7 @@ class Cluster:
             await asyncio.to_thread(program.stop)
         self._balancer.stop()
         self._agents_balancer.stop()
+        await self.results.stop()
 
     async def read_fenced(self) -> None:
         """Read all at the same time: a suspended server must not delay the others."""

@@ -4,86 +4,26 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from chaos_audit import Holding, Records
+from chaos_bucket import BucketStore, Door
 from chaos_cluster import Agent, Cluster, Server, kill_engine, restart_later
 from chaos_outages import ClockSteps, fill_disk, freeze_in_transaction
+from chaos_plan import InjectedFaults, Plan
 from control_database import Database
 
 _TARGETS = ("agent", "agent", "engine", "engine", "server")
 _HOLDS_SOMETHING_SECONDS = 60.0
+_IN_FLIGHT_SECONDS = 0.1  # in which a claim that the server has read is granted
+_LATE_GRANT_SECONDS = 0.5
+_AGAIN_SECONDS = 1.0
 _VALKEY_AWAY = (1.0, 5.0)
 _SERVER_FROZEN = (0.5, 1.5)  # in lease times
 
 Special = Callable[[], Coroutine[Any, Any, None]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The faults of a run: at least `num_kills` over at least `seconds`, the others evenly among them.
-
-    `kill_pause` is the mean time between kills. A blackout kills all control planes at once; `num_freezes`
-    are of workers. After `longest_seconds` no more faults are injected, and no more jobs submitted.
-    While a control plane is frozen with the lock, another one must write within `goes_on_seconds`.
-    """
-
-    num_kills: int
-    kill_pause: float
-    seconds: float
-    num_freezes: int
-    num_server_freezes: int
-    num_transaction_freezes: int
-    goes_on_seconds: float
-    num_blackouts: int
-    num_valkey_kills: int
-    num_database_restarts: int
-    num_full_disks: int
-    num_clock_steps: int
-    has_bad_network: bool
-    longest_seconds: float
-    lease_seconds: float
-    webhook_grace_seconds: float
-    seed: int
-
-
-@dataclass
-class InjectedFaults:
-    """The injected faults. `hurt` are the leases of an agent or engine when it was killed or suspended.
-
-    `transaction_freezes` are the seconds until another control plane wrote, for each freeze.
-    """
-
-    kills: dict[str, int] = field(default_factory=dict)
-    running_when_killed: int = 0
-    running_when_server_killed: int = 0
-    freezes: int = 0
-    running_when_frozen: int = 0
-    server_freezes: int = 0
-    transaction_freezes: list[float] = field(default_factory=list)
-    blackouts: int = 0
-    valkey_kills: int = 0
-    database_restarts: int = 0
-    full_disks: int = 0
-    clock_steps: int = 0
-    hurt: list[Holding] = field(default_factory=list)
-
-    def count_kill(self, target: str) -> None:
-        self.kills[target] = self.kills.get(target, 0) + 1
-
-    @property
-    def num_kills(self) -> int:
-        return sum(self.kills.values())
-
-    @property
-    def num_faults(self) -> int:
-        """All faults, without those of the network. The kills of a blackout are counted one by one."""
-        freezes = self.freezes + self.server_freezes + len(self.transaction_freezes)
-        outages = self.valkey_kills + self.database_restarts + self.full_disks + self.clock_steps
-        return self.num_kills + freezes + outages
 
 
 class FaultInjector:
@@ -105,7 +45,7 @@ class FaultInjector:
         self._database, self._write_to = database, write_to
         self._random = random.Random(plan.seed)
         self._clock = ClockSteps(database.clock, self._random)
-        self._is_database_hurt = asyncio.Lock()
+        self._is_database_hurt, self._is_bucket_hurt = asyncio.Lock(), asyncio.Lock()
         self._busy: set[str] = set()  # suspended, or killed and not restarted yet
         self._under_way = asyncio.TaskGroup()
 
@@ -138,6 +78,13 @@ class FaultInjector:
             (plan.num_database_restarts, 0.6, self._kill_database),
             (plan.num_clock_steps, 0.7, self._step_clock),
             (plan.num_blackouts, 0.8, self._kill_all_servers),
+            (plan.num_download_kills, 0.15, self._kill_in_download),
+            (plan.num_decode_kills, 0.25, self._kill_decoder),
+            (plan.num_bucket_outages, 0.35, self._shut_bucket),
+            (plan.num_several_kills, 0.5, self._kill_several),
+            (plan.num_decode_freezes, 0.55, self._freeze_decoder),
+            (plan.num_cut_uploads, 0.65, self._cut_upload),
+            (plan.num_database_outages, 0.75, self._stop_database),
         ]
         specials = [((i + first) / count, special) for count, first, special in wanted for i in range(count)]
         return sorted(specials, key=lambda special: special[0])
@@ -152,23 +99,53 @@ class FaultInjector:
         if target == "server":
             await self._kill_one_server()
         elif (agent := self._any_agent()) is not None:
-            await self._kill_worker(agent, target)
+            await self._kill_and_count(agent, target)
 
-    async def _kill_worker(self, agent: Agent, target: str) -> None:
-        """Kill an agent, or its engine alone."""
+    async def _kill_worker(self, agent: Agent, target: str) -> bool:
+        """Kill an agent, or its engine alone; return whether it was, and the database knows what it held."""
         self._busy.add(agent.name)  # a frozen engine would outlive its agent
-        held = await self._held_by(agent)
-        if target == "agent":
+        held = await self._pin(agent)
+        is_killed = held is not None and (target == "agent" or kill_engine(agent))
+        if is_killed and held is not None:
+            self.toll.running_when_killed += len(held)
+            self.toll.hurt += held
+        if is_killed and target == "agent":
             agent.kill()
             self._start_again(agent)
         else:
-            is_killed = kill_engine(agent)
+            agent.wake_all()
             self._busy.discard(agent.name)
-            if not is_killed:
-                return
-        self.toll.count_kill(target)
-        self.toll.running_when_killed += len(held)
-        self.toll.hurt += held
+        return is_killed
+
+    async def _kill_and_count(self, agent: Agent, target: str) -> None:
+        if await self._kill_worker(agent, target):
+            self.toll.count_kill(target)
+
+    async def _pin(self, agent: Agent) -> list[Holding] | None:
+        """Suspend an agent and its engine, and return what it holds; `None` if the database is away.
+
+        What it is granted in this moment, by a claim that is under way, is excused later.
+        """
+        agent.freeze_all()
+        await asyncio.sleep(_IN_FLIGHT_SECONDS)
+        try:
+            worker_id = await self._records.newest_of(agent.name)
+            held = await self._records.held_by(worker_id)
+        except (SQLAlchemyError, OSError):
+            return None
+        self._under_way.create_task(self._excuse(worker_id, held))
+        return held
+
+    async def _excuse(self, worker_id: str | None, held: list[Holding]) -> None:
+        await asyncio.sleep(_LATE_GRANT_SECONDS)
+        while True:
+            try:
+                now = await self._records.held_by(worker_id)
+            except (SQLAlchemyError, OSError):
+                await asyncio.sleep(_LATE_GRANT_SECONDS)
+                continue
+            self.toll.excused += [lease for lease in now if lease not in held]
+            return
 
     async def _kill_one_server(self) -> None:
         """Kill a server, but never the last: another replica keeps serving."""
@@ -237,18 +214,97 @@ class FaultInjector:
 
     async def _freeze_agent(self) -> None:
         """Suspend agent and engine until their leases are lost, then continue both."""
-        agent = self._any_agent()
-        if agent is None:
-            return
-        self._busy.add(agent.name)
-        held = await self._wait_for_work(agent)
-        agent.freeze_all()
+        await self._freeze(lambda agent: True)
+        self.toll.freezes += 1
+
+    async def _freeze(self, is_meant: Callable[[Agent], bool]) -> None:
+        while True:
+            agent = await self._agent_to_hurt(is_meant)
+            self._busy.add(agent.name)
+            await self._wait_for_work(agent)
+            if (held := await self._pin(agent)) is not None:
+                break
+            agent.wake_all()
+            self._busy.discard(agent.name)
         await self._until_lost(held)
+        worker_id = await self._newest_of(agent)
+        self.toll.excused += await self._held_by(worker_id)
         await agent.wake_with_results()
         self._busy.discard(agent.name)
-        self.toll.freezes += 1
         self.toll.running_when_frozen += len(held)
         self.toll.hurt += held
+
+    async def _kill_decoder(self) -> None:
+        while not await self._kill_worker(await self._agent_to_hurt(lambda agent: agent.decodes), "agent"):
+            await asyncio.sleep(_AGAIN_SECONDS)
+        self.toll.decode_kills += 1
+
+    async def _freeze_decoder(self) -> None:
+        await self._freeze(lambda agent: agent.decodes)
+        self.toll.decode_freezes += 1
+
+    async def _kill_several(self) -> None:
+        """Kill the worker of several models while it has a job."""
+        several = self._cluster.several
+        while True:
+            agent = await self._agent_to_hurt(lambda agent: agent is several)
+            await self._wait_for_work(agent)
+            if await self._kill_worker(agent, "agent"):
+                break
+        self.toll.several_kills += 1
+
+    async def _kill_in_download(self) -> None:
+        """Have a worker fetch its model anew, and kill it half-way; the next start goes on from there."""
+        fetching, model = self._cluster.fetching, self._cluster.stored_model
+        while True:
+            agent = await self._agent_to_hurt(lambda agent: agent is fetching)
+            if not await self._kill_worker(agent, "agent"):
+                continue
+            await asyncio.to_thread(model.forget)
+            if await model.is_half_here(self._random, lambda: fetching.is_alive):
+                agent = await self._agent_to_hurt(lambda agent: agent is fetching)
+                if await self._kill_worker(agent, "agent"):
+                    break
+        self.toll.download_kills += 1
+
+    async def _shut_bucket(self) -> None:
+        """Let the bucket be away, refusing connections and answering 503 in turn."""
+        async with self._is_bucket_hurt:
+            if self.toll.bucket_outages % 2:
+                self._door.fail()
+            else:
+                await self._door.shut()
+            await self._until_bucket_is_back()
+        self.toll.bucket_outages += 1
+
+    async def _cut_upload(self) -> None:
+        """Break an upload half-way, and let the bucket be away from then on."""
+        async with self._is_bucket_hurt:
+            await self._door.cut_an_upload()
+            await self._door.shut()
+            await self._until_bucket_is_back()
+        self.toll.cut_uploads += 1
+
+    async def _until_bucket_is_back(self) -> None:
+        try:
+            await asyncio.sleep(self._plan.bucket_away_seconds)
+        finally:
+            await self._door.open()
+
+    @property
+    def _door(self) -> Door:
+        assert isinstance(self._cluster.results, BucketStore)
+        return self._cluster.results.door
+
+    async def _stop_database(self) -> None:
+        """Kill the database, and start it again long after every lease would have ended."""
+        assert self._database.kill is not None
+        assert self._database.revive is not None
+        async with self._is_database_hurt:
+            await asyncio.to_thread(self._database.kill)
+            await asyncio.sleep(self._plan.database_away_seconds)
+            await asyncio.to_thread(self._database.revive)
+        self.toll.database_outages += 1
 
     async def _kill_valkey(self) -> None:
         """Kill Valkey and restart it, on this thread: a child ends with the thread that started it."""
@@ -259,16 +315,19 @@ class FaultInjector:
         self.toll.valkey_kills += 1
 
     async def _kill_database(self) -> None:
-        assert self._database.restart is not None
+        assert self._database.kill is not None
+        assert self._database.revive is not None
         async with self._is_database_hurt:
-            await asyncio.to_thread(self._database.restart)
+            await asyncio.to_thread(self._database.kill)
+            await asyncio.to_thread(self._database.revive)
         self.toll.database_restarts += 1
 
-    async def _wait_for_work(self, agent: Agent) -> list[Holding]:
+    async def _wait_for_work(self, agent: Agent) -> None:
         deadline = time.monotonic() + _HOLDS_SOMETHING_SECONDS
-        while not (held := await self._held_by(agent)) and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            if await self._held_by(await self._newest_of(agent)):
+                return
             await asyncio.sleep(0.02)
-        return held
 
     async def _until_lost(self, held: list[Holding]) -> None:
         """Wait until the leases have expired and none is valid under its token (the reaper may be down)."""
@@ -283,8 +342,16 @@ class FaultInjector:
             await asyncio.sleep(0.1)
 
     def _any_agent(self) -> Agent | None:
-        agents = [agent for agent in self._cluster.agents if agent.name not in self._busy and agent.is_alive]
+        agents = self._unhurt_agents()
         return self._random.choice(agents) if agents else None
+
+    async def _agent_to_hurt(self, is_meant: Callable[[Agent], bool]) -> Agent:
+        while not (agents := [agent for agent in self._unhurt_agents() if is_meant(agent)]):
+            await asyncio.sleep(0.05)
+        return self._random.choice(agents)
+
+    def _unhurt_agents(self) -> list[Agent]:
+        return [agent for agent in self._cluster.agents if agent.name not in self._busy and agent.is_alive]
 
     def _start_again(self, program: Agent | Server) -> None:
         self._busy.add(program.name)
@@ -297,11 +364,17 @@ class FaultInjector:
 
         self._under_way.create_task(start())
 
-    async def _held_by(self, agent: Agent) -> list[Holding]:
+    async def _newest_of(self, agent: Agent) -> str | None:
         try:
-            return await self._records.held_by(agent.name)
+            return await self._records.newest_of(agent.name)
         except (SQLAlchemyError, OSError):
-            return []  # the database is being restarted
+            return None  # the database is away
+
+    async def _held_by(self, worker_id: str | None) -> list[Holding]:
+        try:
+            return await self._records.held_by(worker_id)
+        except (SQLAlchemyError, OSError):
+            return []
 
     async def _num_running(self) -> int:
         try:

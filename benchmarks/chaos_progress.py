@@ -4,7 +4,8 @@ import asyncio
 import time
 
 from chaos_clients import Clients
-from chaos_faults import FaultInjector, Plan
+from chaos_faults import FaultInjector
+from chaos_plan import Plan
 
 _EVERY_SECONDS = 30.0
 

@@ -10,7 +10,7 @@ from bench_report import RESULTS, read_conditions, write_report
 from chaos_audit import AuditCounts
 from chaos_balancer import Chunks
 from chaos_clients import Followed
-from chaos_faults import InjectedFaults, Plan
+from chaos_plan import InjectedFaults, Plan
 from chaos_tenants import NUM_TENANTS, Crossings
 from chaos_webhooks import WebhookCounts
 from diffuserve.jobs.webhooks.turns import SendLimits
@@ -47,6 +47,7 @@ class Outcome:
         is_grace_enough = self.plan.webhook_grace_seconds > _TRY_AGAIN_SECONDS
         return {
             "a job was lost, doubled, damaged or left over": self.verdict.is_clean,
+            "a job was drawn again for an outage": not self.verdict.redrawn,
             "a webhook is missing": not webhooks.missing and not (is_grace_enough and webhooks.owed),
             "a webhook was untrue": not webhooks.untrue,
             "a tenant reached another one's job": not self.num_crossings,
@@ -67,7 +68,7 @@ class Outcome:
         """Webhooks in flight each time that their sender or the database was killed or suspended."""
         toll = self.toll
         frozen = toll.server_freezes + len(toll.transaction_freezes)
-        outages = 2 * toll.database_restarts + toll.full_disks + toll.clock_steps
+        outages = 2 * (toll.database_restarts + toll.database_outages) + toll.full_disks + toll.clock_steps
         hurt = toll.kills.get("server", 0) + frozen + outages
         return NUM_TENANTS * SendLimits.per_endpoint * hurt
 
@@ -88,6 +89,13 @@ class Outcome:
             "a blackout is missing": toll.blackouts >= plan.num_blackouts,
             "a kill of Valkey is missing": toll.valkey_kills >= plan.num_valkey_kills,
             "a database restart is missing": toll.database_restarts >= plan.num_database_restarts,
+            "an outage of the database is missing": toll.database_outages >= plan.num_database_outages,
+            "an outage of the bucket is missing": toll.bucket_outages >= plan.num_bucket_outages,
+            "an upload that was cut is missing": toll.cut_uploads >= plan.num_cut_uploads,
+            "a kill in a download is missing": toll.download_kills >= plan.num_download_kills,
+            "a kill of a decode worker is missing": toll.decode_kills >= plan.num_decode_kills,
+            "a freeze of a decode worker is missing": toll.decode_freezes >= plan.num_decode_freezes,
+            "a kill of a worker of several models is missing": toll.several_kills >= plan.num_several_kills,
             "nobody followed a job": self.followed.jobs > 0,
         }
 
@@ -111,6 +119,7 @@ def _verdict_rows(outcome: Outcome) -> dict[str, str]:
         "other statuses": f"{sum(others.values())}",
         "**lost**": f"**{verdict.lost}**",
         "**published twice**": f"**{verdict.doubled}**",
+        "**drawn again for an outage**": f"**{verdict.redrawn}**",
         "requests for jobs of other tenants": f"{outcome.crossings.asked:,}",
         "**jobs that reached another tenant**": f"**{outcome.num_crossings}**",
         "results damaged or missing": f"{verdict.damaged}",
@@ -143,6 +152,14 @@ def _toll_rows(outcome: Outcome) -> dict[str, str]:
         "chunks cut or stalled between agents and control planes": _network(outcome.network),
         "Valkey killed and started again": f"{toll.valkey_kills}",
         "PostgreSQL killed and started again": f"{toll.database_restarts}",
+        "PostgreSQL away": _away(toll.database_outages, outcome.plan.database_away_seconds),
+        "the bucket away": _away(toll.bucket_outages, outcome.plan.bucket_away_seconds),
+        "the bucket away from the middle of an upload on": _away(
+            toll.cut_uploads, outcome.plan.bucket_away_seconds
+        ),
+        "workers killed that fetched their model": f"{toll.download_kills}",
+        "decode workers killed, and frozen past their lease": f"{toll.decode_kills}, {toll.decode_freezes}",
+        "workers of several models killed": f"{toll.several_kills}",
         "starts of a control plane that failed": f"{outcome.failed_starts}",
         "jobs running on what was killed": f"{toll.running_when_killed}",
         "jobs running while a control plane was killed": f"{toll.running_when_server_killed}",
@@ -159,6 +176,10 @@ def _frozen(seconds: Sequence[float]) -> str:
     if not seconds:
         return "0"
     return f"{len(seconds)}; the other one went on after {max(seconds):.1f} s at most"
+
+
+def _away(count: int, seconds: float) -> str:
+    return f"{count}, for {seconds:.0f} s each" if count else "0"
 
 
 def _network(network: Chunks | None) -> str:

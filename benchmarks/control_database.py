@@ -17,8 +17,8 @@ NAMES = (SQLITE, POSTGRESQL)
 class Database:
     """A database: `url` for `diffuserve api` (empty for SQLite), `store_url` for SQLAlchemy.
 
-    `restart` kills the postmaster with SIGKILL and starts it again; it does nothing for SQLite. `clock` is
-    the database's own, which only control planes know that were started for it.
+    `kill` ends the postmaster with SIGKILL, and `revive` starts it again; SQLite has neither. `clock` is the
+    database's own, which only control planes know that were started for it.
     """
 
     name: str
@@ -26,7 +26,8 @@ class Database:
     store_url: str
     clock: Clock
     postmaster: Callable[[], int] | None = None
-    restart: Callable[[], None] | None = None
+    kill: Callable[[], None] | None = None
+    revive: Callable[[], None] | None = None
 
 
 @contextmanager
@@ -49,7 +50,8 @@ def open_database(name: str, folder: Path) -> Iterator[Database]:
             store_url=url.replace("postgresql://", "postgresql+asyncpg://", 1),
             clock=PostgresqlClock(url),
             postmaster=lambda: server.pid,
-            restart=server.restart,
+            kill=server.kill,
+            revive=server.revive,
         )
     finally:
         server.stop()

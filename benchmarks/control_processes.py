@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -103,13 +104,24 @@ def api_command(port: int, data_dir: Path, database_url: str | None) -> list[str
     return [*command, "--database-url", database_url] if database_url else command
 
 
-def null_agent_command(
-    server: str, name: str, max_jobs: int, seconds: float, files: int, role: str = "all"
+def null_agent_command(  # noqa: PLR0913 (a command has options)
+    server: str,
+    name: str,
+    max_jobs: int,
+    seconds: float,
+    files: int,
+    role: str = "all",
+    *,
+    models: Sequence[str] = ("null",),
+    extra: Sequence[str] = (),
+    engine_options: Sequence[str] = (),
 ) -> list[str]:
     """Return the command of an agent with a null engine that takes `seconds` for its part of a job."""
-    engine = f"{sys.executable} -m diffuserve.testing.null_engine --seconds {seconds} --files {files}"
-    options = ["--model", "null", "--name", name, "--max-jobs", str(max_jobs), "--role", role]
-    return [*DIFFUSERVE, "worker", "--server", server, *options, "--engine-command", engine]
+    engine = [sys.executable, "-m", "diffuserve.testing.null_engine"]
+    engine += ["--seconds", str(seconds), "--files", str(files), *engine_options]
+    options = ["--name", name, "--max-jobs", str(max_jobs), "--role", role, *extra]
+    options += [word for model in models for word in ("--model", model)]
+    return [*DIFFUSERVE, "worker", "--server", server, *options, "--engine-command", shlex.join(engine)]
 
 
 def free_port() -> int:

@@ -70,6 +70,10 @@ class PostgresServer:
     def restart(self) -> None:
         """Kill the server with SIGKILL, and start it again on the same data."""
         self.kill()
+        self.revive()
+
+    def revive(self) -> None:
+        """Start the server again after `kill`."""
         for lock in (self.folder / "postmaster.pid", *self.folder.glob(".s.PGSQL.*.lock")):
             lock.unlink(missing_ok=True)  # they name the killed process, which may be a zombie still
         deadline = time.monotonic() + _STOP_SECONDS

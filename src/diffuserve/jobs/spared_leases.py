@@ -29,7 +29,7 @@ def spare(transaction: Transaction, silent_seconds: float) -> None:
     since what they have finished may wait to be reported.
     """
     lease_seconds = transaction.config.lease_seconds
-    lost_seconds = silent_seconds - min(OUTAGE_SECONDS, lease_seconds / 2)
+    lost_seconds = silent_seconds - min(OUTAGE_SECONDS, lease_seconds / 3)
     if lost_seconds <= 0:
         return
     whole = transaction.now + lease_seconds
