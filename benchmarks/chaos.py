@@ -6,7 +6,7 @@
 
 Real processes: control planes, agents and engines are killed with `kill -9` every one to three
 seconds and started again; workers and control planes are suspended and continued. On PostgreSQL there are two
-control planes behind a load balancer, sharing one Valkey and one bucket: now and then both are killed at once,
+control planes behind a load balancer, sharing a Valkey and a bucket: now and then both are killed at once,
 one is frozen in the middle of a transaction, Valkey and PostgreSQL's postmaster are killed and started again,
 at once or long after every lease, and the bucket is away, also from the middle of an upload on. Workers are
 killed that fetch their model, that only decode, and that have several models. Disks are full for a while, and

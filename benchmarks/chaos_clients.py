@@ -13,6 +13,7 @@ from chaos_tenants import TenantKey, Trespassers
 from chaos_webhooks import webhook_url
 from chaos_workers import SEVERAL_MODELS
 from diffuserve.client.jobs import Client
+from diffuserve.domain.errors import ModelNotFound
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.resources.job import JobResource
@@ -20,6 +21,7 @@ from diffuserve.domain.resources.job import JobResource
 _OUTSTANDING = 22  # jobs that waiting clients have under way at a time
 _NUM_FOLLOWERS = 2
 _NULL = ("null",)
+_UNOFFERED_SECONDS = 1.0
 _LONGEST_SECONDS = 300.0  # from submit to the end of a job
 _PATIENCE_SECONDS = 300.0
 
@@ -112,7 +114,12 @@ class Clients:
         self._number += 1
         params = GenerationParams(prompt=f"job {self._number}")
         options = {"webhook": {"url": webhook_url(self._receiver_url, tenant)}}
-        job = await client.submit(params, model=model, options=options)
+        while True:
+            try:
+                job = await client.submit(params, model=model, options=options)
+                break
+            except ModelNotFound:  # no worker has offered it yet
+                await asyncio.sleep(_UNOFFERED_SECONDS)
         self.told[job.id], self.owners[job.id] = None, tenant.name
         return job
 
