@@ -29,7 +29,7 @@ from pathlib import Path
 
 import control_database
 from bench_report import RESULTS
-from chaos_audit import Records, audit
+from chaos_audit import Explained, Records, audit, logged_losses
 from chaos_balancer import BadNetwork
 from chaos_bucket import BucketStore, FolderStore, ResultStore
 from chaos_clients import Clients
@@ -179,9 +179,7 @@ async def run_chaos(database: Database, cluster: Cluster, keys: Keys, plan: Plan
         database=database.name,
         plan=plan,
         toll=injector.toll,
-        verdict=await audit(
-            records, files, clients.told, clients.owners, injector.toll.hurt, injector.toll.excused
-        ),
+        verdict=await audit(records, files, clients.told, clients.owners, explained_by(injector, cluster)),
         webhooks=await audit_webhooks(records, log, clients.owners),
         crossings=clients.trespassers.crossings,
         network=cluster.network.chunks if cluster.network else None,
@@ -194,6 +192,12 @@ async def run_chaos(database: Database, cluster: Cluster, keys: Keys, plan: Plan
     await clients.trespassers.close()
     await records.close()
     return outcome
+
+
+def explained_by(injector: FaultInjector, cluster: Cluster) -> Explained:
+    toll = injector.toll
+    logged = logged_losses(agent.log for agent in cluster.agents)
+    return Explained(hurt=toll.hurt, excused=toll.excused, engine_held=toll.engine_held, logged=logged)
 
 
 def setup_of(cluster: Cluster) -> dict[str, object]:

@@ -1,8 +1,10 @@
 """The audit of the database and the results folder at the end of a chaos run."""
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -18,6 +20,7 @@ _IDLE_WITH_LOCK = sa.text(
     "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND granted "
     "AND state = 'idle in transaction' AND application_name LIKE :name"
 )
+_LOST = re.compile(r"job (job_\w+): the lease is lost; its work is dropped")
 jobs, events, leases, workers = schema.jobs, schema.job_events, schema.leases, schema.workers
 
 
@@ -38,7 +41,7 @@ class AuditCounts:
     folder of the last lease. `gaps`: event logs with gaps. `untrue`: jobs whose final status differs
     from the one that their client received. `stuck`: leases and queued rows left over. `crossed`: jobs
     stored for another tenant than the one that submitted them. `handed_over`: jobs that one worker denoised
-    and another one decoded. `redone`: jobs that were denoised again though
+    and another one decoded; `phased` succeeded and could be. `redone`: jobs that were denoised again though
     their latents were there; a death may cost one phase of its jobs. `redrawn`: attempts that ended without
     an outcome although their worker was neither killed nor suspended: for an outage, that is.
     """
@@ -54,6 +57,7 @@ class AuditCounts:
     untrue: int
     crossed: int
     handed_over: int
+    phased: int
     redone: int
     redrawn: int
     interrupted: int
@@ -112,13 +116,44 @@ class Records:
         return int((await self.rows(unfinished))[0][0])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """What faults explain: leases `hurt` by them, or granted in that moment, and those of an engine alone.
+
+    An engine's death ends the jobs within it, which the agent hands back; it does not take the agent's lease
+    on others. `logged` are the jobs that agents say they lost.
+    """
+
+    hurt: Sequence[Holding]
+    excused: Sequence[Holding]
+    engine_held: Sequence[Holding]
+    logged: Collection[str]
+
+    def tokens(self) -> Mapping[str, set[int]]:
+        """Return the lease tokens by job."""
+        tokens: defaultdict[str, set[int]] = defaultdict(set)
+        for lease in (*self.hurt, *self.excused):
+            tokens[lease.job_id].add(lease.lease_token)
+        return tokens
+
+    def num_unexplained(self) -> int:
+        """Return how many jobs were lost by an agent that lived, although only an engine was killed."""
+        by_engine = {lease.job_id for lease in self.engine_held}
+        by_agent = {lease.job_id for lease in self.hurt if lease not in self.engine_held}
+        return len((by_engine - by_agent) & set(self.logged))
+
+
+def logged_losses(logs: Iterable[Path]) -> set[str]:
+    """Return the jobs whose work agents dropped since they had lost the lease."""
+    return {job_id for log in logs for job_id in _LOST.findall(log.read_text(encoding="utf-8"))}
+
+
 async def audit(
     records: Records,
     files: Digests,
     told: Mapping[str, JobStatus | None],
     owners: Mapping[str, str],
-    hurt: Sequence[Holding],
-    excused: Sequence[Holding],
+    explained: Explained,
 ) -> AuditCounts:
     """Compare database and files with the final statuses that clients received, and their tenants, by job."""
     stored = {row.id: row for row in await records.rows(sa.select(jobs))}
@@ -140,10 +175,11 @@ async def audit(
             for job_id, status in told.items()
         ),
         crossed=sum(row.tenant_id != owners.get(row.id, row.tenant_id) for row in stored.values()),
+        phased=sum(row.model == "null" for row in succeeded),
         handed_over=sum("denoised" in types for types in log.values()),
         redone=sum(types.count("denoised") > 1 for types in log.values()),
-        redrawn=await _num_redrawn(records, (*hurt, *excused)),
-        interrupted=sum(stored[lease.job_id].lease_token > lease.lease_token for lease in hurt),
+        redrawn=await _num_redrawn(records, explained),
+        interrupted=sum(stored[lease.job_id].lease_token > lease.lease_token for lease in explained.hurt),
         attempts=sum(row.attempt for row in stored.values()),
         orphan_folders=_num_orphans(files, succeeded),
     )
@@ -167,17 +203,16 @@ def _is_whole(row: sa.Row[Any], files: Digests) -> bool:
     )
 
 
-async def _num_redrawn(records: Records, hurt: Sequence[Holding]) -> int:
+async def _num_redrawn(records: Records, explained: Explained) -> int:
     """Count the attempts that ended without an outcome and that no kill and no freeze explains."""
-    explained: defaultdict[str, set[int]] = defaultdict(set)
-    for lease in hurt:
-        explained[lease.job_id].add(lease.lease_token)
     by_choice = (ReleaseCause.DRAIN, ReleaseCause.BYSTANDER, ReleaseCause.PREEMPTED, ReleaseCause.INTERRUPTED)
     lost: Counter[str] = Counter()
     ends = sa.select(events.c.job_id, events.c.data).where(events.c.type.in_(("requeued", JobStatus.FAILED)))
     for row in await records.rows(ends):
         lost[row.job_id] += orjson.loads(row.data).get("cause") not in by_choice
-    return sum(max(count - len(explained[job_id]), 0) for job_id, count in lost.items())
+    tokens = explained.tokens()
+    others = sum(max(count - len(tokens.get(job_id, ())), 0) for job_id, count in lost.items())
+    return others + explained.num_unexplained()
 
 
 async def _event_types(records: Records) -> dict[str, list[str]]:

@@ -30,11 +30,11 @@ class Program:
         self.name = name
         self._command = tuple(command)
         self._environment = {**os.environ, **environment}
-        self._log = log
+        self.log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
             )

@@ -104,7 +104,9 @@ class ResultReporter:
     ) -> None:
         """Hand a job back to the queue."""
         release = Release(lease_token=job.lease.lease_token, cause=cause, is_suspect=is_suspect)
-        self._start(self._report_outcome(job, self._release(job, release, patience_seconds)))
+        self._start(
+            self._report_outcome(job, self._release(job, release, patience_seconds), "it is not handed back")
+        )
 
     def preview(self, job: HeldJob, preview: PreviewReady) -> None:
         """Report a preview after the job's earlier previews; its result waits for all of them."""
@@ -138,7 +140,9 @@ class ResultReporter:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _report_outcome(self, job: HeldJob, report: Coroutine[Any, Any, str]) -> None:
+    async def _report_outcome(
+        self, job: HeldJob, report: Coroutine[Any, Any, str], without_lease: str = "its work is dropped"
+    ) -> None:
         """Await `report`, which returns the job's new status; whatever goes wrong, the worker goes on."""
         log_context.bind(**job.log_names)
         tracing.enter(job.span.context)
@@ -147,7 +151,7 @@ class ResultReporter:
         except LeaseLost:
             status = LEASE_LOST
             self._metrics.lease_lost()
-            log.warning("job %s: the lease is lost; its work is dropped", job.lease.job_id)
+            log.warning("job %s: the lease is lost; %s", job.lease.job_id, without_lease)
         except ServerUnavailable as error:
             status = "unreported"
             log.error("job %s: %s", job.lease.job_id, error)
