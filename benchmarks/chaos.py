@@ -169,7 +169,7 @@ async def run_chaos(database: Database, cluster: Cluster, keys: Keys, plan: Plan
             await until_finished(records)
             await until_sent(records, plan.webhook_grace_seconds)
             await clients.trespassers.read_lists(clients.owners)
-            await write_late(cluster.url, keys.worker, injector.toll.hurt)
+            await write_late(cluster.url, keys.worker, injector.toll.hurt, await records.last_tokens())
             await cluster.read_fenced()
             files = await cluster.results.digests()
             progress.cancel()

@@ -108,6 +108,11 @@ class Records:
         """Return whether the process idles in a transaction of PostgreSQL that has the write lock."""
         return bool((await self.rows(_IDLE_WITH_LOCK.bindparams(name=f"diffuserve {pid}@%")))[0][0])
 
+    async def last_tokens(self) -> dict[str, int]:
+        """Return the token of the last lease of each job that has ended."""
+        ended = sa.select(jobs.c.id, jobs.c.lease_token).where(jobs.c.status.in_(FINAL_STATUSES))
+        return {row.id: row.lease_token for row in await self.rows(ended)}
+
     async def num_accepted(self) -> int:
         return int((await self.rows(sa.select(sa.func.count()).select_from(jobs)))[0][0])
 
