@@ -157,7 +157,7 @@ count-kernels: $(READY) ## kernels, memory traffic and memory of a step of FLUX.
 chaos: $(READY) ## kill -9 everything again and again: no accepted job may be lost or published twice
 	$(BIN)/python benchmarks/chaos.py
 
-chaos-long: $(READY) ## the same for up to an hour: 10,000 jobs, 500 faults, full disks, a bad network and clock
+chaos-long: $(READY) ## the same for up to an hour: 10,000 jobs, 600 faults, full disks, a bad network and clock
 	$(BIN)/python benchmarks/chaos.py --long --hours 3
 
 clean: ## remove everything that was made

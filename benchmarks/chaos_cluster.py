@@ -105,8 +105,14 @@ class Agent(Program):
         """True for an agent that only decodes."""
         return self.name.startswith("decode")
 
+    def kill(self) -> None:
+        """Kill the agent. An engine that was suspended with it goes on, and is to notice that by itself."""
+        children = self.children()
+        super().kill()
+        _signal(children, signal.SIGCONT)
+
     def freeze_all(self) -> None:
-        """Kill the agent and its engine."""
+        """Suspend the agent and its engine."""
         self.freeze()
         _signal(self.children(), signal.SIGSTOP)
 
@@ -238,11 +244,18 @@ def _settings(valkey: ValkeyServer | None, lease_seconds: float) -> dict[str, st
 
 def kill_engine(agent: Agent) -> bool:
     """Kill the agent's engine with SIGKILL; return `False` if it has none at the moment."""
-    engines = agent.children()
+    engines = [child for child in agent.children() if _is_engine(child)]
     for engine in engines:
         with suppress(psutil.NoSuchProcess):
             engine.kill()
     return bool(engines)
+
+
+def _is_engine(process: psutil.Process) -> bool:
+    """Tell an engine from the process that reads what models are."""
+    with suppress(psutil.NoSuchProcess):
+        return "--socket" in process.cmdline()
+    return False
 
 
 async def restart_later(program: Program, dice: random.Random) -> None:

@@ -26,6 +26,8 @@ from support.waiting import HANG_SECONDS, block_until
 LEASE_SECONDS = 6.0
 JOB = {"model": "null", "input": {"prompt": "a star"}}
 NUM_JOBS = 6
+PROMETHEUS_SECONDS = 10.0
+"""How long Prometheus waits for metrics, unless it is told otherwise."""
 
 
 @dataclass
@@ -96,6 +98,15 @@ def end(process: "subprocess.Popen[Any]") -> None:
     process.communicate()
 
 
+def tells_of_itself_without_the_database(service: Service) -> None:
+    begin = time.monotonic()
+    told = service.http.get("/metrics")
+    assert time.monotonic() - begin < PROMETHEUS_SECONDS / 2
+    assert "diffusion_database_up 0.0" in told.text
+    assert "diffusion_http_request_duration_seconds_count" in told.text
+    assert "diffusion_workers" not in told.text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("outage", [Service.stop_database, Service.freeze], ids=["database", "control plane"])
 def test_an_outage_longer_than_two_leases_costs_no_image(
@@ -108,6 +119,9 @@ def test_an_outage_longer_than_two_leases_costs_no_image(
         """Wait for longer than two leases, and until what was running is drawn and cannot be reported."""
         time.sleep(2.5 * LEASE_SECONDS)
         block_until(lambda: len(service.ledger.read_text().split()) >= 3)
+
+        if outage is Service.stop_database:
+            tells_of_itself_without_the_database(service)
 
     outage(service, away)
     block_until(lambda: service.num_jobs("succeeded") == NUM_JOBS)

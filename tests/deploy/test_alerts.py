@@ -52,9 +52,9 @@ def durations(above_60: int) -> Series:
     return {f'{name}{{status="succeeded",le="{le}"}}': f"0+{num}x600" for le, num in bounds.items()}
 
 
-def waiting(num_jobs: int, leases_a_minute: int) -> Series:
+def waiting(num_jobs: int, leases_a_minute: int, band: str = "standard") -> Series:
     """Return a queue that two control planes report, and the jobs that workers take."""
-    queue = 'diffusion_queue_size{pool="m",band="batch",instance="%s"}'
+    queue = f'diffusion_queue_size{{pool="m",band="{band}",instance="%s"}}'
     return {queue % instance: f"{num_jobs}x600" for instance in "ab"} | {
         'diffusion_leases_granted_total{pool="m"}': f"0+{leases_a_minute}x600"
     }
@@ -79,6 +79,21 @@ def memory(used: int) -> Series:
     return {f"gpu_memory_used_bytes{labels}": f"{used}x600", f"gpu_memory_total_bytes{labels}": "100x600"}
 
 
+def one(name: str, value: int) -> Series:
+    """Return a metric of one control plane."""
+    return {f'{name}{{instance="c"}}': f"{value}x600"}
+
+
+def responses(failed: int, succeeded: int, not_ready: int = 0) -> Series:
+    """Return responses by status, so many more each minute."""
+    name = "diffusion_http_request_duration_seconds_count"
+    counts = {("/v1/jobs", 503): failed, ("/v1/jobs", 202): succeeded, ("/readyz", 503): not_ready}
+    return {
+        f'{name}{{route="{route}",status="{status}"}}': f"0+{num}x600"
+        for (route, status), num in counts.items()
+    }
+
+
 def up(control: int, worker: int) -> Series:
     return {
         'up{job="diffuserve-control",instance="c"}': f"{control}x600",
@@ -88,7 +103,7 @@ def up(control: int, worker: int) -> Series:
 
 CASES: dict[str, Case] = {
     "SlowJobs": Case(durations(20), durations(5), {}),
-    "LongQueue": Case(waiting(60, 5), waiting(40, 5), {}, after=0),
+    "LongQueue": Case(waiting(60, 5), waiting(40, 5) | waiting(500, 5, "batch"), {}, after=0),
     "NobodyClaims": Case(waiting(1, 0), waiting(9, 1), {"pool": "m"}, after=0),
     "HighErrorRate": Case(ended(6, 94), ended(4, 96, canceled=100), {}),
     "ErrorBudgetBurnsFast": Case(ended(15, 85), ended(14, 86), {}),
@@ -103,8 +118,23 @@ CASES: dict[str, Case] = {
         {},
         6,
     ),
-    "GpusUnderused": Case(gpus(20, 70), gpus(40, 70), {}, after=0),
-    "GpusSaturated": Case(gpus(96, 97), gpus(90, 97), {}, after=0),
+    "DatabaseUnavailable": Case(
+        one("diffusion_database_up", 0), one("diffusion_database_up", 1), {"instance": "c"}, after=0
+    ),
+    "DatabaseUnwritable": Case(
+        one("diffusion_database_writable", 0) | one("diffusion_database_up", 1),
+        one("diffusion_database_writable", 0) | one("diffusion_database_up", 0),
+        {"instance": "c"},
+        after=0,
+    ),
+    "StoreUnavailable": Case(
+        one("diffusion_store_up", 0), one("diffusion_store_up", 1), {"instance": "c"}, after=0
+    ),
+    "EventBusDown": Case(
+        one("diffusion_event_bus_connected", 0), one("diffusion_event_bus_connected", 1), {"instance": "c"}, 0
+    ),
+    "Http5xx": Case(responses(6, 94), responses(4, 96, not_ready=50), {}),
+    "GpusUnderused": Case(gpus(20, 70) | waiting(1, 5), gpus(20, 30) | waiting(0, 5), {}, after=0),
     "GpuMemoryFull": Case(memory(96), memory(95), {"instance": "w", "gpu_id": "0"}, after=0),
     "ControlPlaneMissing": Case(up(0, 1), up(1, 0), {}, after=0),
     "TargetMissing": Case(up(1, 0), up(1, 1), {"job": "diffuserve-worker", "instance": "w"}, after=0),
@@ -172,8 +202,8 @@ def test_each_alert_has_a_section_of_the_runbook() -> None:
     for name, text in sections:
         for part in ("**Meaning.**", "**Look at.**", "**Do.**"):
             assert part in text, (name, part)
-    assert {name: rule["annotations"]["runbook"] for name, rule in alerts().items()} == {
-        name: f"docs/how-to/operate.md#{name.lower()}" for name in alerts()
+    assert {name: rule["annotations"]["runbook_url"] for name, rule in alerts().items()} == {
+        name: f"https://docs.example.com/how-to/operate/#{name.lower()}" for name in alerts()
     }
 
 

@@ -229,3 +229,18 @@ def test_workers_that_tell_what_their_end_costs_may_do_that_alone(tmp_path: Path
     assert "pod-name" in rules
     assert "object.spec == oldObject.spec" in rules
     assert "--pod-deletion-cost" in worker["containers"][0]["args"]
+
+
+def test_prometheus_reaches_control_planes_and_workers_by_one_label(manifests: list[Manifest]) -> None:
+    policies = {each["metadata"]["name"]: each["spec"] for each in of_kind(manifests, "NetworkPolicy")}
+    scrapes = {"namespaceSelector": {"matchLabels": {"diffuserve.example.com/scrapes": "true"}}}
+    for name, port in (("control", 8000), ("worker", 9100)):
+        rules = [rule for rule in policies[name]["ingress"] if scrapes in rule["from"]]
+        assert [rule["ports"] for rule in rules] == [[{"protocol": "TCP", "port": port}]], name
+
+
+def test_no_annotation_has_prometheus_scrape_what_needs_a_key(manifests: list[Manifest]) -> None:
+    for each in of_kind(manifests, "Deployment"):
+        annotations = each["spec"]["template"]["metadata"].get("annotations", {})
+        is_worker = each["metadata"]["name"].startswith("worker")
+        assert ("prometheus.io/scrape" in annotations) == is_worker, each["metadata"]["name"]

@@ -26,12 +26,13 @@ class JobLog:
     _num_images: int = 0
 
     def note(self, job: EndedJob) -> None:
-        """Log the end of a job."""
+        """Log the end of a job, as a warning if it has failed."""
         images = int(job.input.get("num_images") or 1)
         if job.status is JobStatus.SUCCEEDED:
             self._num_images += images
         started_at = job.started_at or job.finished_at
-        log.info(
+        log.log(
+            logging.WARNING if job.status is JobStatus.FAILED else logging.INFO,
             "job finished",
             extra=fields(
                 job_id=job.id,

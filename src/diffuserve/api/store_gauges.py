@@ -40,8 +40,10 @@ class StoreGauges:
         metrics = self._metrics
         metrics.set_bus(self._bus.is_connected, self._bus.num_dropped)
         metrics.store_up.set(self._storage.is_up)
-        is_up = await self._store.operations.responds(_DATABASE_SECONDS) and await self._read_store()
+        operations = self._store.operations
+        is_up = await operations.responds(_DATABASE_SECONDS) and await self._read_store()
         metrics.database_up.set(is_up)
+        metrics.database_writable.set(is_up and await operations.takes_writes(_DATABASE_SECONDS))
         return await asyncio.to_thread(metrics.text, is_up)
 
     async def _read_store(self) -> bool:

@@ -113,9 +113,14 @@ async def _until_gone(client: "Client", worker: WorkerResource) -> WorkerResourc
 
 
 def named(wanted: str, found: Sequence[WorkerResource]) -> WorkerResource:
-    """Return the worker with this id, or the only one with this name. Raise `WorkerNotFound`."""
+    """Return the worker with this id, or the only one with this name. Raise `WorkerNotFound`.
+
+    One that is alive goes before those of its name that are lost, such as its own earlier life.
+    """
     matches = [worker for worker in found if worker.id == wanted]
     matches = matches or [worker for worker in found if worker.name == wanted]
+    if len(matches) > 1:
+        matches = [worker for worker in matches if worker.state is not WorkerState.LOST] or matches
     if len(matches) == 1:
         return matches[0]
     if matches:

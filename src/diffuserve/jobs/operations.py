@@ -1,7 +1,7 @@
 """The store as operators and the control plane see it: workers, models, lanes and tenants."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.cost import CostFit
+from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.job import Band, Job
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.tenant import Plan, Tenant
@@ -58,14 +59,11 @@ class Operations:
 
     async def responds(self, seconds: float) -> bool:
         """Return whether the database responds within so many seconds; nothing is tried again."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._database.look(lambda _connection: None)
-        except Exception as error:
-            if not is_unavailable(error):
-                raise
-            return False
-        return True
+        return await _succeeds(self._database.look(lambda _connection: None), seconds)
+
+    async def takes_writes(self, seconds: float) -> bool:
+        """Return whether this process's writes are committed, as far as so many seconds tell."""
+        return await _succeeds(self._writer.check(), seconds)
 
     async def workers(self) -> list[Worker]:
         """Return all known workers, in the order of their registration."""
@@ -129,6 +127,17 @@ class Operations:
         """
         await self._writer.run(RequeueJob(queries.check_job_id(job_id)))
         return await queries.read_job(self._database, job_id)
+
+
+async def _succeeds(work: Awaitable[object], seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await work
+    except Exception as error:
+        if not isinstance(error, ServerUnavailable) and not is_unavailable(error):
+            raise
+        return False
+    return True
 
 
 def _served(row: sa.Row[Any]) -> OfferedModel:

@@ -188,6 +188,11 @@ class ControlMetrics(StoreSeries):
             "1 if the database responds; else 0, and what is read from it has no series.",
             registry=registry,
         )
+        self.database_writable = Gauge(
+            "diffusion_database_writable",
+            "1 if writes to the database are committed; else 0, as on a full disk.",
+            registry=registry,
+        )
         self.bus_connected = Gauge(
             "diffusion_event_bus_connected",
             "1 while messages of other control planes arrive, or if the control plane runs alone; else 0.",

@@ -7,6 +7,7 @@ import pytest
 from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
+from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.tenant import PlanOverrides, Role
 from diffuserve.jobs.keys import make_key
 from diffuserve.jobs.store import JobStore
@@ -168,6 +169,35 @@ async def test_each_role_is_forbidden_the_routes_of_the_others(connect: Connect,
         (403, "forbidden")
     ] * len(forbidden)
     assert (await ada.get(f"/v1/jobs/{job['id']}")).json()["status"] == "running"
+
+
+async def test_a_known_reader_reads_the_metrics_without_the_database_and_nobody_else_does(
+    connect: Connect, store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, stranger, tenant = [await connect(role) for role in (Role.MONITOR, Role.MONITOR, Role.TENANT)]
+    assert (await known.get("/metrics")).status_code == 200
+    assert (await tenant.get("/metrics")).status_code == 403
+
+    async def away(*_arguments: object) -> None:
+        raise ServerUnavailable("the database is unavailable")
+
+    async def is_away(_seconds: float) -> bool:
+        return False
+
+    app = known._transport.app  # type: ignore[attr-defined]
+    app.state.services.authenticator._keys.clear()
+    with monkeypatch.context() as outage:
+        outage.setattr(store.keys, "authenticate", away)
+        outage.setattr(store.operations, "responds", is_away)
+        told = await known.get("/metrics")
+        assert told.status_code == 200
+        assert "diffusion_database_up 0.0" in told.text
+        assert (await stranger.get("/metrics")).status_code == 503
+        assert (await tenant.get("/metrics")).status_code in (403, 503)
+        assert (await known.get("/v1/workers")).status_code in (403, 503), "it is for the metrics alone"
+    await store.keys.revoke((await store.keys.list_keys())[0].id)
+    app.state.services.authenticator._keys.clear()
+    assert (await known.get("/metrics")).status_code == 401
 
 
 async def test_a_plan_limits_the_priorities_of_its_tenants(connect: Connect, hand: HandWorker) -> None:

@@ -47,6 +47,8 @@ async def test_each_job_that_ends_has_one_line_without_its_prompt(
         "succeeded", "failed", "canceled",
     ]  # fmt: skip
     assert len(lines(caplog, "job finished")) == 3
+    warned = [vars(record)[FIELDS] for record in caplog.records if record.levelno == logging.WARNING]
+    assert [line.get("job_id") for line in warned] == [failed.job_id], "a failure is a warning"
     line = logged[succeeded.job_id]
     assert (line["tenant"], line["model"], line["size"], line["steps"], line["images"]) == (
         "default", "hand", "128x64", 4, 2,

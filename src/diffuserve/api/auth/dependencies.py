@@ -7,7 +7,7 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from starlette.requests import HTTPConnection
 
-from diffuserve.api.auth.access import Caller
+from diffuserve.api.auth.access import METRICS_ROLES, Caller
 from diffuserve.api.auth.sessions import has_cookie
 from diffuserve.api.path_params import named_ids
 from diffuserve.api.services import Services, services_of
@@ -58,16 +58,21 @@ async def _session_caller(services: Services, connection: HTTPConnection) -> Cal
 
 
 OperatorCaller = Annotated[Caller, Depends(RequireRole(Role.OPERATOR))]
-_require_monitor = RequireRole(Role.MONITOR, Role.OPERATOR)
-ScalerCaller = Annotated[Caller, Depends(RequireRole(Role.MONITOR, Role.OPERATOR))]
+_require_monitor = RequireRole(*METRICS_ROLES)
+ScalerCaller = Annotated[Caller, Depends(RequireRole(*METRICS_ROLES))]
 WorkerCaller = Annotated[Caller, Depends(RequireRole(Role.WORKER))]
 WorkerOrOperatorCaller = Annotated[Caller, Depends(RequireRole(Role.WORKER, Role.OPERATOR))]
 
 
 async def _check_metrics_reader(request: Request) -> None:
     """Raise `Unauthorized` or `Forbidden` unless the caller may read the metrics."""
-    if not services_of(request).config.public_metrics:
+    services, secret = services_of(request), bearer_of(request)
+    if services.config.public_metrics:
+        return
+    if secret is None and has_cookie(request):
         await _require_monitor(request)
+    else:
+        (await services.authenticator.metrics_reader(secret)).require(*METRICS_ROLES)
 
 
 MetricsReader = Depends(_check_metrics_reader)
