@@ -31,7 +31,6 @@ class StorageWatch:
         self._store, self._clock = store, clock
         self._wrote_at = clock()
         self._away_since: float | None = None
-        self._reason = ""
         self._logged_at = 0.0
 
     @property
@@ -40,10 +39,10 @@ class StorageWatch:
         return self._away_since is None
 
     def check(self) -> None:
-        """Raise `StorageAway` while the store is away."""
+        """Raise `StorageAway` while the store is away; why is for the log alone, since it names places."""
         if self._away_since is not None:
             seconds = self._clock() - self._away_since
-            message = f"the artifact store is away since {seconds:.0f} s: {self._reason}"
+            message = f"the artifact store is away since {seconds:.0f} s; the control plane's log says why"
             raise StorageAway(message, retry_after=_RETRY_SECONDS)
 
     async def run(self) -> None:
@@ -72,7 +71,7 @@ class StorageWatch:
             self._wrote_at = self._clock()
 
     def _failed(self, reason: str) -> None:
-        now, self._reason = self._clock(), reason
+        now = self._clock()
         if self._away_since is None:
             self._away_since = self._logged_at = now
             log.error("%s; no job finishes until this works, and their results wait", reason)
