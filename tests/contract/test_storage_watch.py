@@ -43,9 +43,7 @@ async def test_a_store_that_fails_or_refuses_is_away_until_it_takes_files_again(
     watched.proxy.always = fault
     assert not await watched.look_after(5.0)
     assert not await watched.look_after(5.0)
-    with pytest.raises(
-        StorageAway, match="^the artifact store is away since 5 s; the control plane's log"
-    ) as away:
+    with pytest.raises(StorageAway, match=r"^the artifact store is away since 5 s; .* log says why$") as away:
         watched.watch.check()
     assert away.value.retry_after > 0
     watched.proxy.always = None
