@@ -14,7 +14,6 @@ from fastapi import FastAPI
 from diffuserve.api.connection_limits import ConnectionLimits
 from diffuserve.api.interruptible import Interruptible
 from diffuserve.cli.guarded_protocol import GuardedConfig
-from diffuserve.cli.unknown_proxies import UnknownProxies
 from diffuserve.telemetry.redaction import log_loop_error
 
 _GRACE_SECONDS = 1.0  # for open requests
@@ -63,7 +62,7 @@ class HttpServer(uvicorn.Server):
 
     def __init__(self, app: Interruptible, limits: ConnectionLimits) -> None:
         config = GuardedConfig(
-            UnknownProxies(app),
+            app,
             limits,
             log_config=None,
             access_log=False,
