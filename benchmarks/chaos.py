@@ -29,7 +29,7 @@ from pathlib import Path
 
 import control_database
 from bench_report import RESULTS
-from chaos_audit import Explained, Records, audit, logged_losses
+from chaos_audit import Records, audit, explained_by
 from chaos_balancer import BadNetwork
 from chaos_bucket import BucketStore, FolderStore, ResultStore
 from chaos_clients import Clients
@@ -175,11 +175,20 @@ async def run_chaos(database: Database, cluster: Cluster, keys: Keys, plan: Plan
             progress.cancel()
     finally:
         await cluster.stop()
+    toll = injector.toll
     outcome = Outcome(
         database=database.name,
         plan=plan,
-        toll=injector.toll,
-        verdict=await audit(records, files, clients.told, clients.owners, explained_by(injector, cluster)),
+        toll=toll,
+        verdict=await audit(
+            records,
+            files,
+            clients.told,
+            clients.owners,
+            toll.hurt,
+            explained_by(toll.hurt, toll.excused),
+            cluster.ledger.read_text(encoding="utf-8").splitlines(),
+        ),
         webhooks=await audit_webhooks(records, log, clients.owners),
         crossings=clients.trespassers.crossings,
         network=cluster.network.chunks if cluster.network else None,
@@ -192,12 +201,6 @@ async def run_chaos(database: Database, cluster: Cluster, keys: Keys, plan: Plan
     await clients.trespassers.close()
     await records.close()
     return outcome
-
-
-def explained_by(injector: FaultInjector, cluster: Cluster) -> Explained:
-    toll = injector.toll
-    logged = logged_losses(agent.log for agent in cluster.agents)
-    return Explained(hurt=toll.hurt, excused=toll.excused, engine_held=toll.engine_held, logged=logged)
 
 
 def setup_of(cluster: Cluster) -> dict[str, object]:

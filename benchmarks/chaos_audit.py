@@ -1,10 +1,9 @@
 """The audit of the database and the results folder at the end of a chaos run."""
 
-import re
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,7 +19,6 @@ _IDLE_WITH_LOCK = sa.text(
     "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND granted "
     "AND state = 'idle in transaction' AND application_name LIKE :name"
 )
-_LOST = re.compile(r"job (job_\w+): the lease is lost; its work is dropped")
 jobs, events, leases, workers = schema.jobs, schema.job_events, schema.leases, schema.workers
 
 
@@ -42,8 +40,10 @@ class AuditCounts:
     from the one that their client received. `stuck`: leases and queued rows left over. `crossed`: jobs
     stored for another tenant than the one that submitted them. `handed_over`: jobs that one worker denoised
     and another one decoded; `phased` succeeded and could be. `redone`: jobs that were denoised again though
-    their latents were there; a death may cost one phase of its jobs. `redrawn`: attempts that ended without
-    an outcome although their worker was neither killed nor suspended: for an outage, that is.
+    their latents were there; a death may cost one phase of its jobs. `redrawn`: images and
+    latents that an engine finished and another attempt made again, although the worker was neither killed nor
+    suspended: for an outage, that is. `unexplained`: attempts that ended so without an outcome, also those
+    whose lease never reached its worker.
     """
 
     accepted: int
@@ -60,6 +60,7 @@ class AuditCounts:
     phased: int
     redone: int
     redrawn: int
+    unexplained: int
     interrupted: int
     attempts: int
     orphan_folders: int
@@ -121,46 +122,41 @@ class Records:
         return int((await self.rows(unfinished))[0][0])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explained:
-    """What faults explain: leases `hurt` by them, or granted in that moment, and those of an engine alone.
+def explained_by(*leases: Sequence[Holding]) -> Mapping[str, set[int]]:
+    """Return the lease tokens that faults of their workers explain, by job."""
+    tokens: defaultdict[str, set[int]] = defaultdict(set)
+    for lease in itertools.chain(*leases):
+        tokens[lease.job_id].add(lease.lease_token)
+    return tokens
 
-    An engine's death ends the jobs within it, which the agent hands back; it does not take the agent's lease
-    on others. `logged` are the jobs that agents say they lost.
+
+def num_redrawn(ledger: Iterable[str], explained: Mapping[str, set[int]]) -> int:
+    """Count what engines finished once more than was needed, and no fault of a worker explains.
+
+    Each line of the ledger is an attempt, with its phase if it is only one of them.
     """
-
-    hurt: Sequence[Holding]
-    excused: Sequence[Holding]
-    engine_held: Sequence[Holding]
-    logged: Collection[str]
-
-    def tokens(self) -> Mapping[str, set[int]]:
-        """Return the lease tokens by job."""
-        tokens: defaultdict[str, set[int]] = defaultdict(set)
-        for lease in (*self.hurt, *self.excused):
-            tokens[lease.job_id].add(lease.lease_token)
-        return tokens
-
-    def num_unexplained(self) -> int:
-        """Return how many jobs were lost by an agent that lived, although only an engine was killed."""
-        by_engine = {lease.job_id for lease in self.engine_held}
-        by_agent = {lease.job_id for lease in self.hurt if lease not in self.engine_held}
-        return len((by_engine - by_agent) & set(self.logged))
+    drawn: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    for line in ledger:
+        attempt, _, phase = line.partition(" ")
+        job_id, _, token = attempt.rpartition("-")
+        drawn[job_id, phase].add(int(token))
+    left = (tokens - explained.get(job_id, set()) for (job_id, _), tokens in drawn.items())
+    return sum(max(len(tokens) - 1, 0) for tokens in left)
 
 
-def logged_losses(logs: Iterable[Path]) -> set[str]:
-    """Return the jobs whose work agents dropped since they had lost the lease."""
-    return {job_id for log in logs for job_id in _LOST.findall(log.read_text(encoding="utf-8"))}
-
-
-async def audit(
+async def audit(  # noqa: PLR0913 (what there is to compare)
     records: Records,
     files: Digests,
     told: Mapping[str, JobStatus | None],
     owners: Mapping[str, str],
-    explained: Explained,
+    hurt: Sequence[Holding],
+    explained: Mapping[str, set[int]],
+    ledger: Iterable[str],
 ) -> AuditCounts:
-    """Compare database and files with the final statuses that clients received, and their tenants, by job."""
+    """Compare database and files with the final statuses that clients received, and their tenants, by job.
+
+    `hurt` are leases that faults ended, and `explained` the tokens of all that they may have, by job.
+    """
     stored = {row.id: row for row in await records.rows(sa.select(jobs))}
     log = await _event_types(records)
     lost = [job_id for job_id in told if not _has_one_end(stored.get(job_id), log.get(job_id, []))]
@@ -183,8 +179,9 @@ async def audit(
         phased=sum(row.model == "null" for row in succeeded),
         handed_over=sum("denoised" in types for types in log.values()),
         redone=sum(types.count("denoised") > 1 for types in log.values()),
-        redrawn=await _num_redrawn(records, explained),
-        interrupted=sum(stored[lease.job_id].lease_token > lease.lease_token for lease in explained.hurt),
+        redrawn=num_redrawn(ledger, explained),
+        unexplained=await _num_unexplained(records, explained),
+        interrupted=sum(stored[lease.job_id].lease_token > lease.lease_token for lease in hurt),
         attempts=sum(row.attempt for row in stored.values()),
         orphan_folders=_num_orphans(files, succeeded),
     )
@@ -208,16 +205,14 @@ def _is_whole(row: sa.Row[Any], files: Digests) -> bool:
     )
 
 
-async def _num_redrawn(records: Records, explained: Explained) -> int:
-    """Count the attempts that ended without an outcome and that no kill and no freeze explains."""
+async def _num_unexplained(records: Records, explained: Mapping[str, set[int]]) -> int:
+    """Count the attempts that ended without an outcome and that no fault of a worker explains."""
     by_choice = (ReleaseCause.DRAIN, ReleaseCause.BYSTANDER, ReleaseCause.PREEMPTED, ReleaseCause.INTERRUPTED)
     lost: Counter[str] = Counter()
     ends = sa.select(events.c.job_id, events.c.data).where(events.c.type.in_(("requeued", JobStatus.FAILED)))
     for row in await records.rows(ends):
         lost[row.job_id] += orjson.loads(row.data).get("cause") not in by_choice
-    tokens = explained.tokens()
-    others = sum(max(count - len(tokens.get(job_id, ())), 0) for job_id, count in lost.items())
-    return others + explained.num_unexplained()
+    return sum(max(count - len(explained.get(job_id, ())), 0) for job_id, count in lost.items())
 
 
 async def _event_types(records: Records) -> dict[str, list[str]]:

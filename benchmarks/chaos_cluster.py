@@ -16,7 +16,7 @@ from chaos_balancer import BadNetwork, Balancer
 from chaos_bucket import ResultStore
 from chaos_clock import SqliteClock
 from chaos_tenants import Keys
-from chaos_workers import StoredModel, several_models_command
+from chaos_workers import StoredModel, ledger_of, several_models_command
 from control_database import Database
 from control_processes import (
     DIFFUSERVE,
@@ -153,7 +153,7 @@ class Cluster:
         results: ResultStore,
     ) -> None:
         self.valkey, self.network, self._keys, self.results = valkey, network, keys, results
-        self.failed_starts = 0
+        self.failed_starts, self.ledger = 0, ledger_of(folder)
         settings = {**_settings(valkey, lease_seconds), **results.environment}
         names = ["server-1", "server-2"] if valkey else ["server-1"]
         self.servers = [Server(name, folder, database, settings) for name in names]
@@ -170,14 +170,15 @@ class Cluster:
     def _agents(self, folder: Path) -> list[Agent]:
         """Return agents of two phases, then those that fetch their model and that have several."""
         url, key = self._agents_balancer.url, self._keys.worker
-        agents = []
+        agents, ledger = [], ("--ledger", str(ledger_of(folder)))
         for index, (role, seconds) in enumerate(zip(_ROLES, JOB_SECONDS, strict=True)):
             name = f"{role}-{index + 1}"
-            agents.append(Agent(name, null_agent_command(url, name, MAX_JOBS, seconds, 1, role), key, folder))
+            command = null_agent_command(url, name, MAX_JOBS, seconds, 1, role, engine_options=ledger)
+            agents.append(Agent(name, command, key, folder))
         seconds, stored = JOB_SECONDS[0], self.stored_model
         command = stored.command(url, "fetching", MAX_JOBS, seconds)
         self.fetching = Agent("fetching", command, key, folder, stored.environment)
-        command = several_models_command(url, "several", MAX_JOBS, seconds)
+        command = several_models_command(url, "several", MAX_JOBS, seconds, folder)
         self.several = Agent("several", command, key, folder)
         return [*agents, self.fetching, self.several]
 

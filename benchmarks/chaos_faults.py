@@ -113,7 +113,6 @@ class FaultInjector:
             agent.kill()
             self._start_again(agent)
         else:
-            self.toll.engine_held += held or []
             agent.wake_all()
             self._busy.discard(agent.name)
         return is_killed

@@ -47,8 +47,8 @@ class Plan:
 class InjectedFaults:
     """The injected faults. `hurt` are the leases of an agent or engine when it was killed or suspended.
 
-    `engine_held` are those of them whose agent lived on, `excused` leases that it may have got in that
-    moment, and `transaction_freezes` the seconds until another control plane wrote.
+    `excused` are leases that it may have got in that moment, and `transaction_freezes` the seconds until
+    another control plane wrote.
     """
 
     kills: dict[str, int] = field(default_factory=dict)
@@ -72,7 +72,6 @@ class InjectedFaults:
     several_kills: int = 0
     hurt: list[Holding] = field(default_factory=list)
     excused: list[Holding] = field(default_factory=list)
-    engine_held: list[Holding] = field(default_factory=list)
 
     def count_kill(self, target: str) -> None:
         self.kills[target] = self.kills.get(target, 0) + 1

@@ -164,6 +164,7 @@ def _toll_rows(outcome: Outcome) -> dict[str, str]:
         "jobs running on what was killed": f"{toll.running_when_killed}",
         "jobs running while a control plane was killed": f"{toll.running_when_server_killed}",
         "workers frozen past their lease": f"{toll.freezes}, with {toll.running_when_frozen} jobs",
+        "attempts lost that no fault of a worker explains": f"{verdict.unexplained}",
         "jobs interrupted and run again": f"{verdict.interrupted}",
         "fenced writes": f"{outcome.fenced_writes}",
         "attempts in all": f"{verdict.attempts}",

@@ -23,10 +23,17 @@ _DOWNLOAD_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 
 
-def several_models_command(server: str, name: str, max_jobs: int, seconds: float) -> list[str]:
+def ledger_of(folder: Path) -> Path:
+    """Return the file that has a line for each phase of a job that an engine finished."""
+    return folder / "ledger"
+
+
+def several_models_command(server: str, name: str, max_jobs: int, seconds: float, folder: Path) -> list[str]:
     """Return the command of an agent with several models."""
-    extra = ("--resident-bytes", str(_RESIDENT_BYTES))
-    return null_agent_command(server, name, max_jobs, seconds, 1, models=SEVERAL_MODELS, extra=extra)
+    extra, ledger = ("--resident-bytes", str(_RESIDENT_BYTES)), ("--ledger", str(ledger_of(folder)))
+    return null_agent_command(
+        server, name, max_jobs, seconds, 1, models=SEVERAL_MODELS, extra=extra, engine_options=ledger
+    )
 
 
 class StoredModel:
@@ -37,14 +44,14 @@ class StoredModel:
         manifest = manifest_of(files)
         push(open_models(store.as_uri()), files, manifest)
         self._bucket = ThrottledBucket(store, _BYTES_PER_SECOND)
-        self._cache = folder / "model-cache"
+        self._cache, self._ledger = folder / "model-cache", ledger_of(folder)
         stored = ModelStoreConfig(model_store=f"s3://{BUCKET}", model_cache=self._cache)
         self._config = EngineProcessConfig(model=manifest.reference, stored=stored)
         self.environment = self._bucket.environment
 
     def command(self, server: str, name: str, max_jobs: int, seconds: float) -> list[str]:
         """Return the command of an agent whose engine fetches the model before it is ready."""
-        fetch = ("--fetch", self._config.to_json())
+        fetch = ("--fetch", self._config.to_json(), "--ledger", str(self._ledger))
         return null_agent_command(server, name, max_jobs, seconds, 1, "denoise", engine_options=fetch)
 
     def forget(self) -> None:

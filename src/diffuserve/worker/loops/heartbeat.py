@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 class HeartbeatLoop:
     """Sends heartbeats at the interval that the control plane asks for, and follows its responses.
 
-    One that gets no response within half a lease, as from a frozen control plane, is given up: behind a load
-    balancer the next one reaches another in time.
+    One that gets no response within a fifth of a lease, as from a frozen control plane, is given up: behind a
+    load balancer one of the next reaches another in time. It counts all the same if it arrives.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class HeartbeatLoop:
             self._state.heartbeat_due.clear()  # a change from here on may be missing in this heartbeat
             heartbeat = self._status.heartbeat()
             try:
-                async with asyncio.timeout(self._membership.lease_seconds / 2):
+                async with asyncio.timeout(self._membership.lease_seconds / 5):
                     commands = await self._client.heartbeat(worker_id, heartbeat, interval)
                 self._jobs.drop_lost(commands.lost, heartbeat)
                 apply_commands(commands, self._state, self._jobs)
