@@ -47,8 +47,10 @@ class HeartbeatLoop:
                 apply_commands(commands, self._state, self._jobs)
             except WorkerNotFound:
                 await self._membership.renew(worker_id)
-            except (ServerUnavailable, TimeoutError) as error:
-                log.debug("no heartbeat: %r", error)  # the log of outages tells of it
+            except TimeoutError:
+                continue
+            except ServerUnavailable as error:
+                log.debug("no heartbeat: %s", error)  # the log of outages tells of it
             await self._rest(max(interval - (asyncio.get_running_loop().time() - start), 0.0))
 
     async def _rest(self, seconds: float) -> None:
