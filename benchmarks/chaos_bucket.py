@@ -22,7 +22,7 @@ Digests = Mapping[str, str]
 
 
 class ResultStore(Protocol):
-    """Where the results of a run go; `environment` tells control planes."""
+    """The place where results of a run go, of which `environment` tells control planes."""
 
     environment: Mapping[str, str]
 
