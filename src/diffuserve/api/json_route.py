@@ -1,18 +1,22 @@
 """Routes that read JSON, and nothing that a browser would send as a form or as text."""
 
 from collections.abc import Callable, Coroutine, Iterator
+from functools import cache
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
 from diffuserve.api.auth.dependencies import RequireRole
 from diffuserve.api.field_errors import validation_error, with_suggestions
 from diffuserve.api.json_body import UnreadableJson, parsed_json
+
+_MAX_ERRORS = 200
+_LARGE_BYTES = 2_000  # a smaller body has few errors
 
 
 class JsonRoute(APIRoute):
@@ -40,7 +44,7 @@ class JsonRoute(APIRoute):
             if not is_json(content_type_of(request)):
                 raise unsupported_media_type(request, "application/json")
             try:
-                return await handle(await _parsed(request, model))
+                return await handle(await _parsed(request, body, model))
             except RequestValidationError as error:
                 errors = with_suggestions(error.errors(), model) if model else error.errors()
                 raise RequestValidationError(errors) from error
@@ -57,7 +61,7 @@ class _JsonRequest(Request):
         return self.values
 
 
-async def _parsed(request: Request, model: type[BaseModel] | None) -> Request:
+async def _parsed(request: Request, annotation: Any, model: type[BaseModel] | None) -> Request:
     """Return the request with its body. Raise `RequestValidationError` if it is not JSON."""
     parsed = _JsonRequest(request.scope, request.receive)
     if body := await parsed.body():
@@ -65,7 +69,23 @@ async def _parsed(request: Request, model: type[BaseModel] | None) -> Request:
             parsed.values = parsed_json(body, model)
         except UnreadableJson as error:
             raise validation_error(("body",), str(error)) from error
+        if len(body) > _LARGE_BYTES:
+            _refuse_many_errors(annotation, parsed.values)
     return parsed
+
+
+def _refuse_many_errors(annotation: Any, values: Any) -> None:
+    """Raise one error in place of hundreds: pydantic finds them fast, and FastAPI describes them slowly."""
+    try:
+        _adapter(annotation).validate_python(values)
+    except ValidationError as error:
+        if error.error_count() > _MAX_ERRORS:
+            raise validation_error(("body",), f"has {error.error_count():,} errors") from None
+
+
+@cache
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)  # when it is needed: building all would delay the start
 
 
 def _requirements(dependant: Dependant) -> Iterator[RequireRole]:

@@ -68,6 +68,12 @@ async def test_a_body_of_too_many_values_is_not_parsed(
     assert f"at most {MAX_VALUES:,} are read" in response.text
 
 
+async def test_thousands_of_errors_are_told_as_one(http: httpx.AsyncClient) -> None:
+    """Lists in a worker's body have no bound of their own."""
+    response = await http.post("/v1/workers", json={"models": [1] * 5_000, "report": {"state": "ready"}})
+    assert (response.status_code, response.json()["detail"]) == (422, "body: has 5,000 errors")
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
