@@ -16,7 +16,7 @@ from support.hand_worker import HandWorker
 from support.hostile_http import Script, Scripts
 from support.waiting import HANG_SECONDS
 
-CONNECTIONS_AT_ONCE = 64
+CONNECTIONS_AT_ONCE = 16
 WARM_UP = 200  # messages, after which memory that is used once was used
 MAX_STALL_SECONDS, MAX_GROWTH_BYTES = 0.05, 64 << 20
 
