@@ -60,6 +60,7 @@ _MOST_FRAMES = 1_000_000
 _MOST_TIMINGS = 50
 _MOST_NUMBER = 1e15  # of anything that a worker measures: bytes of memory are the most
 _MOST_SECONDS = 3.2e7  # a year
+_MOST_LOAD_SECONDS = 3_600.0  # autoscaling adds no worker for work that one load outlasts
 Message = TypeVar("Message")
 
 
@@ -328,6 +329,7 @@ def _check_spec(field: str, values: Mapping[str, Any]) -> None:
 
 def _check_fit(field: str, values: Mapping[str, Any]) -> None:
     try:
-        CostFit.from_dict(values)
+        fit = CostFit.from_dict(values)
     except ValueError as error:
         raise InvalidParams(field, values, str(error)) from error
+    _check_amount(f"{field}.load_seconds", fit.load_seconds, _MOST_LOAD_SECONDS)

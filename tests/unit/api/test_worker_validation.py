@@ -67,7 +67,9 @@ def test_an_invalid_model_is_rejected(spec: dict[str, Any], field: str) -> None:
     assert raised.value.field == field
 
 
-@pytest.mark.parametrize("fit", [{}, FIT | {"step": [0]}, FIT | {"decode": [math.nan, 0]}])
+@pytest.mark.parametrize(
+    "fit", [{}, FIT | {"step": [0]}, FIT | {"decode": [math.nan, 0]}, FIT | {"load_seconds": 1e9}]
+)
 def test_a_fit_that_cannot_price_a_job_is_rejected(fit: dict[str, Any]) -> None:
     with pytest.raises(InvalidParams, match="fit"):
         check_registration(registration(SPEC, fit))
