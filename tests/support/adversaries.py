@@ -14,7 +14,7 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.fairness import BAND_SECONDS
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
-from support.arena import COST, NUM_STEPS, Arena, Player
+from support.arena import COST, NUM_STEPS, TOKENS, Arena, Player
 
 SECONDS = 600.0
 PLAN = Plan(name="free", weight=1, max_running=16, max_queued=10_000, highest_band=Band.INTERACTIVE)
@@ -147,6 +147,11 @@ GAMES: Mapping[str, Game] = {
     "the largest requests": Game(steadily(cost=_LONG), delay=_LONG),
     "a flood": Game(steadily(depth=100)),
     "a flood of small requests": Game(steadily(depth=100, cost=COST / 3)),
+    "small requests beside large ones": Game(
+        steadily(depth=20, cost=COST / 2),
+        _honest_from(0.0, cost=2 * COST, step_tokens=4 * TOKENS),
+        delay=_LONG + BAND_SECONDS,  # the honest tenant's own jobs are twice as long
+    ),
     "several keys": Game(lambda: Together([Steady(), Steady()])),
     "repeats under idempotency keys": Game(Repeater),
     "deadlines that are near": Game(steadily(finish_in=5.0, best_effort=True)),

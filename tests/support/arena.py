@@ -1,9 +1,9 @@
 """An arena in which tenants play strategies: the real store, a clock that is moved, workers that only count.
 
-A simulated worker behaves as the real one does: it claims as soon as it has a place, steps its jobs together,
-those of the best band first, tells its progress in heartbeats alone, drops canceled jobs after the step under
-way, puts preempted ones down with a checkpoint, and says what each attempt took. The device-seconds that
-tenants had are counted here, whatever the store believes.
+A simulated worker behaves as the real one does: it claims what its capacity allows, steps its jobs together,
+those that go first in an engine's order, tells its progress in heartbeats alone, drops canceled jobs after
+the step under way, puts preempted ones down with a checkpoint, and says what each attempt took. The seconds
+of the device that tenants had are counted here, whatever the store believes.
 """
 
 import heapq
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from diffuserve.domain.checkpoint import StoredCheckpoint
+from diffuserve.domain.claim import Claim
 from diffuserve.domain.job import Job, JobError, JobResult, NewJob, Phase
 from diffuserve.domain.worker import (
-    Claim,
     Completion,
     ControlCommands,
     Failure,
@@ -29,6 +29,7 @@ from diffuserve.domain.worker import (
 from diffuserve.domain.worker_ids import attempt_id
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
+from diffuserve.worker.capacity import EngineJob, free_capacity
 from support.store_driver import REPORT, add_worker, new_job
 
 COST = 8.0
@@ -36,6 +37,10 @@ COST = 8.0
 NUM_STEPS = 5
 """Steps of every job that is not so long that they would be longer than `LONGEST_STEP` seconds."""
 LONGEST_STEP = 4.0
+TOKENS = 32
+"""Tokens of a step: two jobs of as many fill a worker, which then has room for those alone that go before."""
+MAX_JOBS = 8
+AGEING_STEPS = 8
 HEARTBEAT_SECONDS = 10.0
 LOOK_SECONDS = 4.0
 """Seconds between two rounds of the reaper and the preemptor."""
@@ -59,8 +64,13 @@ class Running:
     total: int
     step: int = 0
     seconds: float = 0.0
+    skipped: int = 0
     is_canceled: bool = False
     is_preempted: bool = False
+
+    @property
+    def in_engine(self) -> EngineJob:
+        return EngineJob(self.lease.band, self.lease.step_tokens)
 
     @property
     def step_seconds(self) -> float:
@@ -69,10 +79,10 @@ class Running:
 
 @dataclass
 class SimulatedWorker:
-    """A worker with `num_places` and at most one model in memory, which takes `load_seconds` to load."""
+    """A worker with at most one model in memory, which takes `load_seconds` to load."""
 
     id: str
-    num_places: int
+    models: tuple[str, ...]
     load_seconds: float
     says_seconds: bool
     held: dict[str, Running] = field(default_factory=dict)
@@ -105,12 +115,10 @@ class Arena:
         """Seconds since the beginning."""
         return self.clock.now - self.began_at
 
-    async def add_worker(
-        self, *models: str, num_places: int = 2, load_seconds: float = 0.0, says_seconds: bool = True
-    ) -> None:
+    async def add_worker(self, *models: str, load_seconds: float = 0.0, says_seconds: bool = True) -> None:
         """Add a worker; one of an earlier version does not say what jobs took that it dropped."""
         worker_id = await add_worker(self.store, *models)
-        self.workers.append(SimulatedWorker(worker_id, num_places, load_seconds, says_seconds))
+        self.workers.append(SimulatedWorker(worker_id, models, load_seconds, says_seconds))
 
     async def offer(self, model: str) -> None:
         """Make a model known that no worker serves."""
@@ -179,15 +187,16 @@ class Arena:
         return loading or self._step(worker) or 0.5
 
     def _step(self, worker: SimulatedWorker) -> float:
-        """Do a step of the jobs of the best band; each is counted with its own part of it."""
-        best = min((job.lease.band.rank for job in worker.held.values()), default=0)
+        """Do a step of the jobs that go first; each is counted with its own part of it."""
+        present = [job for job in worker.held.values() if job.lease.model == worker.resident]
+        best = min((job.in_engine.place(TOKENS).order for job in present), default=(0, 0))
         stepping = [
-            job
-            for job in worker.held.values()
-            if job.lease.band.rank == best and job.lease.model == worker.resident
+            job for job in present if job.in_engine.place(TOKENS).order == best or job.skipped >= AGEING_STEPS
         ]
+        for job in present:
+            job.skipped += 1
         for job in stepping:
-            job.step, job.seconds = job.step + 1, job.seconds + job.step_seconds
+            job.step, job.seconds, job.skipped = job.step + 1, job.seconds + job.step_seconds, 0
             self.used[job.lease.tenant_id] += job.step_seconds
         return sum(job.step_seconds for job in stepping)
 
@@ -200,11 +209,17 @@ class Arena:
         return worker.load_seconds
 
     async def _claim(self, worker: SimulatedWorker) -> None:
-        room = worker.num_places - len(worker.held)
-        if not room:
+        room = free_capacity(MAX_JOBS, TOKENS, [job.in_engine for job in worker.held.values()], 0)
+        if not room.num_jobs:
             return
-        resident = () if worker.resident is None else (worker.resident,)
-        claim = Claim(claim_id=f"claim-{next(self._claims)}", num_jobs=room, resident_models=resident)
+        claim = Claim(
+            claim_id=f"claim-{next(self._claims)}",
+            num_jobs=room.num_jobs,
+            num_tokens=room.num_tokens,
+            models=worker.models,
+            resident_models=() if worker.resident is None else (worker.resident,),
+            ahead_of={} if room.ahead_of is None else dict.fromkeys(worker.models, room.ahead_of),
+        )
         for lease in await self.store.leases.claim(worker.id, claim):
             if lease.attempt == 1:
                 self.waits[lease.tenant_id].append(self.clock.now - lease.created_at)

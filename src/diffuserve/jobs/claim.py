@@ -20,7 +20,7 @@ from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import IDS, Transaction
 from diffuserve.jobs.decode_pool import ModelPool, read_pools
 from diffuserve.jobs.due import sweep_due
-from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane, seconds_left
+from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane, farthest_ahead, seconds_left
 from diffuserve.jobs.handicaps import raise_floors
 from diffuserve.jobs.offers import load_seconds
 from diffuserve.jobs.records import BANDS, JobRecord, lease_of, record_of
@@ -213,7 +213,8 @@ class ClaimRound:
         """Return the lane that is served next, with its first job; `None` if no lane has a wanted one."""
         now, config, num_passed, lanes = self.transaction.now, self.transaction.config, 0, self.lanes
         if claim is not None and claim.ahead_of:
-            lanes = [lane for lane in lanes if claim.wants(lane.model, lane.band)]
+            farthest = farthest_ahead(claimant.runnable(lanes))
+            lanes = [lane for lane in lanes if claim.wants(lane.model, lane.band) and lane.vtime <= farthest]
         while (lane := choose_lane(lanes, claimant, now, config)) is not None and num_passed < _MOST_PASSED:
             heads = self._heads_of(lane)
             if heads and (claim is None or claim.wants(lane.model, lane.band, heads[0].step_tokens)):

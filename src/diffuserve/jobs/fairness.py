@@ -151,6 +151,15 @@ def choose_lane(lanes: Sequence[Lane], claimant: Claimant, now: float, config: S
     return min(warm, key=_order, default=fairest)
 
 
+def farthest_ahead(lanes: Iterable[Lane]) -> float:
+    """Return the virtual time of a tenant that is as far ahead of all others as a better band allows.
+
+    Nor is it served further where an engine has room only for jobs that go before those it has: what these
+    jobs would be ahead of waits for them.
+    """
+    return min((lane.vtime for lane in lanes), default=math.inf) + BAND_SECONDS
+
+
 def seconds_left(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> float | None:
     """Return the seconds until this worker may have a job that it leaves to others; `None` without one."""
     ends = [claimant.placement.leaves_until(lane, config) for lane in claimant.runnable(lanes)]

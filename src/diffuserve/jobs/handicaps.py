@@ -1,7 +1,8 @@
 """Handicaps: a tenant that comes to a model begins there at the virtual time of those who are served.
 
 Whatever it did not use before, on this model or on others, it is owed nothing for. Its virtual time itself
-stays as it is, since workers of other models may be at quite another time.
+stays as it is, since workers of other models may be at quite another time. A tenant whose jobs all run works
+on, and does not come: it stays as far behind as a better band of others may have put it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -13,11 +14,14 @@ import sqlalchemy as sa
 from diffuserve.domain.job import Band
 from diffuserve.jobs import schema
 from diffuserve.jobs.database import IDS, Transaction, upsert
+from diffuserve.jobs.fairness import BAND_SECONDS
 
-lanes, tenants, floors, handicaps = schema.lanes, schema.tenants, schema.floors, schema.handicaps
+lanes, leases, tenants = schema.lanes, schema.leases, schema.tenants
+floors, handicaps = schema.floors, schema.handicaps
 
 _OPEN = sa.select(lanes.c.lane).where(lanes.c.lane.in_(IDS), lanes.c.num_ready > 0)
 _FLOORS = sa.select(floors)
+_RUNNING = sa.select(leases.c.tenant_id, leases.c.model).where(leases.c.tenant_id.in_(IDS)).distinct()
 _VTIMES = sa.select(tenants.c.id, tenants.c.vtime).where(tenants.c.id.in_(IDS))
 
 
@@ -29,11 +33,13 @@ def give(transaction: Transaction, filled: Collection[Mapping[str, Any]]) -> Non
         return
     known = {(row.band, row.model): row.vtime for row in transaction.rows(_FLOORS)}
     ids = sorted({row["tenant_id"] for row in opened})
+    works_on = {(row.tenant_id, row.model) for row in transaction.rows(_RUNNING, {"ids": ids})}
     vtimes = {row.id: row.vtime for row in transaction.rows(_VTIMES, {"ids": ids})}
     seconds: dict[tuple[str, str], float] = {}
     for row in opened:
         tenant_id, model = row["tenant_id"], row["model"]
         behind = known.get((row["band"], model), 0.0) - vtimes.get(tenant_id, 0.0)
+        behind -= BAND_SECONDS if (tenant_id, model) in works_on else 0.0
         if behind > 0:
             seconds[tenant_id, model] = max(behind, seconds.get((tenant_id, model), 0.0))
     _save(transaction, _raise_handicap(transaction.dialect), seconds, ("tenant_id", "model", "seconds"))
