@@ -52,6 +52,10 @@ class _Queued:
     clip: ClipDecoding | None = None
     image_bytes: int = 0
 
+    def close(self) -> None:
+        if self.clip is not None:
+            self.clip.close()
+
 
 class Decoder:
     """Two queues, a thread, and a list of what was decoded.
@@ -154,29 +158,25 @@ class Decoder:
             self._note_work()
 
     def drop(self, request_id: str) -> None:
-        """Forget a request; a group of images that is being decoded will be collected nevertheless.
-
-        What is being decoded of it counts by prediction: nobody waits for the end of that.
-        """
+        """Forget a request; what is being decoded of it counts by prediction, as nobody waits for it."""
         with self._changed:
-            for queue in (self._images, self._clips):
-                for request in queue:
-                    if request.state.request_id == request_id:
-                        queue.remove(request)
-                        self._end_dropped(request)
-                        return
+            for request in (*self._images, *self._clips):
+                if request.state.request_id == request_id:
+                    (self._images if request.clip is None else self._clips).remove(request)
+                    self._end_dropped(request)
+                    return
             for request in self._running:
                 if request.state.request_id == request_id:
                     self._dropped.add(request_id)
-                    expected = self._cost_model.fit.decode_seconds([self._workload(request)])
-                    request.state.stopwatch.device_seconds += expected
+                    fit, stopwatch = self._cost_model.fit, request.state.stopwatch
+                    stopwatch.device_seconds += fit.decode_seconds([self._workload(request)])
 
     def close(self) -> None:
         """Drop the requests that wait, and stop the thread after what it decodes."""
         with self._changed:
             self._closed = True
             for request in self._clips:
-                _close(request)
+                request.close()
             self._images.clear()
             self._clips.clear()
             self._changed.notify()
@@ -322,8 +322,7 @@ class Decoder:
         return spec.chunk_workload(params, start, start + count)
 
     def _decode_group(self, group: list[_Queued]) -> list[Decoded]:
-        clip = group[0].clip
-        if clip is not None:
+        if (clip := group[0].clip) is not None:
             return [Decoded(clip.state, self._runner.decode_chunk(clip))]
         states = [request.state for request in group]
         outcomes = self._runner.decode(states)
@@ -369,14 +368,14 @@ class Decoder:
 
     def _end(self, request: _Queued, decoded: Decoded) -> None:
         """Pass on the end of a request, and free what it has on the device, unless it is tried again."""
-        _close(request)
+        request.close()
         if not fails_for_lack_of_room(request.state, decoded.outcome):
             request.state.latents = None
         self._unconsumed.pop(request.state.request_id, None)
         self._done.append(decoded)
 
     def _end_dropped(self, request: _Queued) -> None:
-        _close(request)
+        request.close()
         self._unconsumed.pop(request.state.request_id, None)
         self._outstanding -= 1
 
@@ -388,11 +387,6 @@ class Decoder:
         if self._has_work():
             self._stages.set_busy(Stage.DECODE, True)
             self._changed.notify()
-
-
-def _close(request: _Queued) -> None:
-    if request.clip is not None:
-        request.clip.close()
 
 
 def _charge(requests: list[_Queued], workloads: list[Workload], device_seconds: float) -> None:
