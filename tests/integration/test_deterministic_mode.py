@@ -66,6 +66,12 @@ def test_other_bounds_of_a_step_change_nothing(engine: Engine) -> None:
         assert images(other, requests) == images(engine, requests)
 
 
+def test_steps_in_turns_change_nothing(engine: Engine) -> None:
+    requests = [replace(request, num_images=3) for request in make_requests(seed=7, count=3)]
+    with Engine(engine.pipeline, replace(engine.config, token_budget=1)) as one_image_at_a_time:
+        assert images(one_image_at_a_time, requests) == images(engine, requests)
+
+
 def test_joining_in_the_middle_changes_nothing(engine: Engine) -> None:
     requests = make_requests(seed=5, count=5)
     alone = [images(engine, [request])[0] for request in requests]
