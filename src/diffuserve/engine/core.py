@@ -11,7 +11,8 @@ from torch import Tensor
 from diffuserve.domain.errors import EngineClosed, RequestAborted
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.decoder import Decoded, Decoder
+from diffuserve.engine.decode_queue import Decoded
+from diffuserve.engine.decoder import Decoder
 from diffuserve.engine.failures import as_failure
 from diffuserve.engine.memory import memory_budget
 from diffuserve.engine.model_runner import (

@@ -9,14 +9,13 @@ every second turn, so that no image waits for more than one chunk, however many 
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from diffuserve.domain.cost import Workload
-from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.admission import decode_bytes
 from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.decode_queue import Decoded, QueuedDecode
 from diffuserve.engine.model_runner import ModelRunner, fails_for_lack_of_room
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.request_state import RequestState
@@ -26,35 +25,6 @@ from diffuserve.models.frames import Frames
 MOST_UNCONSUMED = 4
 """Chunks of a request that wait to be consumed while its next one is not decoded."""
 _MOST_STEPS = 16  # in a row, for which clips that wait give way to steps of a higher priority
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """The next frames of a request, or its end with all of them or an exception."""
-
-    state: RequestState
-    outcome: FrameChunk | list[Frames] | Exception
-
-    @property
-    def is_final(self) -> bool:
-        return not isinstance(self.outcome, FrameChunk)
-
-
-@dataclass(frozen=True)
-class _Queued:
-    """A request that waits; `mark` identifies the device work that makes its latents.
-
-    It makes a clip, or images, each of which takes `image_bytes`.
-    """
-
-    state: RequestState
-    mark: object
-    clip: ClipDecoding | None = None
-    image_bytes: int = 0
-
-    def close(self) -> None:
-        if self.clip is not None:
-            self.clip.close()
 
 
 class Decoder:
@@ -76,10 +46,10 @@ class Decoder:
         self._memory_budget = memory_budget
         self._on_decoded = on_decoded
         self._changed = threading.Condition()  # guards all that follows
-        self._images: deque[_Queued] = deque()
-        self._clips: deque[_Queued] = deque()
+        self._images: deque[QueuedDecode] = deque()
+        self._clips: deque[QueuedDecode] = deque()
         self._image_is_next = False
-        self._running: list[_Queued] = []
+        self._running: list[QueuedDecode] = []
         self._dropped: set[str] = set()  # of the running ones
         self._unconsumed: dict[str, int] = {}
         self._least_priority: int | None = None  # of clips that take turns
@@ -103,7 +73,7 @@ class Decoder:
             clip = self._clip_of(state)
             queue = self._images if clip is None else self._clips
             image_bytes = 0 if clip else self._runner.pipeline.decode_bytes(state.params)
-            queue.append(_Queued(state, self._stages.mark(), clip, image_bytes))
+            queue.append(QueuedDecode(state, self._stages.mark(), clip, image_bytes))
             if state.wishes.stream_frames:
                 self._unconsumed[state.request_id] = 0
             self._outstanding += 1
@@ -198,13 +168,13 @@ class Decoder:
             del groups, decoded  # or the last images would live until the next request
             self._on_decoded()
 
-    def _next_groups(self) -> list[list[_Queued]]:
+    def _next_groups(self) -> list[list[QueuedDecode]]:
         """Wait for work, and return a group for each core slot of the stage; `[]` once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_work() or self._closed)
             if self._closed:
                 return []
-            groups: list[list[_Queued]] = []
+            groups: list[list[QueuedDecode]] = []
             while self._has_work() and len(groups) < max(1, self._stages.num_core_slots(Stage.DECODE)):
                 groups.append(self._take_group())
                 self._running += groups[-1]
@@ -213,7 +183,7 @@ class Decoder:
     def _has_work(self) -> bool:
         return bool(self._images) or self._next_clip() is not None
 
-    def _next_clip(self) -> _Queued | None:
+    def _next_clip(self) -> QueuedDecode | None:
         """Return the clip whose turn it is, of those whose chunks are consumed and that fit."""
         held = self._clip_bytes()
         for request in self._clips:
@@ -222,7 +192,7 @@ class Decoder:
                 return request
         return None
 
-    def _gives_way(self, clip: _Queued) -> bool:
+    def _gives_way(self, clip: QueuedDecode) -> bool:
         """Return whether a clip waits for steps of a higher priority."""
         return self._least_priority is not None and clip.state.wishes.priority < self._least_priority
 
@@ -242,9 +212,10 @@ class Decoder:
         most = 0
         for request in (*self._running, *self._images):
             if request.clip is None:
-                size = _size(request.state.params)
-                counts[size] += request.state.params.num_images
-                most = max(most, min(counts[size], self._images_at_once(request.state)) * request.image_bytes)
+                counts[request.size] += request.state.params.num_images
+                most = max(
+                    most, min(counts[request.size], self._images_at_once(request.state)) * request.image_bytes
+                )
         return most
 
     def _images_at_once(self, state: RequestState) -> int:
@@ -259,7 +230,7 @@ class Decoder:
             return None
         return ClipDecoding(state, decode_bytes(self._runner.pipeline, state.params))
 
-    def _take_group(self) -> list[_Queued]:
+    def _take_group(self) -> list[QueuedDecode]:
         """Remove and return what takes the next turn: a clip for a chunk, or a group of images."""
         clip = self._next_clip()
         if clip is None or (self._images and self._image_is_next):
@@ -269,12 +240,12 @@ class Decoder:
         self._clips.remove(clip)
         return [clip]
 
-    def _take_images(self) -> list[_Queued]:
+    def _take_images(self) -> list[QueuedDecode]:
         """Remove and return the request that waited longest, and others of its size that fit with it."""
-        group: list[_Queued] = []
+        group: list[QueuedDecode] = []
         pixels = 0
         for request in self._images:
-            if group and _size(request.state.params) != _size(group[0].state.params):
+            if group and request.size != group[0].size:
                 continue
             self._take_turn(request.state)
             pixels += request.state.turn_workload.num_pixels
@@ -292,7 +263,7 @@ class Decoder:
             start, num_images = len(state.frames), state.params.num_images
             state.turn = range(start, min(start + most, num_images)) if num_images > most else None
 
-    def _decode(self, groups: list[list[_Queued]]) -> list[Decoded]:
+    def _decode(self, groups: list[list[QueuedDecode]]) -> list[Decoded]:
         for request in self._running:
             request.state.stopwatch.begin_decoding()
         tasks = [partial(self._decode_group, group) for group in groups]
@@ -310,7 +281,7 @@ class Decoder:
         _charge(self._running, workloads, run.device_seconds)
         return decoded
 
-    def _workload(self, request: _Queued, decoded: Decoded | None = None) -> Workload:
+    def _workload(self, request: QueuedDecode, decoded: Decoded | None = None) -> Workload:
         """Return the size of the request's turn: of its images, or of what was or will be decoded."""
         if request.clip is None:
             return request.state.turn_workload
@@ -321,7 +292,7 @@ class Decoder:
             start, count = request.clip.start, spec.temporal_stride if request.clip.start else 1
         return spec.chunk_workload(params, start, start + count)
 
-    def _decode_group(self, group: list[_Queued]) -> list[Decoded]:
+    def _decode_group(self, group: list[QueuedDecode]) -> list[Decoded]:
         if (clip := group[0].clip) is not None:
             return [Decoded(clip.state, self._runner.decode_chunk(clip))]
         states = [request.state for request in group]
@@ -343,7 +314,7 @@ class Decoder:
         self._running, self._dropped = [], set()
         self._stages.set_busy(Stage.DECODE, self._has_work())
 
-    def _pass_on(self, request: _Queued, decoded: Decoded) -> None:
+    def _pass_on(self, request: QueuedDecode, decoded: Decoded) -> None:
         """Pass on a chunk, and after the last one the end of its request."""
         state, clip, chunk = request.state, request.clip, decoded.outcome
         assert clip is not None
@@ -357,7 +328,7 @@ class Decoder:
         else:
             self._clips.append(request)
 
-    def _keep(self, request: _Queued, images: list[Frames]) -> None:
+    def _keep(self, request: QueuedDecode, images: list[Frames]) -> None:
         """Collect the images of a turn; the last ones end their request, and a dropped one ends with any."""
         state = request.state
         state.frames += images
@@ -366,7 +337,7 @@ class Decoder:
         else:
             self._end(request, Decoded(state, state.frames))
 
-    def _end(self, request: _Queued, decoded: Decoded) -> None:
+    def _end(self, request: QueuedDecode, decoded: Decoded) -> None:
         """Pass on the end of a request, and free what it has on the device, unless it is tried again."""
         request.close()
         if not fails_for_lack_of_room(request.state, decoded.outcome):
@@ -374,7 +345,7 @@ class Decoder:
         self._unconsumed.pop(request.state.request_id, None)
         self._done.append(decoded)
 
-    def _end_dropped(self, request: _Queued) -> None:
+    def _end_dropped(self, request: QueuedDecode) -> None:
         request.close()
         self._unconsumed.pop(request.state.request_id, None)
         self._outstanding -= 1
@@ -389,12 +360,8 @@ class Decoder:
             self._changed.notify()
 
 
-def _charge(requests: list[_Queued], workloads: list[Workload], device_seconds: float) -> None:
+def _charge(requests: list[QueuedDecode], workloads: list[Workload], device_seconds: float) -> None:
     """Split the time of a turn among its requests in proportion to their pixels."""
     total = sum(workload.num_pixels for workload in workloads)
     for request, workload in zip(requests, workloads, strict=True):
         request.state.stopwatch.device_seconds += device_seconds * workload.num_pixels / total
-
-
-def _size(params: GenerationParams) -> tuple[int | None, int | None, int | None]:
-    return (params.width, params.height, params.num_frames)

@@ -8,7 +8,8 @@ import pytest
 
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.decoder import Decoded, Decoder
+from diffuserve.engine.decode_queue import Decoded
+from diffuserve.engine.decoder import Decoder
 from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.engine.stages import Stage, StageRun, T, Task
