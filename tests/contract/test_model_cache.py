@@ -501,7 +501,7 @@ def test_a_download_that_was_stopped_stops_nobody_else(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who goes on after all finds the model that another one has fetched beside it."""
+    """A process that goes on after all finds the model that another one has fetched beside it."""
     monkeypatch.setattr(cache, "STALLED_SECONDS", 0.5)
     begun, go_on, partial = threading.Event(), threading.Event(), config.model_cache / "partial"
 

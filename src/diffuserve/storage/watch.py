@@ -1,4 +1,4 @@
-"""Whether the artifact store is there: it is tried again and again, whoever needs it or does not."""
+"""The watch of the artifact store: while it is away it is tried again and again, whoever needs it."""
 
 import asyncio
 import logging
