@@ -1,39 +1,26 @@
-"""Files of a model store, whose hashes are known without reading them."""
+"""Files whose hashes are known without reading them: those of models that this process has from a store.
 
-import re
+A folder that only looks like a store's is none: its manifest may name the hashes of another model.
+"""
+
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 
-import orjson
+Files = Mapping[str, tuple[int, str]]
+"""Sizes in bytes and sha256 of a model's files, by their paths in its folder."""
+_known: dict[Path, Files] = {}
 
-MANIFEST = "manifest.json"
-MAX_MANIFEST_BYTES = 64 * 1024 * 1024
-_VERSION = re.compile("[0-9a-f]{64}")
+
+def publish(folder: Path, files: Files) -> None:
+    """Note what a model's folder holds, every file of which was verified on arrival."""
+    _known[folder.absolute()] = files
 
 
 def published_hash(file: Path) -> str | None:
-    """Return the sha256 that the manifest of a file in `HASH/NAME/PART/` names; `None` for any other file.
-
-    A cache has verified every file on arrival.
-    """
+    """Return the sha256 of a file in `PART/` of such a folder; `None` for any other, or one that changed."""
     folder = file.absolute().parents[1]
-    if not _VERSION.fullmatch(folder.parent.name):
+    known = _known.get(folder, {}).get(file.absolute().relative_to(folder).as_posix())
+    if known is None:
         return None
-    manifest = folder.parent / MANIFEST
-    try:
-        found = manifest.stat()
-        known = _files(manifest, found.st_mtime_ns, found.st_size)
-        size, sha256 = known[file.absolute().relative_to(folder).as_posix()]
-        return sha256 if file.stat().st_size == size else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-@lru_cache(maxsize=8)
-def _files(manifest: Path, _changed_at: int, num_bytes: int) -> Mapping[str, tuple[int, str]]:
-    """Return sizes and hashes by path; a model has hundreds of files, and each asks for its own."""
-    if num_bytes > MAX_MANIFEST_BYTES:
-        raise ValueError(f"a manifest of {num_bytes:,} bytes")
-    files = orjson.loads(manifest.read_bytes())["files"]
-    return {entry["path"]: (entry["size"], str(entry["sha256"])) for entry in files}
+    size, sha256 = known
+    return sha256 if file.stat().st_size == size else None

@@ -13,9 +13,9 @@ from obstore.store import LocalStore, ObjectStore
 
 from diffuserve.domain.errors import ArtifactNotFound, InvalidParams, ModelNotFound
 from diffuserve.domain.nearest import did_you_mean
-from diffuserve.models.published import MAX_MANIFEST_BYTES
 from diffuserve.modelstore.layout import MODELS, NAMES, file_key, manifest_key, name_key
 from diffuserve.modelstore.manifest import (
+    MAX_MANIFEST_BYTES,
     Manifest,
     ModelFile,
     Reference,

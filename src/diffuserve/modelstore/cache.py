@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidModel, ModelCacheFull
+from diffuserve.models.published import publish
 from diffuserve.modelstore.eviction import CachedModel, choose_victims
 from diffuserve.modelstore.layout import MODELS, NAMES, PREPARED
 from diffuserve.modelstore.locks import FileLock, locked
@@ -62,6 +63,9 @@ class HeldModel:
     manifest: Manifest
     folder: Path
     _lock: FileLock | None = None
+
+    def __post_init__(self) -> None:
+        publish(self.folder, {file.path: (file.size, file.sha256) for file in self.manifest.files})
 
     def release(self) -> None:
         """Let the model give way to others."""

@@ -9,12 +9,12 @@ The name is written last and removed first, so that what is listed is complete. 
     prepared/KEY/…                  weights of a model in the engine's own layout
 """
 
-from diffuserve.models.published import MANIFEST
 from diffuserve.modelstore.manifest import Manifest, ModelFile
 
 NAMES = "names"
 MODELS = "models"
 PREPARED = "prepared"
+MANIFEST = "manifest.json"
 
 
 def name_key(name: str, version: str) -> str:

@@ -14,9 +14,9 @@ from diffuserve.domain.errors import InvalidModel, ModelNotFound
 from diffuserve.domain.shortened import shortened
 from diffuserve.models.fingerprint import combine_hashes
 from diffuserve.models.model_paths import INDEX_FILE
-from diffuserve.models.published import MAX_MANIFEST_BYTES
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES, Bencoded, bencode, pieces_root
 
+MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 _MAX_FILES = 2_000
 _MAX_FILE_BYTES = 1 << 40
 _MAX_PIECES = 500_000  # 2 TB

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.published import MANIFEST, MAX_MANIFEST_BYTES
-from diffuserve.modelstore.layout import NAMES
-from diffuserve.modelstore.manifest import Manifest, Reference, parse_manifest
+from diffuserve.modelstore.layout import MANIFEST, NAMES
+from diffuserve.modelstore.manifest import MAX_MANIFEST_BYTES, Manifest, Reference, parse_manifest
 
 
 def newest_version(root: Path, reference: Reference) -> str | None:

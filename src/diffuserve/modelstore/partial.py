@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidModel, ModelCacheFull
-from diffuserve.models.published import MANIFEST
+from diffuserve.modelstore.layout import MANIFEST
 from diffuserve.modelstore.manifest import Manifest, ModelFile, Piece
 from diffuserve.modelstore.piece_hashes import hash_piece
 from diffuserve.private_files import refused_if_unusable

@@ -2,16 +2,15 @@
 
 import hashlib
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from diffuserve.domain.quantization import Quantization
-from diffuserve.models import published
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.fingerprint import fingerprint, hash_file, hash_weights
+from diffuserve.models.published import publish
 
 
 @pytest.fixture
@@ -59,32 +58,17 @@ def test_the_same_files_have_another_fingerprint_in_fewer_bits() -> None:
     assert len({fingerprint("abc", kind) for kind in Quantization}) == len(Quantization)
 
 
-def test_a_manifest_is_parsed_once_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_store_are_known_until_they_change_and_a_forged_manifest_is_none(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / ("a" * 64) / "mine"
-    (folder / "vae").mkdir(parents=True)
-    names = [f"vae/{number}.safetensors" for number in range(9)]
-    for name in names:
-        (folder / name).write_bytes(b"12345")
-    files = [{"path": name, "size": 5, "sha256": "b" * 64} for name in names]
-    (folder.parent / "manifest.json").write_text(json.dumps({"files": files}))
-    published._files.cache_clear()
-    hash_weights(folder)
-    assert published._files.cache_info().misses == 1
-    monkeypatch.setattr(published, "MAX_MANIFEST_BYTES", 10)
-    os.utime(folder.parent / "manifest.json", (1, 1))
-    assert hash_file(folder / names[0]) == hashlib.sha256(b"12345").hexdigest(), "it is too large to be one"
-
-
-def test_a_file_of_a_model_store_is_known_by_its_manifest(tmp_path: Path) -> None:
-    folder = tmp_path / ("a" * 64) / "mine"
-    (folder / "vae").mkdir(parents=True)
-    (folder / "vae" / "x.safetensors").write_bytes(b"12345")
-    read = hash_weights(folder)
-    manifest = {"files": [{"path": "vae/x.safetensors", "size": 5, "sha256": "b" * 64}]}
-    (folder.parent / "manifest.json").write_text(json.dumps(manifest))
-    assert hash_file(folder / "vae" / "x.safetensors") == "b" * 64
-    (folder / "vae" / "x.safetensors").write_bytes(b"123456")
-    assert hash_file(folder / "vae" / "x.safetensors") != "b" * 64
-    (folder.parent / "manifest.json").write_text("{}")
-    (folder / "vae" / "x.safetensors").write_bytes(b"12345")
-    assert hash_weights(folder) == read
+    file = folder / "vae" / "x.safetensors"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"12345")
+    read, forged = hash_file(file), {"path": "vae/x.safetensors", "size": 5, "sha256": "b" * 64}
+    (folder.parent / "manifest.json").write_text(json.dumps({"files": [forged]}))
+    assert hash_file(file) == read
+    publish(folder, {"vae/x.safetensors": (5, "b" * 64)})
+    assert hash_file(file) == "b" * 64
+    file.write_bytes(b"123456")
+    assert hash_file(file) == hashlib.sha256(b"123456").hexdigest()

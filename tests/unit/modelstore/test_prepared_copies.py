@@ -16,6 +16,7 @@ from diffuserve.domain.errors import ModelCacheFull, ModelNotFound
 from diffuserve.domain.model_parts import ALL_PARTS
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.published import publish
 from diffuserve.models.registry import weight_files
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.prepared_copies import LoadOptions, copied_files, copy_key, find_copy, make_copy
@@ -61,17 +62,12 @@ def test_a_file_that_was_touched_or_replaced_gives_another_key(folder: Path) -> 
 
 
 def test_a_model_of_a_store_has_the_same_key_wherever_it_is(tmp_path: Path) -> None:
-    """The manifest has the hashes of its files."""
-    digest = "a" * 64
     keys = set()
     for root in ("one", "two"):
-        folder = tmp_path / root / digest / "tiny"
+        folder = tmp_path / root / "tiny"
         shutil.copytree(bundled_models()["tiny-flux"], folder)
-        files = [
-            f'{{"path": "{file.relative_to(folder)}", "size": {file.stat().st_size}, "sha256": "b"}}'
-            for file in folder.rglob("*.safetensors")
-        ]
-        (folder.parent / "manifest.json").write_text(f'{{"files": [{",".join(files)}]}}')
+        weights = folder.rglob("*.safetensors")
+        publish(folder, {str(file.relative_to(folder)): (file.stat().st_size, "b") for file in weights})
         keys.add(copy_key(LoadOptions(str(folder), device="cpu")))
     assert len(keys) == 1
 
