@@ -63,7 +63,7 @@ def test_a_restored_server_goes_on_with_every_job(kind: Kind) -> None:
         shown = [run(command, kind.environment) for command in kind.commands]
         old.call(http.aclose())
     assert kind.commands is not SQLITE or shown[1] == "ok\n"
-    with server(kind.after) as new:
+    with server({**kind.after, "lease_seconds": 30.0}) as new:  # which a restored lease is given once more
         new.call(expire_leases(new))
         block_until(lambda: {status(new, job) for job in (running, queued)} == {"succeeded"})
         result = httpx.get(f"{new.address}/v1/jobs/{finished}/result", trust_env=False, timeout=HANG_SECONDS)

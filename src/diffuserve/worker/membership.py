@@ -61,7 +61,7 @@ class Membership:
 
     @property
     def lease_seconds(self) -> float:
-        """How long the control plane takes a worker for alive that sends no heartbeat."""
+        """Seconds for which the control plane takes a worker for alive that sends no heartbeat."""
         assert self._registered is not None
         return self._registered.lease_seconds
 
