@@ -134,6 +134,16 @@ async def test_a_job_that_is_stopped_at_its_timeout_costs_the_time_that_it_had(
     assert await charged(job_store) == pytest.approx(1.5)
 
 
+async def test_an_outage_is_no_time_that_a_job_had(job_store: JobStore, clock: FakeClock) -> None:
+    await job_store.housekeeping.reap("a")
+    lease = await started(job_store, timeout=20.0)
+    clock.advance(5_000.0)
+    await job_store.housekeeping.reap("a")
+    await Time(job_store, clock, step=1.0).pass_by(25.0)
+    assert (await job_store.jobs.get(lease.job_id)).status is JobStatus.FAILED
+    assert 20.0 <= await charged(job_store) <= 30.0
+
+
 @pytest.mark.parametrize("cause", list(ReleaseCause))
 async def test_an_attempt_that_others_ended_costs_nothing(
     job_store: JobStore, clock: FakeClock, cause: ReleaseCause
@@ -167,20 +177,27 @@ async def test_what_a_checkpoint_keeps_is_charged_once(job_store: JobStore, cloc
     assert used.seconds == pytest.approx(95.0)
 
 
-@pytest.mark.parametrize("is_leased", [False, True])
+@pytest.mark.parametrize(
+    ("reported", "cost"),
+    [
+        pytest.param(None, 40.0, id="in-the-queue"),
+        pytest.param(48.0, 48.0, id="while-it-goes-on"),
+        pytest.param(0.0, 40.0, id="before-its-engine-has-it"),
+    ],
+)
 async def test_what_a_checkpoint_keeps_of_a_canceled_job_stays_charged(
-    job_store: JobStore, clock: FakeClock, is_leased: bool
+    job_store: JobStore, clock: FakeClock, reported: float | None, cost: float
 ) -> None:
     worker = await add_worker(job_store)
     lease = await started(job_store, worker)
     clock.advance(50.0)
     await put_down(job_store, lease, 40.0)
-    again = await claim_one(job_store, worker) if is_leased else None
+    again = None if reported is None else await claim_one(job_store, worker)
     clock.advance(10.0)
     await job_store.jobs.cancel(lease.job_id)
     if again is not None:
-        await end(job_store, again, 48.0)
-    assert await charged(job_store) == pytest.approx(48.0 if is_leased else 40.0)
+        await end(job_store, again, reported)
+    assert await charged(job_store) == pytest.approx(cost)
 
 
 @pytest.mark.parametrize("how", ["complete", "hand_over", "fail", "release"])

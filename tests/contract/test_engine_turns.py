@@ -163,6 +163,22 @@ def test_a_request_that_is_swapped_out_within_a_step_gives_the_same_images(fake:
         assert result_of(outputs_of(engine), request_id).images == whole.images
 
 
+def test_a_request_that_is_swapped_out_after_each_turn_comes_to_its_end(fake: FakePipeline) -> None:
+    """Small requests that want its memory between any two of its turns cost it no turn."""
+    with Engine(fake, two_at_a_time(fake)) as engine:
+        whole = engine.generate(LARGE)
+        turns = sizes(fake)
+        request_id = engine.add(LARGE)
+        outputs = engine.step()
+        for _ in turns[3:]:
+            if state := engine._core._active.get(request_id):
+                engine._core._swap_out(state)
+            outputs += engine._core.step([], [])
+        again = result_of([*outputs, *outputs_of(engine)], request_id)
+    assert sizes(fake) == 2 * turns
+    assert again.images == whole.images
+
+
 def test_a_failure_in_a_turn_fails_its_request_alone(fake: FakePipeline) -> None:
     def fail(batch: Sequence[GenerationParams]) -> None:
         if len(fake.denoised_batches) > 4 and any(params.prompt == LARGE.prompt for params in batch):

@@ -1,10 +1,10 @@
-"""Half-done work as a value: a request between two steps, which goes on in this engine or in another.
+"""Half-done work as a value: a request between two steps or turns, which goes on here or in another engine.
 
 A `RequestProgress` is all that the next step depends on beside the request's parameters and conditioning,
 which is encoded again. A `Checkpoint` is a progress with what proves that it may be gone on with.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,7 +25,8 @@ _CPU = torch.device("cpu")
 class RequestProgress(Sendable):
     """The state of a request after `step` steps, on the CPU; `generators` are the states of its own.
 
-    `noise` is there if it was drawn for the next step already.
+    `noise` is there if it was drawn for the next step already, and `predicted` within a step in several turns:
+    what those that are done have made of their images.
     """
 
     step: int
@@ -34,6 +35,7 @@ class RequestProgress(Sendable):
     guides: tuple[Tensor, ...] = ()
     noise: Tensor | None = None
     generators: tuple[Tensor, ...] = ()
+    predicted: tuple[Tensor, ...] = ()
 
     @classmethod
     def of(cls, state: RequestState) -> "RequestProgress | None":
@@ -47,6 +49,7 @@ class RequestProgress(Sendable):
             guides=_on(state.guides, _CPU),
             noise=None if state.noise is None else state.noise.to(_CPU),
             generators=tuple(generator.get_state() for generator in state.generators),
+            predicted=_on(state.predicted, _CPU),
         )
 
     def enter(self, state: RequestState, device: torch.device) -> None:
@@ -56,6 +59,7 @@ class RequestProgress(Sendable):
         state.memory, state.guides = _on(self.memory, device), _on(self.guides, device)
         state.noise = None if self.noise is None else self.noise.to(device)
         state.generators = [_generator(saved) for saved in self.generators]
+        state.predicted = _on(self.predicted, device)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -91,8 +95,8 @@ def take(pipeline: Pipeline, weights: str, state: RequestState | None) -> Checkp
         raise NoCheckpoint("the request has done no step yet, or has ended; it has no checkpoint")
     if not bool(progress.latents.isfinite().all()):
         raise NoCheckpoint(f"the latents after step {progress.step} are not finite; no checkpoint is of use")
-    timings = state.stopwatch.so_far()
-    return Checkpoint(identity_of(pipeline, weights, state.params), state.schedule, progress, timings)
+    identity, timings = identity_of(pipeline, weights, state.params), state.stopwatch.so_far()
+    return Checkpoint(identity, state.schedule, replace(progress, predicted=()), timings)
 
 
 def identity_of(pipeline: Pipeline, weights: str, params: GenerationParams) -> Identity:

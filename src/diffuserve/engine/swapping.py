@@ -1,7 +1,8 @@
 """Memory of requests that wait: given back to the device, and taken again.
 
 What a waiting request has done so far goes to the CPU, and its conditioning is dropped: that is encoded
-again, or found in the cache. So it comes back where it was: of a step in several turns, at its beginning.
+again, or found in the cache. So it comes back where it was, also between two turns of a step: a large request
+that gave back its memory to small ones after each turn would otherwise never end a step.
 """
 
 import torch
@@ -14,7 +15,9 @@ def swap_out(state: RequestState) -> None:
     """Have a request that has begun, and waits, give back its memory."""
     state.swapped_out = RequestProgress.of(state)
     state.conditioning = state.latents = state.noise = None
-    state.memory, state.guides, state.generators, state.predicted = (), (), (), ()
+    state.memory, state.guides, state.generators = (), (), ()
+    if state.swapped_out is not None:  # its next turn is chosen by what it has, wherever that is
+        state.predicted = state.swapped_out.predicted
 
 
 def swap_in(state: RequestState, device: torch.device) -> None:

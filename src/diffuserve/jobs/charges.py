@@ -80,9 +80,10 @@ def seconds_of(attempt: Attempt, reported: float | None) -> float:
 def seconds_of_abandoned(attempt: Attempt, reported: float | None) -> float:
     """Return the device-seconds of an attempt that ends by its tenant's own doing.
 
-    They are at least those of what was done, whatever the worker says. If it says nothing, all that the
-    lease can have taken counts, up to what was predicted.
+    They are at least those of what was done, by this attempt or in the checkpoint that it may not have come
+    to read, whatever the worker says. If it says nothing, all that the lease can have taken counts, up to
+    what was predicted.
     """
     if reported is None:
         reported = attempt.kept_seconds + min(attempt.charged, attempt.held_seconds)
-    return min(max(reported, attempt.done_seconds), attempt.most_seconds)
+    return min(max(reported, attempt.done_seconds, attempt.kept_seconds), attempt.most_seconds)

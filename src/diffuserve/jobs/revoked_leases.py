@@ -48,8 +48,7 @@ def _revoke(
     ended = EndedAttempts(transaction)
     records = end_leases(transaction, revoked)
     seconds = {
-        lease.job_id: _seconds_of(Attempt.of(lease, records[lease.job_id], transaction.now), lease, outcome)
-        for lease in revoked
+        lease.job_id: _seconds_of(records[lease.job_id], lease, outcome, transaction.now) for lease in revoked
     }
     ended.settle(revoked, {job_id: seconds[job_id] - records[job_id].kept_seconds for job_id in seconds})
     for lease in revoked:
@@ -66,8 +65,14 @@ def _revoke(
     ended.save()
 
 
-def _seconds_of(attempt: Attempt, lease: sa.Row[Any], outcome: str) -> float:
-    """Return the device-seconds that count of an attempt whose worker says nothing of them any more."""
+def _seconds_of(record: JobRecord, lease: sa.Row[Any], outcome: str, now: float) -> float:
+    """Return the device-seconds that count of an attempt whose worker says nothing of them any more.
+
+    One that is late had its `timeout`, and what has passed since it should have ended: an outage, by which
+    that was put off, is no time that it had.
+    """
+    attempt = Attempt.of(lease, record, now)
     if outcome != LOST:
-        return attempt.kept_seconds + attempt.held_seconds
+        had_seconds = now - lease.stop_at + (record.timeout or 0.0)
+        return attempt.kept_seconds + min(had_seconds, attempt.held_seconds)
     return seconds_of_abandoned(attempt, attempt.kept_seconds) if lease.is_canceling else attempt.kept_seconds

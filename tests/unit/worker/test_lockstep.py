@@ -423,3 +423,21 @@ def test_every_rank_takes_the_turns_of_a_request_of_many_images(pipelines: list[
         assert isinstance(outcome, GenerationResult)
         assert isinstance(alone, GenerationResult)
         assert outcome.images == alone.images
+
+
+def test_a_request_that_was_swapped_out_within_a_step_goes_on_all_ranks(pipelines: list[FakePipeline]) -> None:
+    [params] = [replace(each, num_images=5) for each in requests("a")]
+    with running_group(pipelines, token_budget=64) as engine:
+        request_id = engine.add(params)
+        engine.step()
+        engine._core.step([], [])
+        state = engine._core.find(request_id)
+        assert state is not None
+        assert state.predicted
+        engine._core._swap_out(state)
+        results = []
+        while outputs := engine.step():
+            results += [output.result for output in outputs if output.finished]
+    [alone] = generate_alone([params])
+    assert isinstance(alone, GenerationResult)
+    assert [result.images for result in results if result is not None] == [alone.images]
