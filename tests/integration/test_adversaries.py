@@ -18,7 +18,14 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return asyncio.run(play(GAMES["honest"], tmp_path_factory.mktemp("honest")))
 
 
-@pytest.mark.parametrize("name", [name for name in GAMES if name != "honest"])
+PLAYED = [
+    pytest.param(name, marks=[pytest.mark.slow] if game.like else [])
+    for name, game in GAMES.items()
+    if name != "honest"
+]
+
+
+@pytest.mark.parametrize("name", PLAYED)
 async def test_no_strategy_gives_more_than_a_share(tmp_path: Path, honest: Outcome, name: str) -> None:
     found = await play(GAMES[name], tmp_path)
     assert found.share <= MOST_OF_A_SHARE

@@ -116,7 +116,8 @@ class Game:
     """A strategy against an honest tenant, both of which have work from `since` on.
 
     `delay` are the seconds for which it may have others wait once: a job that is long, or the lead that bands
-    and models in memory give.
+    and models in memory give. A strategy is `like` another one if that takes the same path through the store
+    and gave more, or as much, before it was closed.
     """
 
     attacker: Callable[[], Player]
@@ -126,6 +127,7 @@ class Game:
     load_seconds: float = 0.0
     says_seconds: bool = True
     delay: float = 0.0
+    like: str = ""
 
 
 def steadily(depth: int = 4, **values: Any) -> Callable[[], Player]:
@@ -142,28 +144,34 @@ GAMES: Mapping[str, Game] = {
     "honest": Game(steadily()),
     "cancels at 80 %": Game(Canceler),
     "cancels at 80 %, of a worker that does not say what it took": Game(Canceler, says_seconds=False),
-    "cancels after the first step": Game(lambda: Canceler(depth=12, step=1)),
-    "hangs up at the end": Game(lambda: Canceler(step=NUM_STEPS)),
+    "cancels after the first step": Game(lambda: Canceler(depth=12, step=1), like="cancels at 80 %"),
+    "hangs up at the end": Game(lambda: Canceler(step=NUM_STEPS), like="cancels at 80 %"),
     "the largest requests": Game(steadily(cost=_LONG), delay=_LONG),
     "a flood": Game(steadily(depth=100)),
-    "a flood of small requests": Game(steadily(depth=100, cost=COST / 3)),
+    "a flood of small requests": Game(steadily(depth=100, cost=COST / 3), like="a flood"),
     "small requests beside large ones": Game(
         steadily(depth=20, cost=COST / 2),
         _honest_from(0.0, cost=2 * COST, step_tokens=4 * TOKENS),
         delay=_LONG + BAND_SECONDS,  # the honest tenant's own jobs are twice as long
     ),
-    "several keys": Game(lambda: Together([Steady(), Steady()])),
+    "several keys": Game(lambda: Together([Steady(), Steady()]), like="a flood"),
     "repeats under idempotency keys": Game(Repeater),
     "deadlines that are near": Game(steadily(finish_in=5.0, best_effort=True)),
     "everything interactive": Game(steadily(band=Band.INTERACTIVE), delay=BAND_SECONDS),
     "everything batch, in a flood": Game(steadily(depth=100, band=Band.BATCH), delay=BAND_SECONDS),
-    "blocked at the end": Game(steadily(fails="output_blocked")),
+    "blocked at the end": Game(steadily(fails="output_blocked"), like="cancels at 80 %"),
     "broken at the end, and tried again": Game(steadily(fails="broken")),
     "timeouts that are short": Game(steadily(timeout=0.1)),
     "costs four times the prediction": Game(steadily(cost=COST / 4, actual=COST)),
-    "costs a quarter of the prediction": Game(steadily(cost=4 * COST, actual=COST)),
+    "costs a quarter of the prediction": Game(
+        steadily(cost=4 * COST, actual=COST), like="costs four times the prediction"
+    ),
     "another model that is in memory": Game(
-        lambda: Steady(models=("m1",)), models=_MODELS[:2], load_seconds=2.0, delay=_AFFINITY
+        lambda: Steady(models=("m1",)),
+        models=_MODELS[:2],
+        load_seconds=2.0,
+        delay=_AFFINITY,
+        like="all models",
     ),
     "all models": Game(
         lambda: Steady(depth=24, models=_MODELS), models=_MODELS, load_seconds=2.0, delay=_AFFINITY
@@ -183,7 +191,9 @@ GAMES: Mapping[str, Game] = {
         _honest_from(_IDLE),
         since=_IDLE,
     ),
-    "comes back after a while": Game(lambda: Steady(since=_IDLE), since=_IDLE),
+    "comes back after a while": Game(
+        lambda: Steady(since=_IDLE), since=_IDLE, like="comes back beside a job that nobody can run"
+    ),
     "comes back by a band of its own": Game(
         lambda: Together([AtOnce({"band": Band.BATCH}, at=_IDLE - 10.0), Steady(since=_IDLE)]), since=_IDLE
     ),
@@ -191,7 +201,9 @@ GAMES: Mapping[str, Game] = {
         lambda: Together([AtOnce({"model": "parked"}), Steady(since=_IDLE)]), since=_IDLE
     ),
     "comes back beside an exact job": Game(
-        lambda: Together([AtOnce({"exact": True}), Steady(since=_IDLE)]), since=_IDLE
+        lambda: Together([AtOnce({"exact": True}), Steady(since=_IDLE)]),
+        since=_IDLE,
+        like="comes back beside a job that nobody can run",
     ),
 }
 

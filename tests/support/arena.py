@@ -42,8 +42,8 @@ TOKENS = 32
 MAX_JOBS = 8
 AGEING_STEPS = 8
 HEARTBEAT_SECONDS = 10.0
-LOOK_SECONDS = 4.0
-"""Seconds between two rounds of the reaper and the preemptor."""
+LOOK_SECONDS = 4.5
+"""Seconds between two rounds of the reaper and the preemptor: fewer than make an outage."""
 
 
 class Player(Protocol):
@@ -153,10 +153,11 @@ class Arena:
         turns = [(self.now, number) for number in range(len(self.workers))]
         while turns[0][0] < end:
             at, number = heapq.heappop(turns)
-            self.clock.now = self.began_at + max(at, self.now)
-            if self.now >= looked_at + LOOK_SECONDS:
-                looked_at = self.now
+            while looked_at + LOOK_SECONDS <= at:
+                looked_at += LOOK_SECONDS
+                self.clock.now = self.began_at + looked_at
                 await self._look()
+            self.clock.now = self.began_at + max(at, self.now)
             for player in players:
                 await player.act(self)
             took = await self._turn(self.workers[number])
@@ -164,9 +165,10 @@ class Arena:
 
     async def _look(self) -> None:
         await self.store.housekeeping.reap("arena")
-        await self.store.housekeeping.make_room()
+        is_urgent = await self.store.housekeeping.make_room() is not None
         for worker in self.workers:
-            self._follow(worker, await self.store.leases.control_commands(worker.id))
+            if is_urgent:  # else nothing was told to make room
+                self._follow(worker, await self.store.leases.control_commands(worker.id))
             live = await self.store.leases.held_by(worker.id)
             for job in [job for job in worker.held.values() if job.lease.job_id not in live]:
                 self._let_go(worker, job)

@@ -25,8 +25,8 @@ _CPU = torch.device("cpu")
 class RequestProgress(Sendable):
     """The state of a request after `step` steps, on the CPU; `generators` are the states of its own.
 
-    `noise` is there if it was drawn for the next step already, and `predicted` within a step in several turns:
-    what those that are done have made of their images.
+    `noise` is there if it was drawn for the next step already, and `predicted` within a step in several
+    turns: what those that are done have made of their images.
     """
 
     step: int

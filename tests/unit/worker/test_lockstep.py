@@ -425,7 +425,9 @@ def test_every_rank_takes_the_turns_of_a_request_of_many_images(pipelines: list[
         assert outcome.images == alone.images
 
 
-def test_a_request_that_was_swapped_out_within_a_step_goes_on_all_ranks(pipelines: list[FakePipeline]) -> None:
+def test_a_request_that_was_swapped_out_within_a_step_goes_on_all_ranks(
+    pipelines: list[FakePipeline],
+) -> None:
     [params] = [replace(each, num_images=5) for each in requests("a")]
     with running_group(pipelines, token_budget=64) as engine:
         request_id = engine.add(params)
