@@ -108,6 +108,19 @@ async def test_a_worker_that_is_full_gets_the_jobs_that_go_before_those_it_has(
     assert sorted(names[lease.job_id] for lease in leases) == sorted(expected)
 
 
+async def test_a_full_worker_finds_a_small_job_behind_the_large_ones_of_many_tenants(
+    job_store: JobStore,
+) -> None:
+    worker = await add_worker(job_store)
+    for number in range(70):
+        await job_store.jobs.submit(new_job(f"ada-{number}", step_tokens=900))
+    small = await job_store.jobs.submit(new_job("sue", step_tokens=80))
+    place = EnginePlace(band=Band.STANDARD, step_tokens=900)
+    for expected in ([small.id], []):
+        leases = await claim(job_store, worker, num_jobs=1, models=("tiny",), ahead_of={"tiny": place})
+        assert [lease.job_id for lease in leases] == expected
+
+
 @pytest.mark.parametrize(
     ("ahead_of", "worst"),
     [

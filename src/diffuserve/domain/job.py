@@ -53,10 +53,10 @@ class Band(StrEnum):
     @property
     def rank(self) -> int:
         """Place of the band in the order of service, from 0."""
-        return _BANDS.index(self)
+        return _RANKS[self]
 
 
-_BANDS = (Band.INTERACTIVE, Band.STANDARD, Band.BATCH)
+_RANKS = {Band.INTERACTIVE: 0, Band.STANDARD: 1, Band.BATCH: 2}
 
 
 class Phase(StrEnum):

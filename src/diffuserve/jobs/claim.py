@@ -20,39 +20,16 @@ from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import IDS, Transaction
 from diffuserve.jobs.decode_pool import ModelPool, read_pools
 from diffuserve.jobs.due import sweep_due
-from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane, farthest_ahead, seconds_left
+from diffuserve.jobs.fairness import Claimant, Lane, choose_lane, farthest_ahead, seconds_left
 from diffuserve.jobs.handicaps import raise_floors
 from diffuserve.jobs.offers import load_seconds
-from diffuserve.jobs.records import BANDS, JobRecord, lease_of, record_of
+from diffuserve.jobs.open_lanes import head_tokens, open_lanes
+from diffuserve.jobs.records import JobRecord, lease_of, record_of
 from diffuserve.jobs.worker_kinds import Placements
 
 jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
 workers, handicaps = schema.workers, schema.handicaps
 
-_LANE_COLUMNS = (
-    "lane",
-    "band",
-    "tenant_id",
-    "model",
-    "head_seq",
-    "head_at",
-    "head_since",
-    "is_decode",
-    "is_exact",
-)
-_ACCOUNT_COLUMNS = ("vtime", "plan", "weight", "max_running", "max_queued")
-_OPEN_LANES = (
-    sa.select(
-        *(lanes.c[name] for name in _LANE_COLUMNS),
-        sa.func.coalesce(handicaps.c.seconds, 0.0),
-        *(tenants.c[name] for name in _ACCOUNT_COLUMNS),
-    )
-    .join_from(lanes, tenants, tenants.c.id == lanes.c.tenant_id)
-    .outerjoin(
-        handicaps, sa.and_(handicaps.c.tenant_id == lanes.c.tenant_id, handicaps.c.model == lanes.c.model)
-    )
-    .where(lanes.c.num_ready > 0)
-)
 _NEXT_JOBS = (
     sa.select(*(ready.c[name] for name in ("job_id", "seq", "cost_seconds", "step_tokens", "enqueued_at")))
     .where(ready.c.lane == sa.bindparam("key"), ready.c.seq > sa.bindparam("after"))
@@ -61,9 +38,6 @@ _NEXT_JOBS = (
     .order_by(ready.c.seq)
     .limit(sa.bindparam("block"))
 )
-_RUNNING = sa.select(
-    leases.c.tenant_id, sa.func.count().label("num"), sa.func.sum(leases.c.charged).label("seconds")
-).group_by(leases.c.tenant_id)
 _OF_CLAIMS = (
     sa.select(jobs, leases.c.worker_id.label("holder"), leases.c.claim_id, leases.c.until)
     .join_from(leases, jobs, jobs.c.id == leases.c.job_id)
@@ -213,8 +187,7 @@ class ClaimRound:
         """Return the lane that is served next, with its first job; `None` if no lane has a wanted one."""
         now, config, num_passed, lanes = self.transaction.now, self.transaction.config, 0, self.lanes
         if claim is not None and claim.ahead_of:
-            farthest = farthest_ahead(claimant.runnable(lanes))
-            lanes = [lane for lane in lanes if claim.wants(lane.model, lane.band) and lane.vtime <= farthest]
+            lanes = self._wanted(claim, claimant)
         while (lane := choose_lane(lanes, claimant, now, config)) is not None and num_passed < _MOST_PASSED:
             heads = self._heads_of(lane)
             if heads and (claim is None or claim.wants(lane.model, lane.band, heads[0].step_tokens)):
@@ -226,6 +199,22 @@ class ClaimRound:
                 lanes.remove(lane)
             num_passed += bool(heads)
         return None
+
+    def _wanted(self, claim: Claim, claimant: Claimant) -> list[Lane]:
+        """Return the lanes whose heads go before the places that the claim names."""
+        farthest = farthest_ahead(claimant.runnable(self.lanes))
+        lanes = [lane for lane in self.lanes if claim.wants(lane.model, lane.band) and lane.vtime <= farthest]
+        if not any(place.step_tokens for place in claim.ahead_of.values()):
+            return lanes
+        return [lane for lane in lanes if claim.wants(lane.model, lane.band, self._head_tokens(lane))]
+
+    def _head_tokens(self, lane: Lane) -> int:
+        heads = self.heads.get(lane.key)
+        return int(heads[0].step_tokens) if heads else self._stored_head_tokens.get(lane.key, 0)
+
+    @functools.cached_property
+    def _stored_head_tokens(self) -> dict[str, int]:
+        return head_tokens(self.transaction)
 
     def _note_left(self, command: ClaimJobs, claimant: Claimant) -> None:
         now, config = self.transaction.now, self.transaction.config
@@ -281,25 +270,6 @@ class ClaimRound:
     def _read(self, key: str, after_seq: int) -> list[sa.Row[Any]]:
         values = {"key": key, "after": after_seq, "block": self.block, "now": self.transaction.now}
         return list(self.transaction.execute(_NEXT_JOBS, values).all())
-
-
-def open_lanes(transaction: Transaction) -> list[Lane]:
-    """Return the lanes that have ready jobs, with one account for each tenant."""
-    running = {row.tenant_id: (row.num, row.seconds) for row in transaction.rows(_RUNNING)}
-    plan_of = functools.cache(functools.partial(queue.plan_of, transaction.config))
-    accounts: dict[str, TenantAccount] = {}
-    found = []
-    # Every claim reads all lanes, a thousand where there are many tenants. So their columns are unpacked by
-    # place: `sa.Row` takes several times as long by name.
-    for row in transaction.execute(_OPEN_LANES):
-        key, band, tenant_id, model, *head = row[: len(_LANE_COLUMNS) + 1]
-        account = accounts.get(tenant_id)
-        if account is None:
-            vtime, *limits = row[len(_LANE_COLUMNS) + 1 :]
-            tenant = Tenant(tenant_id, plan_of(*limits))
-            account = accounts[tenant_id] = TenantAccount(tenant, vtime, *running.get(tenant_id, (0, 0.0)))
-        found.append(Lane(key, BANDS[band], account, model, *head))
-    return found
 
 
 def _save(claim_round: ClaimRound) -> dict[tuple[str, str], list[Lease]]:

@@ -195,7 +195,13 @@ def _not_overtaken(by_rank: Mapping[int, Sequence[Lane]], best: int) -> list[Lan
         for rank in range(len(Band))
     ]
     others = (lane for rank, lanes in by_rank.items() if rank != best for lane in lanes)
-    return [lane for lane in others if lane.vtime < first or _order(lane) < last[lane.band.rank]]
+    latest = [order[0] for order in last]  # tells nearly always, and sooner than a whole order
+    return [
+        lane
+        for lane in others
+        if (vtime := lane.vtime) < first
+        or (vtime <= latest[lane.band.rank] and _order(lane) < last[lane.band.rank])
+    ]
 
 
 def _rank(lane: Lane, now: float, config: StoreConfig) -> int:

@@ -14,10 +14,11 @@ import sqlalchemy as sa
 from diffuserve.domain.job import Band
 from diffuserve.events.base import worker_topic
 from diffuserve.jobs import promises, schema
-from diffuserve.jobs.claim import ClaimRound, open_lanes
+from diffuserve.jobs.claim import ClaimRound
 from diffuserve.jobs.claimers import Claimer, live_claimers
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.open_lanes import open_lanes
 from diffuserve.jobs.preemption import PreemptibleJob, cheapest, is_overdue, may_make_room
 
 jobs, leases = schema.jobs, schema.leases

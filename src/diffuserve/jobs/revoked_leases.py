@@ -73,6 +73,6 @@ def _seconds_of(record: JobRecord, lease: sa.Row[Any], outcome: str, now: float)
     """
     attempt = Attempt.of(lease, record, now)
     if outcome != LOST:
-        had_seconds = now - lease.stop_at + (record.timeout or 0.0)
+        had_seconds: float = now - lease.stop_at + (record.timeout or 0.0)
         return attempt.kept_seconds + min(had_seconds, attempt.held_seconds)
     return seconds_of_abandoned(attempt, attempt.kept_seconds) if lease.is_canceling else attempt.kept_seconds
