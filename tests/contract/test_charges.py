@@ -198,6 +198,26 @@ async def test_what_a_checkpoint_keeps_of_a_canceled_job_stays_charged(
     if again is not None:
         await end(job_store, again, reported)
     assert await charged(job_store) == pytest.approx(cost)
+    used = await job_store.usage.read(UsageQuery(group_by=(UsageField.TENANT_ID,)), is_operator=True)
+    assert used.data[0].seconds == pytest.approx(cost)
+
+
+async def test_what_a_checkpoint_kept_that_is_lost_is_nobodys(job_store: JobStore, clock: FakeClock) -> None:
+    worker = await add_worker(job_store)
+    lease = await started(job_store, worker)
+    clock.advance(50.0)
+    await put_down(job_store, lease, 40.0)
+    again = await claim_one(job_store, worker)
+    error = JobError("download_failed", "…", retryable=True)
+    failure = Failure(lease_token=again.lease_token, error=error, actual_seconds=0.0)
+    await job_store.leases.fail(again.job_id, failure)
+    clock.advance(100.0)
+    last = await claim_one(job_store, worker)
+    clock.advance(100.0)
+    await complete(job_store, last, seconds=95.0)
+    assert await charged(job_store) == pytest.approx(95.0)
+    used = await job_store.usage.read(UsageQuery(group_by=(UsageField.TENANT_ID,)), is_operator=True)
+    assert used.data[0].seconds == pytest.approx(95.0)
 
 
 @pytest.mark.parametrize("how", ["complete", "hand_over", "fail", "release"])

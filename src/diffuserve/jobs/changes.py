@@ -16,6 +16,7 @@ from diffuserve.jobs.batches import completion as batch_completion
 from diffuserve.jobs.batches import counts as batch_counts
 from diffuserve.jobs.database import IDS, Transaction
 from diffuserve.jobs.records import CHANGING_COLUMNS, JobRecord, dump, ended_of, record_of
+from diffuserve.jobs.tally import AttemptKey
 from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.webhooks.outbox import WebhookNotice
 
@@ -70,6 +71,10 @@ def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
     _notify_of_ends(transaction, ended)
 
 
+def _kept_by(record: JobRecord) -> AttemptKey:
+    return AttemptKey(record.tenant_id, record.model, "", record.status.value)
+
+
 def _requeue_cause(change: Change) -> str | None:
     """Return why a job that had begun is queued again; `None` for other changes, and for one that goes on."""
     if change.event == "requeued":
@@ -107,6 +112,9 @@ def _notify_of_ends(transaction: Transaction, changes: Sequence[Change]) -> None
     """
     transaction.ended += [ended_of(change.record, change.before, transaction.now) for change in changes]
     ended = [change.record for change in changes]
+    for change in changes:
+        if change.before is JobStatus.QUEUED and change.record.kept_seconds:
+            transaction.tally.add_kept(_kept_by(change.record), change.record.kept_seconds)
     notices = [
         WebhookNotice(record.tenant_id, record.webhook, WebhookEvent.of_job(record.status), record.id)
         for record in ended

@@ -273,8 +273,9 @@ def _end_held(
     }
     ended.save()
     for lease, command in reports:
-        attempt = AttemptKey.under(lease, command.outcome(statuses[command.key]))
-        is_kept = isinstance(command, ReleaseJob) and not lease.is_canceling  # counted with what follows
+        status = statuses[command.key]
+        attempt = AttemptKey.under(lease, command.outcome(status))
+        is_kept = isinstance(command, ReleaseJob) and not status.is_final  # counted with what follows
         spent = 0.0 if is_kept else seconds[lease.job_id]
         transaction.tally.add_attempt(attempt, spent, command.num_images)
     return statuses

@@ -21,8 +21,8 @@ from diffuserve.jobs.tally import AttemptKey
 def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None:
     """End leases that were not renewed: their workers are presumed dead."""
 
-    def end(ended: EndedAttempts, record: JobRecord) -> None:
-        ended.follow(record, after_loss(record, transaction.config), ReleaseCause.WORKER_LOST)
+    def end(ended: EndedAttempts, record: JobRecord) -> JobStatus:
+        return ended.follow(record, after_loss(record, transaction.config), ReleaseCause.WORKER_LOST)
 
     _revoke(transaction, expired, end, LOST)
     transaction.num_expired += len(expired)
@@ -31,9 +31,9 @@ def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None:
 def stop_late(transaction: Transaction, late: Sequence[sa.Row[Any]]) -> None:
     """End jobs that ran longer than their `timeout`, and charge them for that long."""
 
-    def end(ended: EndedAttempts, record: JobRecord) -> None:
+    def end(ended: EndedAttempts, record: JobRecord) -> JobStatus:
         message = f"the job ran longer than its timeout of {record.timeout:g} s"
-        ended.fail(record, JobError("timeout", message))
+        return ended.fail(record, JobError("timeout", message))
 
     _revoke(transaction, late, end, JobStatus.FAILED.value)
 
@@ -41,7 +41,7 @@ def stop_late(transaction: Transaction, late: Sequence[sa.Row[Any]]) -> None:
 def _revoke(
     transaction: Transaction,
     revoked: Sequence[sa.Row[Any]],
-    end: Callable[[EndedAttempts, JobRecord], object],
+    end: Callable[[EndedAttempts, JobRecord], JobStatus],
     outcome: str,
 ) -> None:
     """End leases against their workers' will, and notify the workers."""
@@ -54,12 +54,8 @@ def _revoke(
     for lease in revoked:
         # Without its worker no report of this attempt counts as a repeated one (`_ended_before`).
         record = replace(records[lease.job_id], worker_id=None)
-        if lease.is_canceling:
-            ended.cancel(record, seconds[record.id])
-        else:
-            end(ended, record)
-        goes_on = outcome == LOST and not lease.is_canceling
-        spent = 0.0 if goes_on else seconds[record.id]
+        status = ended.cancel(record, seconds[record.id]) if lease.is_canceling else end(ended, record)
+        spent = seconds[record.id] if status.is_final else 0.0  # counted with what follows
         transaction.tally.add_attempt(AttemptKey.under(lease, outcome), spent)
         transaction.publish(worker_topic(lease.worker_id), {"type": "lost", "job_id": lease.job_id})
     ended.save()

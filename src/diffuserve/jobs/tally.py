@@ -77,6 +77,12 @@ class Tally:
         count.seconds += seconds
         count.num_images += num_images
 
+    def add_kept(self, attempt: AttemptKey, seconds: float) -> None:
+        """Count what checkpoints keep of a job that ends in the queue, where no attempt ends."""
+        self.counts[TallyKind.OUTCOME, attempt.outcome].seconds += seconds
+        self.counts[TallyKind.TENANT, attempt.tenant_id].seconds += seconds
+        self.attempts[attempt].seconds += seconds
+
     def _add(self, kind: TallyKind, key: str, seconds: float = 0.0) -> None:
         count = self.counts[kind, key]
         count.num += 1
