@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from diffuserve.api.auth.sessions import drop_other_cookies
 from diffuserve.api.head_requests import send_headers_alone
 from diffuserve.api.problems import Problem, problem_of, problem_response
 from diffuserve.domain.trace_context import TraceContext
@@ -29,7 +30,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 class RequestMiddleware:
     """Gives each request an id, limits its body, measures and traces it, and turns an exception into a 500.
 
-    Routes that stream the body limit it themselves: those of PUT requests, and of `unbounded_paths`.
+    Of its cookies it has only those of this server. Routes that stream the body limit it themselves: those of PUT requests, and of `unbounded_paths`.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class RequestMiddleware:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        drop_other_cookies(scope)
         headers = Headers(scope=scope)
         request_id = _request_id(headers.get("x-request-id"))
         scope.setdefault("state", {})["request_id"] = request_id

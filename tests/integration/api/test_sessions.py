@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, closing
 
@@ -256,6 +257,24 @@ async def test_an_open_server_needs_no_session(http: httpx.AsyncClient) -> None:
     assert "set-cookie" not in response.headers
     stale = {"cookie": "diffuserve_session=a.b.c.d"}
     assert (await http.post("/v1/jobs", json=CAT, headers=stale)).status_code == 202
+
+
+@pytest.mark.parametrize("name", ["diffuserve_session", "other"])
+@pytest.mark.parametrize("escaped", ["\\a", '\\"'])
+async def test_no_cookie_takes_long_to_read(http: httpx.AsyncClient, name: str, escaped: str) -> None:
+    """One as long as a request's head may be: to resolve what is escaped in it would take seconds."""
+    cookie = {"cookie": f'{name}="{escaped * 30_000}"'}
+    started_at = time.process_time()
+    assert (await http.get("/v1/session", headers=cookie)).status_code == 200
+    assert time.process_time() - started_at < 0.5
+
+
+async def test_cookies_of_others_on_this_host_leave_a_session_its_own(sign_in: SignIn) -> None:
+    http = await sign_in()
+    [own] = http.cookies.jar
+    http.cookies.clear()
+    cookie = {"cookie": f'a="\\"b"; {own.name}={own.value};c'}
+    assert (await http.get("/v1/session", headers=cookie)).json()["role"] == "tenant"
 
 
 async def test_an_open_server_stays_closed_to_other_sites_whatever_cookie(http: httpx.AsyncClient) -> None:

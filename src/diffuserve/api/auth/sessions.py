@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from cachetools import TTLCache
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
+from starlette.types import Scope
 
 from diffuserve.api.auth.access import Authenticator, Caller
 from diffuserve.api.browser_guard import SAFE_METHODS, OwnAddresses
@@ -24,6 +25,8 @@ from diffuserve.jobs.signing_secrets import SessionMarks
 from diffuserve.quotas.base import Quotas, Rate
 
 COOKIE = "diffuserve_session"
+_HOST_ALONE, _TLS_ALONE = f"__Host-{COOKIE}", f"__Secure-{COOKIE}"
+_NAMES = frozenset(name.encode() for name in (COOKIE, _HOST_ALONE, _TLS_ALONE))
 CSRF_HEADER = "x-csrf-token"
 _FAILURES = Rate(1.0)  # of one address; a key has 256 random bits, so this bounds work, not luck
 _NUM_PARTS = 4  # of a cookie: the key's id, the expiry, a nonce, the mark
@@ -184,7 +187,7 @@ class Sessions:
         path = connection.scope.get("root_path", "").rstrip("/") or "/"
         if not (self._own.is_https or connection.url.scheme in {"https", "wss"}):
             return _Cookie(COOKIE, path, is_secure=False)
-        return _Cookie(f"{'__Host-' if path == '/' else '__Secure-'}{COOKIE}", path, is_secure=True)
+        return _Cookie(_HOST_ALONE if path == "/" else _TLS_ALONE, path, is_secure=True)
 
 
 @dataclass(frozen=True)
@@ -199,6 +202,24 @@ class _Cookie:
 def has_cookie(connection: HTTPConnection) -> bool:
     """Return whether a request relies on a session cookie: a header that names a key goes before it."""
     return "authorization" not in connection.headers and COOKIE in connection.headers.get("cookie", "")
+
+
+def drop_other_cookies(scope: Scope) -> None:
+    """Remove cookies that are no session from a request.
+
+    FastAPI reads the cookies of every request, and Python takes quadratic time for what is escaped in quotes,
+    which a session's value has not.
+    """
+    headers = scope["headers"]
+    if any(name == b"cookie" for name, _ in headers):
+        scope["headers"] = [
+            (name, _own_cookies(value) if name == b"cookie" else value) for name, value in headers
+        ]
+
+
+def _own_cookies(header: bytes) -> bytes:
+    pairs = (part.strip().partition(b"=") for part in header.split(b";") if b'"' not in part)
+    return b"; ".join(b"".join(pair) for pair in pairs if pair[0] in _NAMES)
 
 
 # Signatures of URLs begin with the id of a job, which has no slash.
