@@ -85,6 +85,16 @@ def check_own(path: Path, setting: str) -> None:
         raise InvalidParams(setting, str(path), f"can be changed by everybody, or is a link; {_NOT_OWN}")
 
 
+def check_not_public(path: Path, setting: str) -> None:
+    """Raise `InvalidParams` if every user of the machine may read a file, and `OSError` without one.
+
+    Its group may: orchestrators give secrets to groups.
+    """
+    if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+        remedy = f"every user of this machine can access it, and it is a secret; run: chmod o= {path}"
+        raise InvalidParams(setting, str(path), remedy)
+
+
 def _check(path: Path, access: Access, setting: str) -> None:
     found = path.stat()
     if found.st_uid not in (0, os.geteuid()) and os.geteuid() != 0:

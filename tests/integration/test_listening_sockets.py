@@ -191,6 +191,7 @@ def test_ranks_of_one_machine_listen_on_loopback(tmp_path: Path) -> None:
 
 def test_ranks_of_several_machines_listen_at_the_endpoint(tmp_path: Path) -> None:
     (secret := tmp_path / "secret").write_text("s" * 64)
+    secret.chmod(0o600)
     endpoint = f"127.0.0.1:{free_port()}"
     nodes = ("--nnodes", "2", "--node-endpoint", endpoint, "--node-secret-file", str(secret))
     with running(*_WORKER, *nodes, "--node-rank", "1", "--drain-seconds", "0", log=tmp_path / "second"):

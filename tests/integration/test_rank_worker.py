@@ -121,6 +121,7 @@ async def test_two_nodes_are_one_worker(plane: Plane, start: Start, checkpoint: 
         port = probe.getsockname()[1]
     shape = ("--model", checkpoint, "--device", "cpu", "--nnodes", "2", "--node-rank", "1")
     (secret := tmp_path / "secret").write_text("s" * 64)
+    secret.chmod(0o600)
     place = ("--node-endpoint", f"127.0.0.1:{port}", "--node-secret-file", str(secret))
     times = ("--collective-seconds", "20", "--drain-seconds", str(HANG_SECONDS))
     command = (sys.executable, "-m", "diffuserve", "worker", *shape, *place, *times)

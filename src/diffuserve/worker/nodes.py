@@ -6,6 +6,7 @@ from pathlib import Path
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.peers import PRIVATE_NETWORKS, is_private
+from diffuserve.private_files import check_not_public
 
 _LEAST_SECRET = 32
 
@@ -54,8 +55,9 @@ def private_address(host: str) -> str:
 
 
 def read_node_secret(path: Path) -> bytes:
-    """Return the secret in the file. Raise `InvalidParams` if it is missing or short."""
+    """Return the secret in the file. Raise `InvalidParams` if it is missing or short, or everybody's."""
     try:
+        check_not_public(path, "node_secret_file")
         secret = path.read_bytes().strip()
     except OSError as error:
         raise InvalidParams("node_secret_file", str(path), f"cannot be read: {error}") from error
@@ -64,6 +66,6 @@ def read_node_secret(path: Path) -> bytes:
             "node_secret_file",
             str(path),
             f"holds {len(secret)} characters, and at least {_LEAST_SECRET} are needed; make one by "
-            f"`openssl rand -hex 32 > {path}`, and copy it to each machine of the worker",
+            f"`(umask 077; openssl rand -hex 32 > {path})`, and copy it to each machine of the worker",
         )
     return secret

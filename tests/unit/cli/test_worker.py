@@ -163,6 +163,7 @@ def test_bad_options_are_refused_before_anything_is_started(
 @pytest.fixture
 def secret_file(tmp_path: Path) -> Path:
     (path := tmp_path / "secret").write_text("s" * 64)
+    path.chmod(0o640)
     return path
 
 
@@ -186,8 +187,16 @@ def test_an_endpoint_that_is_none_or_that_strangers_reach_is_refused(
 @pytest.mark.parametrize("content", [None, "short"])
 def test_several_machines_need_a_secret(content: str | None, tmp_path: Path) -> None:
     (path := tmp_path / "secret").write_text(content or "")
+    path.chmod(0o600)
     with pytest.raises(InvalidParams, match=r"node_secret_file=.*(--node-secret-file FILE|openssl rand)"):
         nodes_of(2, 0, "10.0.0.7:29500", None if content is None else path)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o602])
+def test_a_secret_that_everybody_may_read_or_write_is_none(mode: int, secret_file: Path) -> None:
+    secret_file.chmod(mode)
+    with pytest.raises(InvalidParams, match=r"node_secret_file=.*run: chmod o="):
+        nodes_of(2, 0, "10.0.0.7:29500", secret_file)
 
 
 def test_labels_are_parsed() -> None:

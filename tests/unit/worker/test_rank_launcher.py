@@ -139,6 +139,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(launch: Launch) -> None:
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
     (path := tmp_path / "secret").write_text("s" * 64 + "\n")
+    path.chmod(0o640)
     return path
 
 
@@ -172,6 +173,7 @@ def test_an_endpoint_that_is_not_private_or_not_here_is_refused(host: str, reaso
 
 def test_a_machine_without_the_secret_is_told_so(secret: Path, tmp_path: Path, launch: Launch) -> None:
     (other := tmp_path / "other").write_text("t" * 64)
+    other.chmod(0o600)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     first = launch(_SLEEP, *node(0, "127.0.0.1", port, secret))
