@@ -1,6 +1,7 @@
 """A guarded server with routes of its own, and connections that send it any bytes."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ class Server:
 
     url: str = ""
     port: int = 0
+    listener: socket.socket | None = None
     bodies: list[bytes] = field(default_factory=list)
     may_respond: asyncio.Event = field(default_factory=asyncio.Event)
     has_stopped_sending: asyncio.Event = field(default_factory=asyncio.Event)
@@ -88,10 +90,10 @@ def application(server: Server) -> FastAPI:
 
 def _add_websockets(app: FastAPI) -> None:
     @app.websocket("/ws")
-    async def echo(websocket: WebSocket) -> None:
+    async def greet(websocket: WebSocket) -> None:
         await websocket.accept()
-        await websocket.send_text(await websocket.receive_text())
-        await websocket.close()
+        await websocket.send_text("hello")
+        await websocket.receive()  # that the client has gone
 
     @app.websocket("/deaf")
     async def read_on(websocket: WebSocket) -> None:
@@ -116,9 +118,8 @@ Serve = Callable[..., AbstractAsyncContextManager[Server]]
 async def serve(**limits: Any) -> AsyncGenerator[Server]:
     """Run a server with some limits; the others are far away."""
     far: dict[str, Any] = {"header_seconds": LATE, "body_seconds": LATE, "keep_alive_seconds": LATE}
-    server = Server()
     with closing(listen("127.0.0.1", 0)) as listener:
-        server.url, server.port = address_of(listener), listener.getsockname()[1]
+        server = Server(address_of(listener), listener.getsockname()[1], listener)
         async with serving(application(server), listener, ConnectionLimits(**(far | limits))):
             yield server
             for connection in server.connections:

@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from diffuserve.options import option
@@ -53,6 +53,9 @@ class OpenConnections:
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._groups)
 
     def admit(self, connection: Hashable, address: str) -> bool:
         """Count a connection, or return false if there are too many already."""

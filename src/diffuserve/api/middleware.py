@@ -30,7 +30,8 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 class RequestMiddleware:
     """Gives each request an id, limits its body, measures and traces it, and turns an exception into a 500.
 
-    Of its cookies it has only those of this server. Routes that stream the body limit it themselves: those of PUT requests, and of `unbounded_paths`.
+    The application gets this server's own cookies alone. Routes that stream the body limit it themselves:
+    those of PUT requests, and of `unbounded_paths`.
     """
 
     def __init__(

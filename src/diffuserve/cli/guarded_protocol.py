@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from asyncio import TimerHandle
+from collections.abc import Iterable
 from enum import Enum, auto
 from http import HTTPStatus
 from typing import Any, NoReturn, cast
@@ -54,8 +55,20 @@ class GuardedConfig(uvicorn.Config):
         self.limits = limits
         self.connections = OpenConnections(limits)
         self.num_refused = 0
+        self._closing: dict[asyncio.Transport, float] = {}
         self._warn_at = 0.0
         self._may_warn_of_proxy = True
+
+    def abort_unread(self, now: float) -> None:
+        """Abort connections that were closed some time ago: their clients do not read what is left.
+
+        Little that is left has no writer wait, and so none notices.
+        """
+        transports = cast(Iterable[asyncio.Transport], self.connections)
+        self._closing = {each: self._closing.get(each, now) for each in transports if each.is_closing()}
+        for each, closed_at in self._closing.items():
+            if now - closed_at > self.limits.write_seconds:
+                each.abort()
 
     def warn_of_refusals(self, now: float) -> None:
         """Log, once a minute at most, that connections are refused."""

@@ -5,7 +5,7 @@ from typing import Any, Protocol, cast
 
 import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import CloseCode
+from websockets.frames import CloseCode, Frame
 
 from diffuserve.api.connection_limits import ConnectionLimits, OpenConnections
 from diffuserve.cli.last_response import UNREADABLE, last_response
@@ -51,6 +51,11 @@ class GuardedWebSocket(WebSocketsSansIOProtocol):
         if not self.handshake_initiated:
             self.transport.write(last_response(*UNREADABLE))
             self.transport.close()
+
+    def _drop(self, event: Frame) -> None:
+        """Drop a piece of a message: it would be kept until the last one comes, and empty ones without end."""
+
+    handle_text = handle_bytes = handle_cont = _drop
 
     def _max_bytes(self) -> float:
         seconds = self.loop.time() - self._opened_at

@@ -19,6 +19,7 @@ from diffuserve.telemetry.redaction import log_loop_error
 _GRACE_SECONDS = 1.0  # for open requests
 _LONGEST_SHUTDOWN_SECONDS = 5  # then connections are closed, even those of slow readers
 _DEFAULT_LIMITS = ConnectionLimits()
+_TICKS = 10  # between two looks at connections that do not close
 _OTHER_FILES = 512  # of the database, the finished files, webhooks and libraries
 
 log = logging.getLogger(__name__)
@@ -70,12 +71,18 @@ class HttpServer(uvicorn.Server):
             timeout_graceful_shutdown=_LONGEST_SHUTDOWN_SECONDS,
         )
         super().__init__(config)
-        self._app = app
+        self._app, self._guard = app, config
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the caller, which stops the worker before the server."""
         yield
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end; called ten times a second."""
+        if counter % _TICKS == 0:
+            self._guard.abort_unread(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.cut(only_idle=True)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import resource
+import socket
 
 import httpx
 import pytest
@@ -141,6 +142,22 @@ async def test_a_client_that_does_not_read_is_disconnected(serve: Serve) -> None
             await server.has_stopped_sending.wait()
 
 
+@pytest.mark.parametrize("last", [b"", b"connection: close\r\n"], ids=["idle", "closed by the response"])
+async def test_a_closed_connection_does_not_wait_for_ever_for_its_client_to_read(
+    serve: Serve, last: bytes
+) -> None:
+    """Little is left to send, so that no writer waits for it."""
+    async with serve(write_seconds=SOON, keep_alive_seconds=SOON, max_connections=1) as server:
+        assert server.listener is not None
+        server.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            deaf.connect(("127.0.0.1", server.port))
+            deaf.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n" * 60)
+            deaf.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n%b\r\n" % last)
+            await eventually(lambda: is_served(server))
+
+
 async def test_connections_over_the_limit_get_503_and_retry_after(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,7 +190,6 @@ async def test_a_websocket_counts_until_it_is_closed(serve: Serve) -> None:
     async with serve(max_connections=1, header_seconds=SOON) as server:
         async with websockets.connect(server.url.replace("http", "ws") + "/ws") as socket:
             assert not await is_served(server)
-            await socket.send("hello")
             assert await socket.recv() == "hello"
         await eventually(lambda: is_served(server))
 

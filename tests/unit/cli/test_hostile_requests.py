@@ -1,6 +1,7 @@
 """Requests that are no honest client's, as bytes on a connection to a real server."""
 
 import asyncio
+import gc
 from contextlib import suppress
 
 import pytest
@@ -10,6 +11,7 @@ from websockets.frames import CloseCode
 
 from diffuserve.api.connection_limits import ConnectionLimits
 from diffuserve.cli.guarded_protocol import GuardedConfig, GuardedHttp
+from diffuserve.cli.guarded_websocket import GuardedWebSocket
 from support.guarded_server import SOON, Serve, Server, application, rest
 from support.waiting import HANG_SECONDS, eventually
 
@@ -208,3 +210,20 @@ async def test_messages_of_websockets_are_not_compressed(serve: Serve) -> None:
     """A small message could become a large one."""
     async with serve() as server, websockets.connect(server.url.replace("http", "ws") + "/deaf") as socket:
         assert socket.protocol.extensions == []
+
+
+async def test_nothing_is_kept_of_what_clients_of_websockets_say(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither of a text that is none nor of pieces, of which the last never comes."""
+    masked, pieces = b"\x80\0\0\0\0", 100
+    async with serve() as server:
+        reader, writer = await server.send(HANDSHAKE.replace(b"/ws", b"/deaf") + b"\r\n")
+        async with asyncio.timeout(HANG_SECONDS):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"\x81\x82\0\0\0\0\xff\xfe" + b"\x01" + masked + (b"\0" + masked) * pieces)
+            writer.write(b"\x89" + masked)
+            assert await reader.readexactly(2) == b"\x8a\0", "the ping gets its pong"
+        found = [each for each in gc.get_objects() if type(each) is GuardedWebSocket]
+        [socket] = [each for each in found if not each.disconnected]
+        assert (len(socket.frames), socket.queue.qsize(), caplog.text) == (0, 0, "")
