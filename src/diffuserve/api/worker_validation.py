@@ -48,10 +48,11 @@ _MAX_CLAIM_ID = 64
 _MAX_WARNINGS = 100
 _MAX_WARNING_CHARACTERS = 1_000
 _MAX_INPUT_BYTES = 65_536  # of a result: what the job was submitted with, and every default
+_MAX_RESULT_BYTES = 262_144  # every view of a job reads its result
 _MAX_REPORT_BYTES = 32_768  # every view of the workers reads their reports
 _MAX_ERROR_CHARACTERS = 10_000  # the operators' view reads the errors of hundreds of jobs
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_CONTENT_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]+")
+_CONTENT_TYPE = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,80}")
 _ROLES = frozenset({"image", "video", "thumbnail", "poster", "sprites"})
 _MOST_FILES = 4 * MAX_IMAGES  # an image or three files of a clip for each index, and a thumbnail
 _MOST_PIXELS = 65_535  # of a side
@@ -281,9 +282,10 @@ def _check_size(result: JobResult) -> None:
         if len(warning) > _MAX_WARNING_CHARACTERS:
             remedy = f"has at most {_MAX_WARNING_CHARACTERS:,} characters"
             raise InvalidParams("result.warnings", warning, remedy)
-    size = len(orjson.dumps(result.input))
-    if size > _MAX_INPUT_BYTES:
-        raise InvalidParams("result.input", f"{size:,} bytes", f"has at most {_MAX_INPUT_BYTES:,} bytes")
+    bounds = (("result.input", result.input, _MAX_INPUT_BYTES), ("result", result, _MAX_RESULT_BYTES))
+    for field, part, most in bounds:
+        if (size := len(orjson.dumps(part))) > most:
+            raise InvalidParams(field, f"{size:,} bytes", f"has at most {most:,} bytes")
 
 
 def _check_number(field: str, found: Sized, most: int) -> None:

@@ -53,7 +53,7 @@ class GuardedWebSocket(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def _drop(self, event: Frame) -> None:
-        """Drop a piece of a message: it would be kept until the last one comes, and empty ones without end."""
+        """Drop a piece of a message: it would be kept until the last comes, and empty ones without end."""
 
     handle_text = handle_bytes = handle_cont = _drop
 

@@ -215,6 +215,7 @@ def test_files_as_workers_make_them_are_accepted(file: Artifact) -> None:
         ("name", ".hidden"),
         ("content_type", "image/png\r\nset-cookie: a=b"),
         ("content_type", ""),
+        ("content_type", "image/" + "x" * 500),
         ("sha256", "a\r\nset-cookie: a=b"),
         ("sha256", "€" * 64),
         ("sha256", ""),
@@ -253,6 +254,11 @@ def test_files_that_no_worker_makes_are_rejected(field: str, value: object) -> N
 def test_results_that_no_job_has_are_rejected(field: str, value: object) -> None:
     with pytest.raises(InvalidParams, match=f"result.{field}"):
         check_completion(completed(**{field: value}))
+
+
+def test_a_result_that_is_large_as_a_whole_is_rejected() -> None:
+    with pytest.raises(InvalidParams, match=r"result='.* bytes'"):
+        check_completion(completed(timings={"x" * 300_000: 0.0}))
 
 
 @pytest.mark.parametrize("number", [-1.0, math.inf, math.nan, 1e300])

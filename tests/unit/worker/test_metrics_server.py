@@ -54,7 +54,13 @@ async def test_metrics_are_served_on_connections_for_one_request(served: Served)
 
 
 @pytest.mark.parametrize(
-    ("line", "status"), [(b"GET /else HTTP/1.1", "404"), (b"POST /metrics HTTP/1.1", "400"), (b"", "400")]
+    ("line", "status"),
+    [
+        (b"GET /else HTTP/1.1", "404"),
+        (b"POST /metrics HTTP/1.1", "400"),
+        (b"", "400"),
+        (b"GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text; version=x", "400"),
+    ],
 )
 async def test_nothing_else_is_served(served: Served, line: bytes, status: str) -> None:
     assert (await served.ask(line + b"\r\n\r\n")).startswith(f"HTTP/1.1 {status} ")
