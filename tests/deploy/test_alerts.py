@@ -18,7 +18,7 @@ from support.ports import free_port
 from support.waiting import block_until
 
 ROOT = Path(__file__).parents[2]
-Series = Mapping[str, str]
+Series = dict[str, str]
 """Values of each series, one a minute, in promtool's notation."""
 
 

@@ -1,6 +1,7 @@
 """The API over a bucket, from which clients fetch images, and which may be unavailable."""
 
 import dataclasses
+import hashlib
 from collections.abc import Callable
 
 import httpx
@@ -17,6 +18,7 @@ from support.image_files import image_in, png
 from support.s3 import S3Server, bucket_at
 
 CAT = {"input": {"prompt": "a cat"}}
+SHA256 = hashlib.sha256(PNG).hexdigest()
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ async def test_a_job_is_completed_only_with_files_that_the_bucket_holds(
 ) -> None:
     job = (await http.post("/v1/jobs", json=CAT)).json()
     (lease,) = await worker.claim()
-    file = {"name": "0.png", "size_bytes": len(PNG), "sha256": "", "content_type": "image/png"}
+    file = {"name": "0.png", "size_bytes": len(PNG), "sha256": SHA256, "content_type": "image/png"}
     image = file | {"width": 1, "height": 1, "index": 0, "seed": 0}
     await expect_missing(worker, lease, image, "0.png is not stored")
     await worker.upload(lease, "0.png", PNG[:-1])
@@ -131,7 +133,7 @@ async def test_an_upload_to_an_unavailable_bucket_is_retryable(
     (lease,) = await worker.claim()
     response = await worker.upload(lease, "0.png")
     assert (response.status_code, response.json()["retryable"]) == (503, True)
-    image = {"name": "0.png", "size_bytes": 1, "sha256": "", "content_type": "image/png"}
+    image = {"name": "0.png", "size_bytes": 1, "sha256": SHA256, "content_type": "image/png"}
     response = await worker.finish(lease, [image | {"width": 1, "height": 1, "index": 0}])
     assert (response.status_code, response.json()["retryable"]) == (503, True), "the file may be stored"
 

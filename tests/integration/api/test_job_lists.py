@@ -92,5 +92,6 @@ async def test_a_job_tells_its_tenant_worker_and_device_seconds(
     [lease] = await worker.claim()
     await worker.complete(lease)
     done = (await http.get(f"/v1/jobs/{job_id}")).json()
-    assert (done["worker_id"], done["actual_seconds"]) == (worker.id, 0.1)
+    assert done["worker_id"] == worker.id
+    assert 0 < done["actual_seconds"] <= 0.1, "no more than can have passed"
     assert done["cost_seconds"] == queued["cost_seconds"] > 0

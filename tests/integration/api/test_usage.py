@@ -14,7 +14,7 @@ from support.store_driver import add_worker, claim_one, complete, new_job
 async def used(store: JobStore) -> None:
     """Two tenants had a job each."""
     worker = await add_worker(store, price_per_hour=3.6)
-    for tenant, seconds in (("ada", 4.0), ("bob", 3.0)):
+    for tenant, seconds in (("ada", 0.4), ("bob", 0.3)):
         await store.jobs.submit(new_job(tenant))
         await complete(store, await claim_one(store, worker), seconds)
 
@@ -30,12 +30,12 @@ async def test_operators_see_all_and_tenants_themselves(http: httpx.AsyncClient,
     _, bob = await store.keys.create(Role.TENANT, tenant_id="bob")
     _, operator = await store.keys.create(Role.OPERATOR)
     everybody = await read(http, "?group_by=tenant_id&group_by=outcome", operator)
-    assert [(row.tenant_id, row.seconds) for row in everybody.data] == [("ada", 4.0), ("bob", 3.0)]
+    assert [(row.tenant_id, row.seconds) for row in everybody.data] == [("ada", 0.4), ("bob", 0.3)]
     assert everybody.fleet is not None
     one = await read(http, "?group_by=tenant_id&tenant_id=ada", operator)
-    assert [(row.tenant_id, row.seconds) for row in one.data] == [("ada", 4.0)]
+    assert [(row.tenant_id, row.seconds) for row in one.data] == [("ada", 0.4)]
     own = await read(http, "?group_by=tenant_id&tenant_id=ada", bob)
-    assert [(row.tenant_id, row.seconds) for row in own.data] == [("bob", 3.0)]
+    assert [(row.tenant_id, row.seconds) for row in own.data] == [("bob", 0.3)]
     assert own.fleet is None
 
 
@@ -44,7 +44,7 @@ async def test_by_default_use_is_told_apart_by_day_and_model(http: httpx.AsyncCl
     found = await read(http)
     (row,) = found.data
     assert (row.day, row.model, row.tenant_id, row.num_attempts) == (found.until, "tiny", None, 2)
-    assert row.cost == pytest.approx(7.0 * 3.6 / 3_600.0)
+    assert row.cost == pytest.approx(0.7 * 3.6 / 3_600.0)
 
 
 @pytest.mark.parametrize(
