@@ -52,8 +52,9 @@ class GatedStore(LocalArtifactStore):
         self.num_readers = 0
 
     async def read(self, key: str, part: range | None = None) -> AsyncIterator[bytes]:
-        self.num_readers += 1
-        await self.gate.wait()
+        if key.startswith(input_folder("")):  # and not a look whether the store is there
+            self.num_readers += 1
+            await self.gate.wait()
         async for chunk in super().read(key, part):
             yield chunk
 
@@ -100,8 +101,11 @@ def private_files() -> set[Path]:
 
 
 @pytest.fixture(autouse=True)
-def own_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_temporary_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """Give the agents a folder with a short path, as a socket's may have 107 characters."""
+    tmp_path_factory.getbasetemp()  # which is not to be made in a folder that this test removes
     with TemporaryDirectory() as folder:
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr("tempfile.tempdir", folder)
@@ -229,18 +233,6 @@ class TestBucketFaults:
         assert done.attempt == 1
         downloads = [path for method, path in proxy.requests if method == "GET" and "/inputs/" in path]
         assert len(downloads) == len(faults) + 1
-
-    async def test_a_bucket_that_refuses_fails_the_attempt_and_not_the_job(
-        self, plane: Plane, start: Start, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(input_files, "_BACKOFF", Backoff(0.01, 0.01))
-        job = await job_with(plane, await stored_image(plane, noise_png()))
-        proxy.fail_next(*[Respond(403)] * 3)
-        start()
-        done = await until(plane, job, JobStatus.SUCCEEDED)
-        assert done.attempt == 2
-        events = await plane.store.jobs.events_after(job.id)
-        assert "download_failed" in str([event.data for event in events])
 
 
 def noise_png() -> bytes:

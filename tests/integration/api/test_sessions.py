@@ -262,7 +262,7 @@ async def test_an_open_server_needs_no_session(http: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize("name", ["diffuserve_session", "other"])
 @pytest.mark.parametrize("escaped", ["\\a", '\\"'])
 async def test_no_cookie_takes_long_to_read(http: httpx.AsyncClient, name: str, escaped: str) -> None:
-    """One as long as a request's head may be: to resolve what is escaped in it would take seconds."""
+    """Send cookies as long as a head may be: to resolve what is escaped in one would take seconds."""
     cookie = {"cookie": f'{name}="{escaped * 30_000}"'}
     started_at = time.process_time()
     assert (await http.get("/v1/session", headers=cookie)).status_code == 200

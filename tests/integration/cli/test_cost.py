@@ -24,13 +24,13 @@ IMAGE = Artifact(name="0.png", content_type="image/png", size_bytes=1, sha256="a
 
 
 async def run_a_job(server: ServerThread, price: float | None) -> None:
-    """Draw an image in two device-seconds."""
+    """Draw an image in half a device-second."""
     store = server.store
     worker = await add_worker(store, price_per_hour=price)
     await store.jobs.submit(new_job())
     lease = await claim_one(store, worker)
     result = JobResult(artifacts=(IMAGE,))
-    done = Completion(lease_token=lease.lease_token, result=result, actual_seconds=2.0)
+    done = Completion(lease_token=lease.lease_token, result=result, actual_seconds=0.5)
     await store.leases.complete(lease.job_id, done)
     await send_heartbeat(store, worker)
 
@@ -48,10 +48,10 @@ def test_a_server_tells_what_its_images_cost(
         shown = invoke("cost", "--server", server.address)
         assert told in shown.err
         row = shown.out.splitlines()[1].split()
-        assert row[:5] == ["tiny", "on_demand", "1", "1,800", f"{price or 0.0:.2f}"]
+        assert row[:5] == ["tiny", "on_demand", "1", "7,200", f"{price or 0.0:.2f}"]
         (cost,) = json.loads(invoke("cost", "--server", server.address, "--json").out)["costs"]
-    assert cost["images_per_hour"] == pytest.approx(1_800.0)
-    assert cost["per_thousand_busy"] == pytest.approx((price or 0.0) * 1_000.0 / 1_800.0)
+    assert cost["images_per_hour"] == pytest.approx(7_200.0)
+    assert cost["per_thousand_busy"] == pytest.approx((price or 0.0) * 1_000.0 / 7_200.0)
     assert cost["per_thousand"] == pytest.approx(cost["per_thousand_busy"] / cost["useful_share"])
 
 
