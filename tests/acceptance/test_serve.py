@@ -126,7 +126,7 @@ def test_serve_generates_submitted_images(invoke: Invoke) -> None:
         assert done.code == 0, done.err + server.log
         assert "loading tiny-flux … starting" in server.log
         block_until(lambda: "tiny-flux is ready at " in server.log)
-        assert get(f"{server.address}/readyz") == 200
+        block_until(lambda: get(f"{server.address}/readyz") == 200)  # which looks once a second
         kept = [Path("data"), *Path("data").rglob("*")]
         assert [path for path in kept if path.stat().st_mode & 0o077] == []
         assert any(path.suffix == ".webp" for path in kept)

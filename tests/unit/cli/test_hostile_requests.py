@@ -115,7 +115,9 @@ class _Wire(asyncio.Transport):
 async def test_a_body_that_is_refused_unread_leaves_the_next_request_its_own_response() -> None:
     """The end of the body is much longer than a head may be, and arrives at once."""
     wire = _Wire()
-    protocol = GuardedHttp(GuardedConfig(application(Server()), ConnectionLimits()), ServerState(), {})
+    protocol = GuardedHttp(
+        GuardedConfig(application(Server()), ConnectionLimits(), log_config=None), ServerState(), {}
+    )
     protocol.connection_made(wire)
     protocol.data_received(b"POST /nowhere HTTP/1.1\r\nhost: a\r\ncontent-length: 200000\r\n\r\n")
     await eventually(lambda: statuses(wire.written) == [404])
