@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +16,7 @@ from diffuserve.storage.base import checkpoint_folder, checkpoint_key
 from diffuserve.testing.null_engine import NULL_SPEC
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import ImageOptions
-from support.fake_family.family import STEPS
-from support.fake_family.install import install_fake_family, write_fake_model
+from support.fake_family.model import num_steps, write_counted_model
 from support.plane import Plane, until
 from support.store_driver import REPORT
 from support.waiting import eventually
@@ -31,15 +29,7 @@ CHECKPOINT_SECONDS = 0.3  # of steps that take 0.04
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(str(install_fake_family(tmp_path / "site")))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    folder = write_fake_model(tmp_path / "clouds")
-    (folder / STEPS).touch()
-    return folder
-
-
-def num_steps(model: Path) -> int:
-    return (model / STEPS).stat().st_size
+    return write_counted_model(tmp_path, monkeypatch)
 
 
 def start_worker(start: Start, model: Path, checkpoint_seconds: float = CHECKPOINT_SECONDS) -> WorkerAgent:

@@ -1,7 +1,5 @@
 """Small jobs beside the costliest requests that a plan allows: they wait for turns, never for an end."""
 
-import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +12,8 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import ImageOptions
-from support.fake_family.family import STEP_SECONDS, STEPS
-from support.fake_family.install import install_fake_family, write_fake_model
+from support.fake_family.family import STEP_SECONDS
+from support.fake_family.model import write_counted_model
 from support.plane import Plane, until
 
 NUM_JOBS = 20
@@ -24,11 +22,7 @@ TOKENS = 2 * 64  # of an image, with guidance
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(str(install_fake_family(tmp_path / "site")))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    folder = write_fake_model(tmp_path / "clouds")
-    (folder / STEPS).touch()
-    return folder
+    return write_counted_model(tmp_path, monkeypatch)
 
 
 def new_job(band: Band, num_steps: int, num_images: int = 1) -> NewJob:

@@ -1,8 +1,6 @@
 """Interactive jobs under a flood of long batch jobs: they start at once, and next to no work is lost."""
 
 import asyncio
-import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +10,7 @@ import pytest
 from diffuserve.domain.job import Band, Job, JobStatus, NewJob
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import ImageOptions
-from support.fake_family.family import STEPS
-from support.fake_family.install import install_fake_family, write_fake_model
+from support.fake_family.model import num_steps, write_counted_model
 from support.plane import Plane, until
 from support.waiting import eventually
 
@@ -27,15 +24,7 @@ NUM_MESSAGES = 6  # look, command, put down, checkpoint, claim, and the lease in
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(str(install_fake_family(tmp_path / "site")))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    folder = write_fake_model(tmp_path / "clouds")
-    (folder / STEPS).touch()
-    return folder
-
-
-def num_steps(model: Path) -> int:
-    return (model / STEPS).stat().st_size
+    return write_counted_model(tmp_path, monkeypatch)
 
 
 async def submit(plane: Plane, band: Band, seed: int, steps: int) -> Job:

@@ -21,7 +21,7 @@ from diffuserve.domain.job import Artifact, JobResult
 from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import MAX_IMAGES, MAX_SEED
-from diffuserve.domain.path_parts import FILE_NAME
+from diffuserve.domain.path_parts import FILE_NAME, SHA256
 from diffuserve.domain.peers import PeerReport, is_private
 from diffuserve.domain.progress_report import MAX_PROGRESS_JOBS, WorkerProgress
 from diffuserve.domain.safety import ImagesRecord
@@ -51,7 +51,6 @@ _MAX_INPUT_BYTES = 65_536  # of a result: what the job was submitted with, and e
 _MAX_RESULT_BYTES = 262_144  # every view of a job reads its result
 _MAX_REPORT_BYTES = 32_768  # every view of the workers reads their reports
 _MAX_ERROR_CHARACTERS = 10_000  # the operators' view reads the errors of hundreds of jobs
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _CONTENT_TYPE = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,80}")
 _ROLES = frozenset({"image", "video", "thumbnail", "poster", "sprites"})
 _MOST_FILES = 4 * MAX_IMAGES  # an image or three files of a clip for each index, and a thumbnail
@@ -139,7 +138,7 @@ def check_hand_over(report: HandOver) -> HandOver:
     if report.size_bytes < 1:
         raise InvalidParams("size_bytes", report.size_bytes, "must be at least 1")
     for name in ("sha256", "weights"):
-        if not _SHA256.fullmatch(getattr(report, name)):
+        if not SHA256.fullmatch(getattr(report, name)):
             raise InvalidParams(name, getattr(report, name), "is not a sha256 in hexadecimal")
     return report
 
@@ -152,7 +151,7 @@ def check_checkpoint(stored: StoredCheckpoint) -> StoredCheckpoint:
     for name in ("step", "size_bytes"):
         if getattr(stored, name) < 1:
             raise InvalidParams(name, getattr(stored, name), "must be at least 1")
-    if not _SHA256.fullmatch(stored.sha256):
+    if not SHA256.fullmatch(stored.sha256):
         raise InvalidParams("sha256", stored.sha256, "is not a sha256 in hexadecimal")
     return stored
 
@@ -205,7 +204,7 @@ def _check_artifact(field: str, artifact: Artifact) -> None:
     texts = {
         "name": bool(FILE_NAME.fullmatch(artifact.name)) and artifact.name != LATENTS_NAME,
         "content_type": bool(_CONTENT_TYPE.fullmatch(artifact.content_type)),
-        "sha256": bool(_SHA256.fullmatch(artifact.sha256)),
+        "sha256": bool(SHA256.fullmatch(artifact.sha256)),
         "role": artifact.role in _ROLES,
     }
     for name, is_valid in texts.items():
@@ -307,7 +306,7 @@ def _check_peers(peers: Sequence[PeerReport]) -> None:
         raise InvalidParams("report.peers", "several hosts", "a worker listens at one")
     for peer in peers:
         host, port = peer.address.host, peer.address.port
-        if not _SHA256.fullmatch(peer.model):
+        if not SHA256.fullmatch(peer.model):
             raise InvalidParams("report.peers.model", peer.model, "is not a hash in hexadecimal")
         if not is_private(host):
             raise InvalidParams("report.peers.address", host, "is no address of a private network")

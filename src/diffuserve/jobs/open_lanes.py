@@ -40,14 +40,15 @@ _OPEN_LANES = (
 _HEAD_TOKENS = sa.select(ready.c.lane, ready.c.step_tokens).join_from(
     lanes, ready, sa.and_(ready.c.lane == lanes.c.lane, ready.c.seq == lanes.c.head_seq)
 )
-_RUNNING = sa.select(
+RUNNING = sa.select(
     leases.c.tenant_id, sa.func.count().label("num"), sa.func.sum(leases.c.charged).label("seconds")
 ).group_by(leases.c.tenant_id)
+"""The running jobs of each tenant, and the device-seconds that they were charged in advance."""
 
 
 def open_lanes(transaction: Transaction) -> list[Lane]:
     """Return the lanes that have ready jobs, with one account for each tenant."""
-    running = {row.tenant_id: (row.num, row.seconds) for row in transaction.rows(_RUNNING)}
+    running = {row.tenant_id: (row.num, row.seconds) for row in transaction.rows(RUNNING)}
     plan_of = functools.cache(functools.partial(queue.plan_of, transaction.config))
     accounts: dict[str, TenantAccount] = {}
     found = []

@@ -38,8 +38,9 @@ def make_room(
     """
     config = transaction.config
     others = _others_of_key(transaction, worker_id)
-    lost = [row for row in others if transaction.now - row.heartbeat_at > config.lease_seconds]
-    live = [row for row in others if row not in lost]
+    lost_before = transaction.now - config.lease_seconds
+    lost = [row for row in others if row.heartbeat_at < lost_before]
+    live = others[len(lost) :]  # the longest silent ones come first
     if len(live) >= config.max_workers_of_key:
         return _no_room(f"{len(live):,} live workers", config.max_workers_of_key)
     names = {offer.spec["name"] for offer in registration.models}

@@ -8,17 +8,12 @@ from diffuserve.jobs import queue, schema
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import Database, Transaction
+from diffuserve.jobs.open_lanes import RUNNING
 from diffuserve.jobs.writer import Writer
 
-tenants, leases, floors, handicaps = schema.tenants, schema.leases, schema.floors, schema.handicaps
+tenants, floors, handicaps = schema.tenants, schema.floors, schema.handicaps
 
-_CHARGED = (
-    sa.select(
-        leases.c.tenant_id, sa.func.count().label("num"), sa.func.sum(leases.c.charged).label("seconds")
-    )
-    .group_by(leases.c.tenant_id)
-    .subquery()
-)
+_CHARGED = RUNNING.subquery()
 _STANDINGS = (
     sa.select(
         tenants, sa.func.coalesce(_CHARGED.c.num, 0).label("num_running"), _CHARGED.c.seconds.label("charged")

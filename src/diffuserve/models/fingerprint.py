@@ -1,15 +1,13 @@
 """Hashes of weights, which identify the model that generated an image."""
 
 import hashlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from diffuserve.domain.path_parts import SHA256
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.folder import open_model
 from diffuserve.models.published import published_hash
-
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def hash_weights(folder: Path, pattern: str = "*/*.safetensors") -> str:
@@ -56,5 +54,5 @@ def known_hash(path: Path) -> str | None:
     if (known := published_hash(path)) is not None:
         return known
     blob = path.resolve()
-    is_named = blob.parent.name == "blobs" and _SHA256.fullmatch(blob.name)
+    is_named = blob.parent.name == "blobs" and SHA256.fullmatch(blob.name)
     return blob.name if is_named else None

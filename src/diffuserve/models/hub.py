@@ -8,7 +8,6 @@ SHA-256 that the hub names.
 import errno
 import hashlib
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from diffuserve.domain.errors import DiffuserveError, HubUnavailable, ModelNotFound
+from diffuserve.domain.path_parts import SHA256
 from diffuserve.models.read_files import read_files
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,6 @@ _WITHOUT_NETWORK = (
     "--model /models/FLUX.1-schnell; the bundled model tiny-flux needs none"
 )
 _MAX_CHARACTERS = 200
-_SHA256 = re.compile("[0-9a-f]{64}")
 
 Report = Callable[[int], None]
 """Receives the number of bytes that have arrived since it was last called; negative if some were lost."""
@@ -198,7 +197,7 @@ def snapshot_folder(repo_id: str, commit: str) -> Path:
 def _hub_file(entry: Any) -> HubFile:
     """Raise `HubUnavailable` if what should be a SHA-256 is none: it names a file on this machine."""
     sha256 = None if entry.lfs is None else str(entry.lfs.sha256)
-    if sha256 is not None and not _SHA256.fullmatch(sha256):
+    if sha256 is not None and not SHA256.fullmatch(sha256):
         raise HubUnavailable(f"the hub names {sha256[:_MAX_CHARACTERS]!r} as the SHA-256 of {entry.path}")
     return HubFile(entry.path, entry.size, sha256)
 

@@ -1,6 +1,5 @@
 """Models in a bucket of S3 or Google Cloud Storage, or in a folder that stands for one."""
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from obstore.store import LocalStore, ObjectStore
 
 from diffuserve.domain.errors import ArtifactNotFound, InvalidParams, ModelNotFound
 from diffuserve.domain.nearest import did_you_mean
+from diffuserve.domain.path_parts import SHA256
 from diffuserve.modelstore.layout import MODELS, NAMES, file_key, manifest_key, name_key
 from diffuserve.modelstore.manifest import (
     MAX_MANIFEST_BYTES,
@@ -28,7 +28,6 @@ from diffuserve.remote.buckets import SCHEMES, open_bucket, translated
 _STORE = "model"
 _SETTING = "model_store"
 _PART_BYTES = 8 * 1024 * 1024  # larger files are uploaded in parts of this size
-_VERSION = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, order=True)
@@ -171,6 +170,6 @@ def _version_of(found: StoredObject) -> Version | None:
     """Return the version that a key publishes; `None` for a file of another origin."""
     _, _, rest = found.key.partition("/")
     name, _, version = rest.partition("/")
-    if not is_reference(name) or not _VERSION.fullmatch(version):
+    if not is_reference(name) or not SHA256.fullmatch(version):
         return None
     return Version(found.changed_at, name, version)

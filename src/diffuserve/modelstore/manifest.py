@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
+from diffuserve.domain.path_parts import FILE_NAME, FileName, Sha256
 from diffuserve.domain.shortened import shortened
 from diffuserve.models.fingerprint import combine_hashes
 from diffuserve.models.model_paths import INDEX_FILE
@@ -21,11 +22,9 @@ _MAX_FILES = 2_000
 _MAX_FILE_BYTES = 1 << 40
 _MAX_PIECES = 500_000  # 2 TB
 _SUFFIXES = (".json", ".safetensors", ".txt", ".model")
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 _PATH = r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,99}/)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$"  # none begins with a dot
 _LEAST_DIGITS = 12  # of a hash that is given in short
 
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Words = Annotated[str, StringConstraints(max_length=500)]
 
 
@@ -64,7 +63,7 @@ class Manifest:
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid", strict=True)
 
-    name: Annotated[str, StringConstraints(pattern=_NAME)]
+    name: FileName
     family: Annotated[str, StringConstraints(max_length=100)]
     license: Words
     source: Words
@@ -178,7 +177,7 @@ def parse_reference(text: str) -> Reference:
     """Return what a text names. Raise `ModelNotFound` if no store can have a model of that name."""
     name, at, digits = text.partition("@")
     is_hash = not at or re.fullmatch(rf"[0-9a-f]{{{_LEAST_DIGITS},64}}", digits)
-    if not re.fullmatch(_NAME, name) or not is_hash:
+    if not FILE_NAME.fullmatch(name) or not is_hash:
         raise ModelNotFound(
             f"{text[:200]!r} names no model of a store: give NAME or NAME@HASH, the name of letters, digits, "
             f"'.', '_' and '-', and at least {_LEAST_DIGITS} digits of the hash"

@@ -35,6 +35,7 @@ from diffuserve.backoff import jitter
 from diffuserve.domain.claim import Claim
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.job import Band
+from diffuserve.domain.path_parts import Sha256
 from diffuserve.domain.peers import PeerAdvice
 from diffuserve.domain.progress_report import WatchedReports, WorkerProgress
 from diffuserve.domain.resources.scale import LeavingResource
@@ -60,7 +61,7 @@ _REGISTRATIONS = Rate(20.0)  # of one key
 Wait = Annotated[
     float, Query(ge=0, allow_inf_nan=False, description="Seconds to delay the response, 25 at most.")
 ]
-ModelHash = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="Hash of a version of a model.")]
+ModelHash = Annotated[Sha256, Query(description="Hash of a version of a model.")]
 
 
 @router.get("", summary="List workers", response_model=WorkerList)
