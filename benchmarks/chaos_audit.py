@@ -84,15 +84,18 @@ class Records:
         async with self._engine.connect() as connection:
             return (await connection.execute(statement)).all()
 
-    async def newest_of(self, worker_name: str) -> str | None:
-        """Return the id of the newest worker of that name; earlier ones are dead."""
-        named = sa.select(workers.c.id).where(workers.c.name == worker_name)
-        rows = await self.rows(named.order_by(workers.c.registered_at.desc()).limit(1))
-        return rows[0].id if rows else None
+    async def ids_of(self, worker_name: str) -> list[str]:
+        """Return the ids of all workers of that name, of which all but the last are dead.
 
-    async def held_by(self, worker_id: str | None) -> list[Holding]:
-        """Return the leases of a worker."""
-        held = sa.select(leases.c.job_id, leases.c.lease_token).where(leases.c.worker_id == worker_id)
+        Which one is the last nothing tells: the clock may have been set back since the others registered.
+        """
+        return [
+            row.id for row in await self.rows(sa.select(workers.c.id).where(workers.c.name == worker_name))
+        ]
+
+    async def held_by(self, worker_ids: Sequence[str]) -> list[Holding]:
+        """Return the leases of these workers."""
+        held = sa.select(leases.c.job_id, leases.c.lease_token).where(leases.c.worker_id.in_(worker_ids))
         return [Holding(row.job_id, row.lease_token) for row in await self.rows(held)]
 
     async def live(self, held: Sequence[Holding]) -> list[Holding]:

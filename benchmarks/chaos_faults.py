@@ -129,18 +129,18 @@ class FaultInjector:
         agent.freeze_all()
         await asyncio.sleep(_IN_FLIGHT_SECONDS)
         try:
-            worker_id = await self._records.newest_of(agent.name)
-            held = await self._records.held_by(worker_id)
+            worker_ids = await self._records.ids_of(agent.name)
+            held = await self._records.held_by(worker_ids)
         except (SQLAlchemyError, OSError):
             return None
-        self._under_way.create_task(self._excuse(worker_id, held))
+        self._under_way.create_task(self._excuse(worker_ids, held))
         return held
 
-    async def _excuse(self, worker_id: str | None, held: list[Holding]) -> None:
+    async def _excuse(self, worker_ids: Sequence[str], held: list[Holding]) -> None:
         await asyncio.sleep(_LATE_GRANT_SECONDS)
         while True:
             try:
-                now = await self._records.held_by(worker_id)
+                now = await self._records.held_by(worker_ids)
             except (SQLAlchemyError, OSError):
                 await asyncio.sleep(_LATE_GRANT_SECONDS)
                 continue
@@ -227,8 +227,7 @@ class FaultInjector:
             agent.wake_all()
             self._busy.discard(agent.name)
         await self._until_lost(held)
-        worker_id = await self._newest_of(agent)
-        self.toll.excused += await self._held_by(worker_id)
+        self.toll.excused += await self._held_by(agent)
         await agent.wake_with_results()
         self._busy.discard(agent.name)
         self.toll.running_when_frozen += len(held)
@@ -325,7 +324,7 @@ class FaultInjector:
     async def _wait_for_work(self, agent: Agent) -> None:
         deadline = time.monotonic() + _HOLDS_SOMETHING_SECONDS
         while time.monotonic() < deadline:
-            if await self._held_by(await self._newest_of(agent)):
+            if await self._held_by(agent):
                 return
             await asyncio.sleep(0.02)
 
@@ -351,7 +350,12 @@ class FaultInjector:
         return self._random.choice(agents)
 
     def _unhurt_agents(self) -> list[Agent]:
-        return [agent for agent in self._cluster.agents if agent.name not in self._busy and agent.is_alive]
+        """Return the agents that run; one that ended by itself is a failure of the run."""
+        agents = [agent for agent in self._cluster.agents if agent.name not in self._busy]
+        for agent in agents:
+            if not agent.is_alive:
+                raise RuntimeError(f"{agent.name} ended, and nobody had killed it; its log says why")
+        return agents
 
     def _start_again(self, program: Agent | Server) -> None:
         self._busy.add(program.name)
@@ -364,17 +368,11 @@ class FaultInjector:
 
         self._under_way.create_task(start())
 
-    async def _newest_of(self, agent: Agent) -> str | None:
+    async def _held_by(self, agent: Agent) -> list[Holding]:
         try:
-            return await self._records.newest_of(agent.name)
+            return await self._records.held_by(await self._records.ids_of(agent.name))
         except (SQLAlchemyError, OSError):
-            return None  # the database is away
-
-    async def _held_by(self, worker_id: str | None) -> list[Holding]:
-        try:
-            return await self._records.held_by(worker_id)
-        except (SQLAlchemyError, OSError):
-            return []
+            return []  # the database is away
 
     async def _num_running(self) -> int:
         try:
