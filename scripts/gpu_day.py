@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
-from gpu_stages.runner import NEEDS_GPU, Play, has_gpu, is_right, play, table  # noqa: E402
-from gpu_stages.stages import STAGES  # noqa: E402
+from gpu.stages.runner import NEEDS_GPU, Play, has_gpu, is_right, play, table  # noqa: E402
+from gpu.stages.stages import STAGES  # noqa: E402
 
 
 def main() -> int:

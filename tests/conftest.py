@@ -20,7 +20,7 @@ from httpx import create_ssl_context
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
-from diffuserve.models.torch_environment import prepare_torch
+from diffuserve.models.machine.torch_environment import prepare_torch
 from diffuserve.testing.fake_clock import FakeClock
 from support.empty_databases import EmptyDatabases
 from support.faulty_proxy import FaultyProxy

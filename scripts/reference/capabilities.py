@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint
 
-from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models import family as contracts
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.family import PipelineFamily

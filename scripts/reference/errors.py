@@ -6,7 +6,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 
-from diffuserve.api.problems import status_of
+from diffuserve.api.http.problems import status_of
 from diffuserve.domain import errors
 from diffuserve.domain.errors import DiffuserveError
 from reference.markdown import code, prose, table

@@ -10,8 +10,8 @@ from diffuserve.version import __version__
 
 if TYPE_CHECKING:
     from diffuserve.domain.errors import DiffuserveError
-    from diffuserve.domain.model_spec import ModelSpec
-    from diffuserve.domain.params import GenerationParams
+    from diffuserve.domain.models.spec import ModelSpec
+    from diffuserve.domain.requests.params import GenerationParams
     from diffuserve.engine.config import EngineConfig
     from diffuserve.engine.engine import Engine
     from diffuserve.engine.outputs import GenerationResult, StepOutput
@@ -31,9 +31,9 @@ _HOMES = {
     "DiffuserveError": "diffuserve.domain.errors",
     "Engine": "diffuserve.engine.engine",
     "EngineConfig": "diffuserve.engine.config",
-    "GenerationParams": "diffuserve.domain.params",
+    "GenerationParams": "diffuserve.domain.requests.params",
     "GenerationResult": "diffuserve.engine.outputs",
-    "ModelSpec": "diffuserve.domain.model_spec",
+    "ModelSpec": "diffuserve.domain.models.spec",
     "StepOutput": "diffuserve.engine.outputs",
 }
 

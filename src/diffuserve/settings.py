@@ -14,24 +14,24 @@ from pydantic import Field, ValidationError, create_model, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.connection_limits import ConnectionLimits
-from diffuserve.api.origins import check_origin
+from diffuserve.api.door.origins import check_origin
+from diffuserve.api.outbound.address_policy import port_range
+from diffuserve.api.server.connection_limits import ConnectionLimits
 from diffuserve.api.source_commit import source_commit
-from diffuserve.api.webhooks.address_policy import port_range
 from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.backend_urls import LAST_PORT, checked_bus_url, checked_database_url
-from diffuserve.domain.job import FINAL_STATUSES, JobStatus
-from diffuserve.domain.offload import Offload
+from diffuserve.domain.jobs.job import FINAL_STATUSES, JobStatus
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.tiers import Tiers
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
-from diffuserve.domain.tiers import Tiers
 from diffuserve.jobs.config import DAY, DEFAULT_RETENTION, StoreConfig
-from diffuserve.models.names import full_name
+from diffuserve.models.folders.names import full_name
 from diffuserve.options import configured, option_fields, option_of
 from diffuserve.private_files import Access
+from diffuserve.protocol.config import EngineProcessConfig, WorkerConfig, cost_fit_path
 from diffuserve.setting_errors import PREFIX, invalid_setting, not_json
 from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.version import __version__
-from diffuserve.worker.config import EngineProcessConfig, WorkerConfig, cost_fit_path
 
 LOOPBACK = "127.0.0.1"
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from diffuserve.domain.offload import Offload
+from diffuserve.domain.models.offload import Offload
 from support.benchmark_runs import run_quickly
 
 

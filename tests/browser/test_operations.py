@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from diffuserve.domain.webhook import DeliveryAttempt
+from diffuserve.domain.jobs.webhook import DeliveryAttempt
 from diffuserve.settings import Settings
 from support.browser import Axe, KeyedServer, OpenPage, Screenshot, assert_fits
 from support.clips import CLIPS

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from diffuserve.api.file_formats import IMAGE_FORMATS
-from diffuserve.domain.job import IMAGE_GENERATE, VIDEO_GENERATE
+from diffuserve.api.submit.file_formats import IMAGE_FORMATS
+from diffuserve.domain.jobs.job import IMAGE_GENERATE, VIDEO_GENERATE
 from diffuserve.domain.tenant import Role
-from diffuserve.domain.worker import Lease
+from diffuserve.domain.workers.worker import Lease
 from diffuserve.media.video_file import VIDEO_FORMATS
 from diffuserve.settings import Settings
 from support.clips import complete_clip

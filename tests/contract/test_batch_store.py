@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from diffuserve.domain.batch import Batch, NewBatch
 from diffuserve.domain.errors import (
     BacklogFull,
     BatchNotFound,
@@ -16,13 +15,14 @@ from diffuserve.domain.errors import (
     QueueFull,
     TooLarge,
 )
-from diffuserve.domain.job import Band, JobStatus, NewJob
+from diffuserve.domain.jobs.batch import Batch, NewBatch
+from diffuserve.domain.jobs.job import Band, JobStatus, NewJob
+from diffuserve.domain.jobs.webhook import Webhook, WebhookEvent
 from diffuserve.domain.tenant import Plan
-from diffuserve.domain.webhook import Webhook, WebhookEvent
-from diffuserve.jobs import schema
 from diffuserve.jobs.config import DAY, StoreConfig
+from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.policy.webhook_turns import SendLimits
 from diffuserve.jobs.store import JobStore
-from diffuserve.jobs.webhooks.turns import SendLimits
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import Time, add_worker, claim, claim_one, complete, fail, new_job
 

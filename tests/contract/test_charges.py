@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from diffuserve.domain.checkpoint import StoredCheckpoint
-from diffuserve.domain.job import JobError, JobResult, JobStatus, Phase
+from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
+from diffuserve.domain.jobs.job import JobError, JobResult, JobStatus, Phase
 from diffuserve.domain.resources.usage import UsageField
-from diffuserve.domain.worker import (
+from diffuserve.domain.workers.worker import (
     Completion,
     Failure,
     Heartbeat,
@@ -18,9 +18,9 @@ from diffuserve.domain.worker import (
     ReleaseCause,
     WorkerRole,
 )
-from diffuserve.jobs.charges import SLACK_SECONDS
+from diffuserve.jobs.policy.charges import SLACK_SECONDS
+from diffuserve.jobs.reads.usage_reader import UsageQuery
 from diffuserve.jobs.store import JobStore
-from diffuserve.jobs.usage_reader import UsageQuery
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import (
     REPORT,

@@ -3,7 +3,7 @@
 import pytest
 
 from diffuserve.domain.errors import DeadlineUnreachable
-from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.jobs.job import Band, JobStatus
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import add_worker, claim, claim_one, fail, new_job

@@ -1,9 +1,9 @@
 """The store tells the work of each pool, on SQLite and PostgreSQL."""
 
-from diffuserve.domain.cost import CostFit
-from diffuserve.domain.job import Phase
-from diffuserve.domain.worker import Heartbeat, HeldLease
-from diffuserve.jobs.scaling import BUCKET_SECONDS, HOUR, WEEK, bucket_of
+from diffuserve.domain.jobs.job import Phase
+from diffuserve.domain.models.cost import CostFit
+from diffuserve.domain.workers.worker import Heartbeat, HeldLease
+from diffuserve.jobs.policy.scaling import BUCKET_SECONDS, HOUR, WEEK, bucket_of
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.statements import recorded_statements

@@ -18,7 +18,7 @@ from diffuserve.domain.errors import (
     ModelNotFound,
     RequestAborted,
 )
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput

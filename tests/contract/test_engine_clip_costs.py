@@ -9,7 +9,7 @@ import torch
 from diffuserve.domain.errors import (
     InvalidParams,
 )
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from support.clip_engine import SPEC, WatchedPipeline, clip, drain, image

@@ -15,7 +15,7 @@ from diffuserve.domain.errors import (
     RequestAborted,
     RequestFailed,
 )
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.decoder import MOST_UNCONSUMED
 from diffuserve.engine.engine import Engine

@@ -14,7 +14,7 @@ from diffuserve.domain.errors import (
     OutOfMemory,
     RequestFailed,
 )
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine import core
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.errors import OutOfMemory
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from torch import Tensor
 
-from diffuserve.domain.params import MAX_IMAGES, MAX_STEPS, GenerationParams
+from diffuserve.domain.requests.params import MAX_IMAGES, MAX_STEPS, GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput

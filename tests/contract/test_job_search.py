@@ -2,9 +2,9 @@
 
 import pytest
 
-from diffuserve.domain.job import Job, JobStatus
-from diffuserve.jobs import search
-from diffuserve.jobs.search import FoundJobs, JobFilter
+from diffuserve.domain.jobs.job import Job, JobStatus
+from diffuserve.jobs.reads import search
+from diffuserve.jobs.reads.search import FoundJobs, JobFilter
 from diffuserve.jobs.store import JobStore
 from support.store_driver import add_worker, claim, new_job
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import LeaseLost
-from diffuserve.domain.job import JobStatus
-from diffuserve.domain.worker import Lease, ModelOffer, Registration, ReleaseCause, WorkerRole
+from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
+from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.workers.worker import Lease, ModelOffer, Registration, ReleaseCause, WorkerRole
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import (

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from diffuserve.jobs.queue.ready_queue.idempotency import Stamp
 
-from diffuserve.domain.batch import NewBatch
 from diffuserve.domain.errors import (
     Conflict,
     FileInUse,
@@ -14,14 +14,14 @@ from diffuserve.domain.errors import (
     IdempotencyMismatch,
     TooLarge,
 )
-from diffuserve.domain.input_file import InputFile, NewFile, is_file_id, new_file_id
-from diffuserve.domain.job import Job, JobStatus
+from diffuserve.domain.jobs.batch import NewBatch
+from diffuserve.domain.jobs.input_file import InputFile, NewFile, is_file_id, new_file_id
+from diffuserve.domain.jobs.job import Job, JobStatus
 from diffuserve.domain.safety import Action, Finding, Verdict
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.config import DAY
-from diffuserve.jobs.idempotency import Stamp
-from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
+from diffuserve.jobs.tasks.reaper import Reaper
 from diffuserve.storage.base import input_folder
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.testing.fake_clock import FakeClock

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from diffuserve.domain.claim import Claim, EnginePlace
 from diffuserve.domain.errors import LeaseLost, WorkerNotFound
-from diffuserve.domain.job import Band, JobStatus
-from diffuserve.domain.peers import PeerAddress, PeerReport
+from diffuserve.domain.jobs.claim import Claim, EnginePlace
+from diffuserve.domain.jobs.job import Band, JobStatus
 from diffuserve.domain.tenant import PlanOverrides, Role
-from diffuserve.domain.worker import Heartbeat, Release, ReleaseCause, WorkerState
+from diffuserve.domain.workers.peers import PeerAddress, PeerReport
+from diffuserve.domain.workers.worker import Heartbeat, Release, ReleaseCause, WorkerState
 from diffuserve.events.base import QUEUE, job_topic, worker_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.pricing import NEUTRAL_FIT
+from diffuserve.jobs.policy.pricing import NEUTRAL_FIT
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.postgres import PostgresServer

@@ -26,12 +26,12 @@ from diffuserve.domain.errors import (
     LeaseLost,
     QueueFull,
 )
-from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.jobs.job import Band, JobStatus
 from diffuserve.domain.tenant import Plan
-from diffuserve.domain.worker import Lease, ReleaseCause, Until, WorkerRole
+from diffuserve.domain.workers.worker import Lease, ReleaseCause, Until, WorkerRole
 from diffuserve.events.memory import MemoryEventBus
-from diffuserve.jobs import schema
 from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.database.connections import schema
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.postgres import PostgresServer

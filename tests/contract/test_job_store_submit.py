@@ -12,10 +12,10 @@ from diffuserve.domain.errors import (
     JobNotFound,
     QueueFull,
 )
-from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.jobs.job import Band, JobStatus
 from diffuserve.domain.tenant import PlanOverrides, Role
-from diffuserve.jobs import outlook
 from diffuserve.jobs.config import DAY, StoreConfig
+from diffuserve.jobs.reads import outlook
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import Time, add_worker, claim, claim_one, complete, events, fail, new_job

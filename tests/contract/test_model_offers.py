@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams, LeaseLost, ModelConflict
-from diffuserve.domain.job import JobResult
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.worker import Completion, Heartbeat, ModelOffer, Registration, Release
-from diffuserve.jobs.pricing import NEUTRAL_FIT, predict
+from diffuserve.domain.jobs.job import JobResult
+from diffuserve.domain.models.cost import CostFit
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.workers.worker import Completion, Heartbeat, ModelOffer, Registration, Release
+from diffuserve.jobs.policy.pricing import NEUTRAL_FIT, predict
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import REPORT, SPEC, claim_one, new_job

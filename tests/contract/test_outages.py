@@ -16,16 +16,17 @@ import asyncpg
 import psutil
 import pytest
 import sqlalchemy as sa
+from diffuserve.jobs.database.connections.command import SingleCommand
+from diffuserve.jobs.database.connections.connections import Database, Transaction
+from diffuserve.jobs.database.connections.writer import Writer
 
 from diffuserve.domain.errors import ServerUnavailable
-from diffuserve.domain.job import Job
+from diffuserve.domain.jobs.job import Job
 from diffuserve.events.memory import MemoryEventBus
-from diffuserve.jobs import database, outages, schema, writer
-from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database import Database, Transaction
+from diffuserve.jobs.database.connections import connections as database
+from diffuserve.jobs.database.connections import outages, schema, writer
 from diffuserve.jobs.store import JobStore
-from diffuserve.jobs.writer import Writer
 from support.postgres import PostgresServer
 from support.store_driver import new_job
 from support.waiting import HANG_SECONDS, block_until

@@ -4,11 +4,11 @@ import re
 
 import sqlalchemy as sa
 
-from diffuserve.api.overview.shares import fair_share_error
-from diffuserve.api.overview.snapshot import snapshot_of
-from diffuserve.domain.job import Band, JobError, Phase
+from diffuserve.api.operators.shares import fair_share_error
+from diffuserve.api.operators.snapshot import snapshot_of
+from diffuserve.domain.jobs.job import Band, JobError, Phase
 from diffuserve.domain.resources.operations import OperationsResource
-from diffuserve.domain.worker import Failure, Heartbeat, HeldLease, Lease, WorkerState
+from diffuserve.domain.workers.worker import Failure, Heartbeat, HeldLease, Lease, WorkerState
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.statements import recorded_statements

@@ -2,9 +2,9 @@
 
 import pytest
 
-from diffuserve.domain.claim import Claim
-from diffuserve.domain.job import Band, JobStatus
-from diffuserve.domain.worker import ReleaseCause, WorkerRole
+from diffuserve.domain.jobs.claim import Claim
+from diffuserve.domain.jobs.job import Band, JobStatus
+from diffuserve.domain.workers.worker import ReleaseCause, WorkerRole
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import add_worker, claim, claim_one, events, new_job, release, send_heartbeat

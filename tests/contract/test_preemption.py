@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from diffuserve.domain.checkpoint import StoredCheckpoint
-from diffuserve.domain.job import Band, Job, JobStatus
-from diffuserve.domain.worker import Lease, ReleaseCause
-from diffuserve.domain.worker_ids import attempt_id
+from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
+from diffuserve.domain.jobs.job import Band, Job, JobStatus
+from diffuserve.domain.workers.worker import Lease, ReleaseCause
+from diffuserve.domain.workers.worker_ids import attempt_id
 from diffuserve.events.base import worker_topic
 from diffuserve.events.memory import MemoryEventBus
-from diffuserve.jobs import schema
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.housekeeping import Housekeeping
+from diffuserve.jobs.database.connections import schema
 from diffuserve.jobs.store import JobStore
+from diffuserve.jobs.tasks.housekeeping import Housekeeping
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import (
     add_worker,

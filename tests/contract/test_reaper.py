@@ -7,14 +7,14 @@ import pytest
 
 from diffuserve.cli.wiring.background import running
 from diffuserve.domain.errors import ArtifactNotFound
-from diffuserve.domain.job import JobStatus
-from diffuserve.domain.webhook import JOB_EVENTS, DeliveryAttempt, DueDelivery, Webhook
-from diffuserve.domain.worker import WorkerState
-from diffuserve.jobs import reaper as reaper_module
+from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.jobs.webhook import JOB_EVENTS, DeliveryAttempt, DueDelivery, Webhook
+from diffuserve.domain.workers.worker import WorkerState
 from diffuserve.jobs.config import DAY
-from diffuserve.jobs.reaper import Reaper
+from diffuserve.jobs.policy.webhook_turns import SendLimits
 from diffuserve.jobs.store import JobStore
-from diffuserve.jobs.webhooks.turns import SendLimits
+from diffuserve.jobs.tasks import reaper as reaper_module
+from diffuserve.jobs.tasks.reaper import Reaper
 from diffuserve.storage.live_parts import live_key
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.testing.fake_clock import FakeClock

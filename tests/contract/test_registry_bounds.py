@@ -3,7 +3,7 @@
 import pytest
 
 from diffuserve.domain.errors import ServerUnavailable
-from diffuserve.domain.worker import ModelOffer, Registration
+from diffuserve.domain.workers.worker import ModelOffer, Registration
 from diffuserve.jobs.config import DAY, StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock

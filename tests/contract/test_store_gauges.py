@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.api.store_gauges import StoreGauges
+from diffuserve.api.operators.store_gauges import StoreGauges
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.local import LocalArtifactStore

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelCacheFull
-from diffuserve.domain.peers import UNADVISED, PeerAddress, PeerAdvice, Share, is_private
+from diffuserve.domain.workers.peers import UNADVISED, PeerAddress, PeerAdvice, Share, is_private
 from diffuserve.modelstore.bucket import ModelBucket, open_models
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.libtorrent_swarm import LibtorrentSwarm, LibtorrentTransfer

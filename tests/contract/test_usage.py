@@ -4,16 +4,17 @@ from datetime import date, timedelta
 
 import pytest
 import sqlalchemy as sa
+from diffuserve.jobs.database.connections.usage import day_of
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.job import Artifact, JobResult
-from diffuserve.domain.machines import MachineKind
+from diffuserve.domain.jobs.job import Artifact, JobResult
 from diffuserve.domain.resources.usage import UsageField, UsageResource
-from diffuserve.domain.worker import Completion, Heartbeat, Lease
-from diffuserve.jobs import schema, usage, usage_reader
+from diffuserve.domain.workers.machines import MachineKind
+from diffuserve.domain.workers.worker import Completion, Heartbeat, Lease
+from diffuserve.jobs.database.connections import schema, usage
+from diffuserve.jobs.reads import usage_reader
+from diffuserve.jobs.reads.usage_reader import UsageQuery
 from diffuserve.jobs.store import JobStore
-from diffuserve.jobs.usage import day_of
-from diffuserve.jobs.usage_reader import UsageQuery
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import (
     REPORT,

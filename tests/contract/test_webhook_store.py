@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import Conflict, DeliveryNotFound, EndpointNotFound
-from diffuserve.domain.job import Job
-from diffuserve.domain.webhook import (
+from diffuserve.domain.jobs.job import Job
+from diffuserve.domain.jobs.webhook import (
     JOB_EVENTS,
     Delivery,
     DeliveryAttempt,
@@ -17,11 +17,11 @@ from diffuserve.domain.webhook import (
     Webhook,
     WebhookEvent,
 )
-from diffuserve.jobs import schema
 from diffuserve.jobs.config import DAY, WEBHOOK_RETRY_SECONDS
+from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.policy.webhook_turns import Load, SendLimits
 from diffuserve.jobs.store import JobStore
 from diffuserve.jobs.webhooks.due import find_due
-from diffuserve.jobs.webhooks.turns import Load, SendLimits
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import Time, add_worker, claim_one, complete, fail, new_job
 

@@ -7,15 +7,15 @@ from typing import Self
 
 import pytest
 import sqlalchemy as sa
+from diffuserve.jobs.database.connections.command import Command, SingleCommand
+from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database.connections.writer import Writer
 
 from diffuserve.domain.errors import Conflict, DiffuserveError
-from diffuserve.domain.job import EndedJob, JobStatus
+from diffuserve.domain.jobs.job import EndedJob, JobStatus
 from diffuserve.events.memory import MemoryEventBus
-from diffuserve.jobs import schema
-from diffuserve.jobs.command import Command, SingleCommand
-from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.database.connections import schema
 from diffuserve.jobs.store import JobStore
-from diffuserve.jobs.writer import Writer
 
 
 def ended_job(name: str) -> EndedJob:

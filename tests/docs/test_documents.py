@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import diffuserve
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.outputs import GenerationResult, StepOutput, Timings

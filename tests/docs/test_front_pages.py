@@ -12,7 +12,7 @@ import pytest
 
 from diffuserve.cli.commands import COMMANDS
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.names import ALIASES
+from diffuserve.models.folders.names import ALIASES
 from diffuserve.models.registry import known_families, read_spec
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ import pytest
 import typer.main
 
 from diffuserve.cli.main import app
+from diffuserve.protocol.config import WorkerConfig
 from diffuserve.settings import Settings
-from diffuserve.worker.config import WorkerConfig
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.agent.spot.machine import ON_DEMAND, Machine
+from diffuserve.agent.state.capacity import Memory
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
-from diffuserve.jobs.preemptor import Preemptor
-from diffuserve.jobs.reaper import Reaper
+from diffuserve.jobs.tasks.preemptor import Preemptor
+from diffuserve.jobs.tasks.reaper import Reaper
+from diffuserve.protocol.config import EngineProcessConfig, WorkerConfig
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.telemetry.tracing import OFF, Tracer
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.capacity import Memory
-from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
-from diffuserve.worker.spot.machine import ON_DEMAND, Machine
 from support.plane import NULL_ENGINE, Plane
 from support.waiting import HANG_SECONDS
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from diffuserve.domain.claim import Claim
-from diffuserve.domain.job import Job, JobStatus, NewJob
-from diffuserve.domain.worker import ModelOffer, Registration
-from diffuserve.jobs.reaper import Reaper
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.domain.jobs.claim import Claim
+from diffuserve.domain.jobs.job import Job, JobStatus, NewJob
+from diffuserve.domain.workers.worker import ModelOffer, Registration
+from diffuserve.jobs.tasks.reaper import Reaper
+from diffuserve.protocol.config import ImageOptions
 from diffuserve.storage.base import checkpoint_folder, checkpoint_key
 from diffuserve.testing.null_engine import NULL_SPEC
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import ImageOptions
 from support.fake_family.model import num_steps, write_counted_model
 from support.plane import Plane, until
 from support.store_driver import REPORT

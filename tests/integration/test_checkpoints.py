@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 import torch
+from diffuserve.models.weights.loading.fingerprint import hash_model
 from PIL import Image
 
 from diffuserve.domain.errors import CheckpointUnusable
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.samplers import DIFFUSION_SAMPLERS
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS
 from diffuserve.engine.checkpoint import Checkpoint, most_file_bytes
 from diffuserve.engine.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
+from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner
 from diffuserve.media.input_image import input_image
-from diffuserve.models.fingerprint import hash_model
 from diffuserve.models.registry import load_pipeline
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
-from diffuserve.worker.lockstep import FollowerRank, LeadRunner
 from support.forked_ranks import run_on_ranks
 from support.images import psnr
 

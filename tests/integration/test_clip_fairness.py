@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from diffuserve.domain.job import Job, JobStatus, NewJob
-from diffuserve.domain.params import GenerationParams
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.domain.jobs.job import Job, JobStatus, NewJob
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
-from diffuserve.jobs.pricing import predict
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import ImageOptions
+from diffuserve.jobs.policy.pricing import predict
+from diffuserve.protocol.config import ImageOptions
 from support.fake_family.install import install_fake_family, write_fake_model
 from support.plane import Plane, until
 from support.waiting import eventually

@@ -12,14 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.events.base import job_topic
+from diffuserve.protocol.config import ImageOptions
 from diffuserve.safety.base import ImageFilter
 from diffuserve.safety.image_filters import open_image_filter
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import ImageOptions
 from support.fake_family.install import install_fake_family, write_fake_model
 from support.plane import Plane
 from support.waiting import HANG_SECONDS, eventually

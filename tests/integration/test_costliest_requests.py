@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.domain.job import Band, JobStatus, NewJob
-from diffuserve.domain.params import MAX_IMAGES, MAX_STEPS
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.domain.jobs.job import Band, JobStatus, NewJob
+from diffuserve.domain.requests.params import MAX_IMAGES, MAX_STEPS
 from diffuserve.engine.config import EngineConfig
 from diffuserve.jobs.store import JobStore
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import ImageOptions
+from diffuserve.protocol.config import ImageOptions
 from support.fake_family.family import STEP_SECONDS
 from support.fake_family.model import write_counted_model
 from support.plane import Plane, until

@@ -1,6 +1,6 @@
 """A denoising step of FLUX.1-schnell at full size stays within bounds on kernels and memory traffic."""
 
-from diffuserve.domain.cost import Workload
+from diffuserve.domain.models.cost import Workload
 from diffuserve.models.flux.packing import Grid, SequenceShape
 from support.flux_step import LANDSCAPE, SCHNELL, attention_flops, count_step
 

@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+from diffuserve.agent.agent import WorkerAgent
 from diffuserve.domain.errors import ArtifactNotFound, LatentsUnusable
-from diffuserve.domain.job import Job, JobStatus
-from diffuserve.domain.worker import LATENTS_NAME, WorkerRole
+from diffuserve.domain.jobs.job import Job, JobStatus
+from diffuserve.domain.workers.worker import LATENTS_NAME, WorkerRole
+from diffuserve.protocol.config import ImageOptions
 from diffuserve.storage.base import latents_key
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import ImageOptions
 from support.fake_family.install import install_fake_family, write_fake_model
 from support.plane import Plane, until
 from support.waiting import eventually
@@ -133,7 +133,7 @@ async def test_unusable_latents_are_drawn_anew(plane: Plane, start: Start, ledge
 
 
 async def test_latents_of_a_job_that_ended_are_swept(plane: Plane, start: Start, ledger: Path) -> None:
-    from diffuserve.jobs.reaper import Reaper
+    from diffuserve.jobs.tasks.reaper import Reaper
 
     reaper = Reaper(plane.store.housekeeping, plane.artifacts)
     start(*null_options(ledger), role=WorkerRole.DENOISE)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import psutil
 
-from diffuserve.domain.job import JobStatus
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.main import open_agent
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.agent.main import open_agent
+from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.protocol.config import WorkerConfig
 from support.plane import NULL_ENGINE, Plane, until
 from support.waiting import HANG_SECONDS, eventually
 
@@ -20,7 +20,7 @@ async def test_a_drain_kills_an_engine_that_is_still_starting(plane: Plane, star
     me = psutil.Process()
 
     def engines() -> list[psutil.Process]:
-        return [c for c in me.children() if "diffuserve.worker.engine_process" in " ".join(c.cmdline())]
+        return [c for c in me.children() if "diffuserve.engine_process.start.main" in " ".join(c.cmdline())]
 
     await eventually(lambda: bool(engines()))
     agent.drain()

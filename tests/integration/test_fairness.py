@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from diffuserve.domain.claim import Claim
-from diffuserve.domain.cost import CostFit
-from diffuserve.domain.job import JobResult
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.jobs.claim import Claim
+from diffuserve.domain.jobs.job import JobResult
+from diffuserve.domain.models.cost import CostFit
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.tenant import Plan, Role
-from diffuserve.domain.worker import Completion, Lease
+from diffuserve.domain.workers.worker import Completion, Lease
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.pricing import predict
+from diffuserve.jobs.policy.pricing import predict
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.clips import CLIPS

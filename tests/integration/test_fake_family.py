@@ -15,17 +15,17 @@ import av
 import httpx
 import pytest
 
+from diffuserve.agent.agent import WorkerAgent
 from diffuserve.domain.errors import ModelNotCapable
-from diffuserve.domain.job import VIDEO_GENERATE, Job, JobStatus
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.jobs.job import VIDEO_GENERATE, Job, JobStatus
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.events.base import job_topic
 from diffuserve.models.registry import read_offer
+from diffuserve.protocol.config import ImageOptions
 from diffuserve.storage.live_parts import live_key
 from diffuserve.testing.fake_pipeline import FakePipeline
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import ImageOptions
 from support.fake_family.install import install_fake_family, write_fake_model
 from support.plane import Plane, until
 from support.waiting import eventually

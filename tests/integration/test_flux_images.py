@@ -13,8 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.model_runner import image_generators

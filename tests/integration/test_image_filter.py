@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from diffuserve.domain.job import Job, JobStatus
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.domain.jobs.job import Job, JobStatus
 from diffuserve.domain.safety import SafetyStage
 from diffuserve.events.base import job_topic
 from diffuserve.media.image_file import read_parameters
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import ImageOptions
+from diffuserve.protocol.config import ImageOptions
 from support.plane import Plane, until
 from support.waiting import eventually
 

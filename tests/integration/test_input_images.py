@@ -19,19 +19,19 @@ import pytest
 import sqlalchemy as sa
 from PIL import Image, ImageDraw
 
+from diffuserve.agent.agent import WorkerAgent
 from diffuserve.backoff import Backoff
 from diffuserve.client import input_files
-from diffuserve.domain.input_file import InputFile, NewFile, new_file_id
-from diffuserve.domain.job import Job, JobStatus, Phase
+from diffuserve.domain.jobs.input_file import InputFile, NewFile, new_file_id
+from diffuserve.domain.jobs.job import Job, JobStatus, Phase
 from diffuserve.domain.tenant import Plan
-from diffuserve.jobs import schema
+from diffuserve.jobs.database.connections import schema
 from diffuserve.media.image_file import read_parameters
+from diffuserve.protocol.config import ImageOptions
 from diffuserve.storage.base import input_folder, input_key
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.testing.fake_pipeline import colour_of
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import ImageOptions
 from support.fake_family.install import install_fake_family, write_fake_model
 from support.faulty_proxy import CutResponse, FaultyProxy, Respond
 from support.hand_worker import HAND_SPEC, HandWorker

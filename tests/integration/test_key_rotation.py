@@ -4,20 +4,14 @@ from pathlib import Path
 
 import httpx
 
-from diffuserve.cli.server import running_server
+from diffuserve.cli.servers.server import running_server
 from diffuserve.client.api_key import KeyFile
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.claim import Claim
-from diffuserve.domain.job import JobResult, JobStatus
+from diffuserve.domain.jobs.claim import Claim
+from diffuserve.domain.jobs.job import JobResult, JobStatus
 from diffuserve.domain.tenant import Role
-from diffuserve.domain.worker import (
-    Completion,
-    ModelOffer,
-    Registration,
-    WorkerReport,
-    WorkerState,
-)
+from diffuserve.domain.workers.worker import Completion, ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.settings import Settings
 from support.hand_worker import HAND_SPEC
 from support.waiting import eventually

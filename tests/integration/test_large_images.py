@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
-from diffuserve.models.layers import image_vae
+from diffuserve.models.autoencoder import image_vae
 from support.images import psnr
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import httpx
 
-from diffuserve.domain.job import JobStatus
-from diffuserve.worker.agent import WorkerAgent
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.domain.jobs.job import JobStatus
 from support.plane import Plane, until
 from support.waiting import eventually
 

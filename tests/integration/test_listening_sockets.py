@@ -17,11 +17,11 @@ import httpx
 import psutil
 import pytest
 
+from diffuserve.agent.engines.zygote import Zygote
 from diffuserve.modelstore.bucket import open_models
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.publishing import push
-from diffuserve.worker.config import EngineProcessConfig, ImageOptions
-from diffuserve.worker.zygote import Zygote
+from diffuserve.protocol.config import EngineProcessConfig, ImageOptions
 from support.image_files import png
 from support.ports import free_port
 from support.stored_models import manifest_of, write_files
@@ -61,11 +61,11 @@ def opened() -> list[Opened]:
 
 _TABLE = opened()
 _PARTS = {
-    "launcher of ranks": ("diffuserve.worker.rank_launcher",),  # whose words hold those of its ranks
+    "launcher of ranks": ("diffuserve.engine_process.ranks.launcher",),  # whose words hold those of its ranks
     "server": ("diffuserve api", "diffuserve serve"),
     "moderation": ("diffuserve moderate",),
     "agent": ("diffuserve worker",),
-    "engine": ("diffuserve.worker.engine_process", "diffuserve.testing.null_engine"),
+    "engine": ("diffuserve.engine_process.start.main", "diffuserve.testing.null_engine"),
 }
 
 

@@ -65,7 +65,7 @@ def drawn_by_two(
 
 def run_ranks(num_ranks: int, folders: Mapping[str, Path], *options: str) -> dict[str, list[str | None]]:
     """Run ranks under a real launcher, and return by model the error of each request."""
-    command = (sys.executable, "-m", "diffuserve.worker.rank_launcher", f"--ranks={num_ranks}", "--")
+    command = (sys.executable, "-m", "diffuserve.engine_process.ranks.launcher", f"--ranks={num_ranks}", "--")
     program = ("-m", "support.lockstep_program", "--model", *folders, "--out", *map(str, folders.values()))
     done = subprocess.run(
         [*command, *program, *options], capture_output=True, text=True, timeout=2 * HANG_SECONDS, check=False

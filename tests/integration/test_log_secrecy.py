@@ -14,12 +14,12 @@ import pytest
 import websockets
 from sqlalchemy.exc import DBAPIError
 
-from diffuserve.api import submission
-from diffuserve.api.routes import events
-from diffuserve.cli.server import running_server
+from diffuserve.api.clients import events
+from diffuserve.api.submit import submission
+from diffuserve.cli.servers.server import running_server
 from diffuserve.cli.wiring.control import open_store
 from diffuserve.domain.tenant import Role
-from diffuserve.jobs import outages
+from diffuserve.jobs.database.connections import outages
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogConfig, LogFormat, LogLevel
 from diffuserve.telemetry.logs import configure_logs

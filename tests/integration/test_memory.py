@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.models.base import DenoiseInput, Pipeline

@@ -8,25 +8,25 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from diffuserve.models.weights.loading.fingerprint import hash_weights
 from torch import nn
 
-from diffuserve.domain.cost import Workload
-from diffuserve.domain.model_parts import ALL_PARTS, Parts
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.worker import WorkerRole
+from diffuserve.domain.models.cost import Workload
+from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.workers.worker import WorkerRole
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
+from diffuserve.engine_process.warm_up import warm_up
 from diffuserve.models.base import Pipeline
-from diffuserve.models.fingerprint import hash_weights
 from diffuserve.models.registry import check_model, load_pipeline, num_weight_bytes
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, SequenceRanks
+from diffuserve.protocol.config import EngineProcessConfig, WorkerConfig
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
-from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
-from diffuserve.worker.warm_up import warm_up
 
 DENOISING, DECODING = Parts(decoding=False), Parts(encoding=False, denoising=False)
 FOLLOWING = Parts(encoding=False)

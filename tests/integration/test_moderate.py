@@ -16,9 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from diffuserve.api.server.http_server import serving
 from diffuserve.cli import main as cli
-from diffuserve.cli.http_server import serving
-from diffuserve.cli.listening import address_of, listen
+from diffuserve.cli.servers.listening import address_of, listen
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.safety.moderation import ModerationClassifier
 from diffuserve.safety.moderation_app import create_moderation_app

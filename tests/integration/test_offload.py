@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from diffuserve.models.offload.components.components import OffloadablePipeline
+from diffuserve.models.offload.components.copier import Copier, CudaCopier, SyncCopier
 from PIL import Image
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams, RequestFailed
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.offload import Offload
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import input_image
-from diffuserve.models import offload
 from diffuserve.models.base import residency_of
 from diffuserve.models.flux.pipeline import FluxPipeline
-from diffuserve.models.layers.copier import Copier, CudaCopier, SyncCopier
-from diffuserve.models.offload import OffloadablePipeline
+from diffuserve.models.offload.components import components as offload
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.pretend_cuda import PretendTensor, pretend_cuda
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint

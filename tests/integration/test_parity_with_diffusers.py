@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL.Image import Image
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.models.base import Pipeline

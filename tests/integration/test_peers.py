@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
+from diffuserve.agent.agent import WorkerAgent
 from diffuserve.modelstore.bucket import open_models
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.manifest import Manifest
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES
 from diffuserve.modelstore.publishing import push
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import EngineProcessConfig
+from diffuserve.protocol.config import EngineProcessConfig
 from support.hand_worker import HandWorker
 from support.plane import Plane
 from support.stored_models import manifest_of, write_files

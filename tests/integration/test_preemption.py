@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.domain.job import Band, Job, JobStatus, NewJob
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import ImageOptions
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.domain.jobs.job import Band, Job, JobStatus, NewJob
+from diffuserve.protocol.config import ImageOptions
 from support.fake_family.model import num_steps, write_counted_model
 from support.plane import Plane, until
 from support.waiting import eventually

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffuserve.models.folder import find_local_model
+from diffuserve.agent.engines.engine_link import EngineLink
+from diffuserve.agent.engines.engine_starter import EngineStarter
+from diffuserve.engine_process.model.prepared_model import load_options
+from diffuserve.models.folders.folder import find_local_model
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.prepared_copies import find_copy, make_copy
+from diffuserve.protocol.config import EngineProcessConfig, ImageOptions, WorkerConfig
+from diffuserve.protocol.messages import AddJob, EngineReady, EngineRefused, JobFinished
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from diffuserve.worker.config import EngineProcessConfig, ImageOptions, WorkerConfig
-from diffuserve.worker.engine_link import EngineLink
-from diffuserve.worker.engine_starter import EngineStarter
-from diffuserve.worker.messages import AddJob, EngineReady, EngineRefused, JobFinished
-from diffuserve.worker.prepared_model import load_options
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux tells the end of a fork")
 
@@ -101,10 +101,10 @@ async def test_a_second_engine_shares_most_of_its_memory(tmp_path: Path) -> None
 PREPARED = """
 import sys
 from unittest.mock import patch
-from diffuserve.models.torch_environment import prepare_torch
+from diffuserve.models.machine.torch_environment import prepare_torch
 prepare_torch()
 from diffuserve.worker import zygote_process
-from diffuserve.worker.config import EngineProcessConfig
+from diffuserve.protocol.config import EngineProcessConfig
 
 with patch.object(zygote_process, "_HELD_SHARE", 0):
     for config in sys.argv[1:]:

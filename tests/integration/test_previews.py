@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.models.base import DenoiseInput
 from support.latents import first_latents

@@ -7,8 +7,8 @@ import pytest
 
 from diffuserve import Engine, EngineConfig, GenerationParams
 from diffuserve.domain.errors import CheckpointUnusable
-from diffuserve.domain.quantization import Quantization
-from diffuserve.worker.image_output import ImageOutput
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.engine_process.output.image_output import ImageOutput
 from scenes import caption, draw_scene
 
 NONE, INT8, FP8, INT4 = Quantization

@@ -13,12 +13,12 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from diffuserve.domain.job import Job, JobStatus
-from diffuserve.jobs import schema
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.domain.jobs.job import Job, JobStatus
+from diffuserve.jobs.database.connections import schema
+from diffuserve.protocol.config import EngineProcessConfig
+from diffuserve.protocol.nodes import Nodes
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import EngineProcessConfig
-from diffuserve.worker.nodes import Nodes
 from support.plane import Plane, until
 from support.waiting import HANG_SECONDS, eventually
 from support.worker_fakes import engine_of

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.domain.job import JobStatus
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.models.bundled import bundled_models
 from diffuserve.modelstore.bucket import open_models
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.description import describe
 from diffuserve.modelstore.locks import FileLock
 from diffuserve.modelstore.publishing import push
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import EngineProcessConfig, ImageOptions
+from diffuserve.protocol.config import EngineProcessConfig, ImageOptions
 from support.plane import Plane, until
 from support.waiting import eventually
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from diffuserve.domain.job import Band, JobStatus, NewJob
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import ImageOptions
-from diffuserve.worker.spot.azure import AzureNotices
-from diffuserve.worker.spot.machine import Machine
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.agent.spot.azure import AzureNotices
+from diffuserve.agent.spot.machine import Machine
+from diffuserve.domain.jobs.job import Band, JobStatus, NewJob
+from diffuserve.protocol.config import ImageOptions
 from support.fake_family.family import STEPS
 from support.fake_family.install import install_fake_family, write_fake_model
 from support.metadata_servers import AzureMetadata

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diffuserve.domain.errors import InvalidParams, ModelNotCapable, NumericalFailure
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult

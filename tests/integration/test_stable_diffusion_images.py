@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.samplers import DIFFUSION_SAMPLERS
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.media.input_image import as_image, input_image

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL.Image import Image
 
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.samplers import DIFFUSION_SAMPLERS
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS
 from diffuserve.engine.engine import Engine
 from diffuserve.testing.unet_checkpoints import Kind, write_unet_checkpoint
 from support.images import psnr

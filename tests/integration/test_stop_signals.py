@@ -8,7 +8,7 @@ import sys
 import psutil
 import pytest
 
-from diffuserve.domain.job import JobStatus
+from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.events.base import job_topic
 from support.plane import Plane
 from support.waiting import HANG_SECONDS, eventually

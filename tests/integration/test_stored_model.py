@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from diffuserve.domain.job import JobStatus
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.agent.exit_codes import CANNOT_START
+from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.models.bundled import bundled_models
 from diffuserve.modelstore.bucket import open_models
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.description import describe
 from diffuserve.modelstore.locks import FileLock
 from diffuserve.modelstore.publishing import push
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import ImageOptions
-from diffuserve.worker.exit_codes import CANNOT_START
+from diffuserve.protocol.config import ImageOptions
 from support.plane import Plane, until
 from support.waiting import eventually
 

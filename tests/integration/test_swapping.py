@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.models.bundled import bundled_models
 from support.images import psnr

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import input_image
 from diffuserve.models.bundled import bundled_models

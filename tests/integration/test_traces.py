@@ -6,12 +6,12 @@ import httpx
 import orjson
 import pytest
 
-from diffuserve.domain.job import JobStatus
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.trace_context import TraceContext
 from diffuserve.telemetry.log_config import LogConfig, LogFormat
 from diffuserve.telemetry.logs import configure_logs
 from diffuserve.telemetry.tracing import Tracer, open_tracer
-from diffuserve.worker.agent import WorkerAgent
 from support.log_state import restored_logging
 from support.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver
 from support.plane import Plane

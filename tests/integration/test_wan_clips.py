@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.memory import check_memory

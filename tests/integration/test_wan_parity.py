@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import input_image

@@ -16,19 +16,19 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.agent.engines import supervisor
+from diffuserve.agent.exit_codes import CANNOT_START
+from diffuserve.agent.loops import control as control_loop
+from diffuserve.agent.loops import engine as engine_loop
+from diffuserve.agent.state.capacity import Memory
 from diffuserve.backoff import Backoff
-from diffuserve.domain.job import JobStatus
-from diffuserve.domain.worker import ControlCommands, WorkerState
+from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.workers.worker import ControlCommands, WorkerState
 from diffuserve.events.base import job_topic
-from diffuserve.jobs import schema
+from diffuserve.jobs.database.connections import schema
 from diffuserve.media.image_file import read_parameters
-from diffuserve.worker import supervisor
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.capacity import Memory
-from diffuserve.worker.exit_codes import CANNOT_START
-from diffuserve.worker.loops import control as control_loop
-from diffuserve.worker.loops import engine as engine_loop
-from diffuserve.worker.messages import JobFailed
+from diffuserve.protocol.messages import JobFailed
 from support.plane import LEASE_SECONDS, NULL_ENGINE, Plane, until
 from support.waiting import HANG_SECONDS, eventually
 from support.worker_fakes import engine_of
@@ -250,7 +250,7 @@ async def test_a_worker_that_the_control_plane_forgot_registers_again(plane: Pla
     agent = start()
     await engine_pid(agent)
     await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
-    from diffuserve.jobs.registry_bounds import forget_workers
+    from diffuserve.jobs.workers.registry.registry_bounds import forget_workers
 
     await plane.store.database.write(lambda transaction: forget_workers(transaction, -1.0))
     await until(plane, await plane.submit(), JobStatus.SUCCEEDED)

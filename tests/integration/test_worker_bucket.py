@@ -12,19 +12,19 @@ import httpx
 import psutil
 import pytest
 
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.agent.reporting import result_reporter
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.checkpoint import CHECKPOINT_ID
-from diffuserve.domain.claim import Claim
 from diffuserve.domain.errors import DownloadFailed, NotFound
-from diffuserve.domain.job import JobStatus
-from diffuserve.domain.worker import ModelOffer, Registration, Release
+from diffuserve.domain.jobs.checkpoint import CHECKPOINT_ID
+from diffuserve.domain.jobs.claim import Claim
+from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.workers.worker import ModelOffer, Registration, Release
 from diffuserve.storage import watch
 from diffuserve.storage.base import checkpoint_folder
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.testing.null_engine import NULL_SPEC
-from diffuserve.worker import result_reporter
-from diffuserve.worker.agent import WorkerAgent
 from support.faulty_proxy import CutRequest, CutResponse, FaultyProxy, Respond
 from support.plane import NULL_ENGINE, Plane, until
 from support.s3 import S3Server, bucket_at

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diffuserve.domain.job import Band, Job
+from diffuserve.domain.jobs.job import Band, Job
 from diffuserve.domain.tenant import Plan
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.fairness import BAND_SECONDS
+from diffuserve.jobs.policy.fairness import BAND_SECONDS
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.arena import COST, NUM_STEPS, TOKENS, Arena, Player

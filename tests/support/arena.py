@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from diffuserve.domain.checkpoint import StoredCheckpoint
-from diffuserve.domain.claim import Claim
-from diffuserve.domain.job import Job, JobError, JobResult, NewJob, Phase
-from diffuserve.domain.worker import (
+from diffuserve.agent.state.capacity import EngineJob, free_capacity
+from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
+from diffuserve.domain.jobs.claim import Claim
+from diffuserve.domain.jobs.job import Job, JobError, JobResult, NewJob, Phase
+from diffuserve.domain.workers.worker import (
     Completion,
     ControlCommands,
     Failure,
@@ -26,10 +27,9 @@ from diffuserve.domain.worker import (
     Release,
     ReleaseCause,
 )
-from diffuserve.domain.worker_ids import attempt_id
+from diffuserve.domain.workers.worker_ids import attempt_id
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
-from diffuserve.worker.capacity import EngineJob, free_capacity
 from support.store_driver import REPORT, add_worker, new_job
 
 COST = 8.0

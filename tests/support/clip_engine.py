@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import StepOutput
 from diffuserve.models.frames import Frames

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from diffuserve.domain.worker import Lease
+from diffuserve.domain.workers.worker import Lease
 from diffuserve.media.live_stream import LiveStream
 from diffuserve.media.sprite_sheet import SpriteSheet
 from diffuserve.media.video_file import VIDEO_FORMATS

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.domain.peers import PeerAdvice
+from diffuserve.domain.workers.peers import PeerAdvice
 from diffuserve.modelstore.bucket import ModelBucket
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.libtorrent_swarm import LibtorrentSwarm

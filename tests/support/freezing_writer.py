@@ -10,10 +10,11 @@ import signal
 import sys
 
 import sqlalchemy as sa
+from diffuserve.jobs.database.connections.outages import retry_while_unavailable
 
-from diffuserve.jobs import database, schema
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.outages import retry_while_unavailable
+from diffuserve.jobs.database.connections import connections as database
+from diffuserve.jobs.database.connections import schema
 
 IDLE_SECONDS = 1
 

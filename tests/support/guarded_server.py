@@ -10,9 +10,9 @@ from typing import Any
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import StreamingResponse
 
-from diffuserve.api.connection_limits import ConnectionLimits
-from diffuserve.cli.http_server import serving
-from diffuserve.cli.listening import address_of, listen
+from diffuserve.api.server.connection_limits import ConnectionLimits
+from diffuserve.api.server.http_server import serving
+from diffuserve.cli.servers.listening import address_of, listen
 from support.waiting import HANG_SECONDS
 
 SOON = 0.1

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 from playwright.sync_api import Locator, Page
 
-from diffuserve.domain.job import Band
-from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.jobs.job import Band
+from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.tenant import Plan
-from diffuserve.domain.worker import Lease
+from diffuserve.domain.workers.worker import Lease
 from diffuserve.jobs.store import JobStore
 from support.clips import CLIPS
 from support.hand_worker import HAND_SPEC, HandWorker

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 from pydantic import TypeAdapter
 
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.worker import Lease
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.workers.worker import Lease
 from support.waiting import HANG_SECONDS
 
 PNG = base64.b64decode(

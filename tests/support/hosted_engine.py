@@ -11,11 +11,11 @@ from PIL import Image
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
+from diffuserve.engine_process.agent_link import AgentLink
+from diffuserve.engine_process.engine_host import EngineHost
+from diffuserve.engine_process.output.image_output import ImageOutput
+from diffuserve.protocol.messages import AddJob, JobDenoised, JobFailed, JobFinished, Message, StopEngine
 from diffuserve.testing.fake_pipeline import FakePipeline
-from diffuserve.worker.agent_link import AgentLink
-from diffuserve.worker.engine_host import EngineHost
-from diffuserve.worker.image_output import ImageOutput
-from diffuserve.worker.messages import AddJob, JobDenoised, JobFailed, JobFinished, Message, StopEngine
 from support.waiting import HANG_SECONDS
 
 M = TypeVar("M", bound=Message)

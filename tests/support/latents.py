@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.model_runner import image_generators
 from diffuserve.models.base import Pipeline
 

@@ -1,6 +1,6 @@
 """A rank of a group that generates some requests and writes their outcomes.
 
-    python -m diffuserve.worker.rank_launcher --ranks 2 -- -m support.lockstep_program --model DIR --out DIR
+    python -m diffuserve.engine_process.ranks.launcher --ranks 2 -- -m support.lockstep_program --model DIR --out DIR
 
 Several models follow one another, each with a folder for its outcomes, as starting ranks takes longest.
 `--model fake` is the fake family with real guidance. With `--fail WHERE:RANK` that rank (or `any`)
@@ -17,19 +17,19 @@ from typing import Any
 
 import torch
 
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.model_parts import ALL_PARTS
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.models.parts import ALL_PARTS
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
+from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
 from diffuserve.models.base import Pipeline, VideoPipeline
 from diffuserve.models.registry import load_pipeline
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks
 from diffuserve.testing.fake_pipeline import FakePipeline
-from diffuserve.worker.lockstep import FollowerRank, LeadRunner, rank_parts
 
 
 class InjectedError(Exception):

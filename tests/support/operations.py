@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from diffuserve.domain.job import Band
+from diffuserve.domain.jobs.job import Band
 from diffuserve.domain.resources.operations import (
     BandResource,
     BatchingResource,

@@ -4,8 +4,7 @@ from typing import Any
 
 import orjson
 
-from diffuserve.domain.job import Band, JobStatus
-from diffuserve.domain.machines import MachineKind
+from diffuserve.domain.jobs.job import Band, JobStatus
 from diffuserve.domain.resources.job import EventResource, JobResource, JobUrls, ProgressResource
 from diffuserve.domain.resources.usage import (
     AmountResource,
@@ -17,7 +16,8 @@ from diffuserve.domain.resources.usage import (
     WorkerTimeResource,
 )
 from diffuserve.domain.resources.worker import WorkerReportResource, WorkerResource
-from diffuserve.domain.worker import WorkerState
+from diffuserve.domain.workers.machines import MachineKind
+from diffuserve.domain.workers.worker import WorkerState
 
 NO_PROGRESS = ProgressResource(step=0, total=0, fraction=0.0)
 

@@ -9,9 +9,9 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from diffuserve.cli.server import running_server
-from diffuserve.domain.job import VIDEO_GENERATE
-from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.cli.servers.server import running_server
+from diffuserve.domain.jobs.job import VIDEO_GENERATE
+from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.jobs.store import JobStore
 from diffuserve.settings import Settings
 from support.clips import complete_clip

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
 
 SPEC = ModelSpec(
     name="small",

@@ -4,10 +4,10 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from diffuserve.domain.claim import Claim
-from diffuserve.domain.job import Job, JobError, JobResult, NewJob
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.worker import (
+from diffuserve.domain.jobs.claim import Claim
+from diffuserve.domain.jobs.job import Job, JobError, JobResult, NewJob
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.workers.worker import (
     Completion,
     ControlCommands,
     Failure,

@@ -8,7 +8,7 @@ import diffusers
 import torch
 from PIL.Image import Image
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
-from diffuserve.worker.agent_link import die_with_parent
+from diffuserve.engine_process.agent_link import die_with_parent
 from support.ports import free_port
 from support.waiting import HANG_SECONDS
 

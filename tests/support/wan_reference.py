@@ -8,8 +8,8 @@ import diffusers
 import torch
 from PIL import Image
 
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.media.input_image import as_image
 from diffuserve.models.frames import Frames
 from diffuserve.models.wan.scheduler import flow_config

@@ -8,7 +8,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from safetensors.torch import save_file
 
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 
 WAN_21: dict[str, Any] = {
     "base_dim": 8,

@@ -16,9 +16,9 @@ import psutil
 
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
-from diffuserve.cli.event_loop import run
-from diffuserve.cli.http_server import serving
-from diffuserve.cli.listening import address_of, listen
+from diffuserve.api.server.http_server import serving
+from diffuserve.cli.servers.event_loop import run
+from diffuserve.cli.servers.listening import address_of, listen
 from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
 
-from diffuserve.api.webhooks.guarded_http import GuardedHttpClient
+from diffuserve.api.outbound.guarded_http import GuardedHttpClient
 from diffuserve.api.webhooks.sender import WebhookSender
 
 

@@ -11,12 +11,20 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from unittest.mock import AsyncMock, patch
 
+from diffuserve.agent.agent import WorkerAgent
+from diffuserve.agent.engines import engines as engines_module
+from diffuserve.agent.engines import supervisor
+from diffuserve.agent.engines.engine_starter import EngineExited, EngineStarter
+from diffuserve.agent.engines.supervisor import EngineSupervisor
+from diffuserve.agent.spot.base import Notice, NoticeKind, Spot
+from diffuserve.agent.spot.machine import ON_DEMAND, Machine
+from diffuserve.agent.state.capacity import Memory
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.claim import Claim
-from diffuserve.domain.job import JobStatus
-from diffuserve.domain.progress_report import ProgressReport, WorkerProgress
-from diffuserve.domain.residency import RESIDENT, Residency
-from diffuserve.domain.worker import (
+from diffuserve.domain.jobs.claim import Claim
+from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.jobs.progress_report import ProgressReport, WorkerProgress
+from diffuserve.domain.models.residency import RESIDENT, Residency
+from diffuserve.domain.workers.worker import (
     Completion,
     ControlCommands,
     Failure,
@@ -30,13 +38,8 @@ from diffuserve.domain.worker import (
     Release,
     StoredFile,
 )
-from diffuserve.worker import engines as engines_module
-from diffuserve.worker import supervisor
-from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.capacity import Memory
-from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.engine_starter import EngineExited, EngineStarter
-from diffuserve.worker.messages import (
+from diffuserve.protocol.config import WorkerConfig
+from diffuserve.protocol.messages import (
     AddJob,
     EngineHeartbeat,
     EngineReady,
@@ -45,9 +48,6 @@ from diffuserve.worker.messages import (
     ModelAnnounced,
     ToEngine,
 )
-from diffuserve.worker.spot.base import Notice, NoticeKind, Spot
-from diffuserve.worker.spot.machine import ON_DEMAND, Machine
-from diffuserve.worker.supervisor import EngineSupervisor
 from support.waiting import eventually
 
 M = TypeVar("M", bound=ToEngine)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.cli.data_folder import locked
+from diffuserve.cli.servers.data_folder import locked
 from diffuserve.cli.wiring.control import control_plane, open_store
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.private_files import Access, make_private_file, make_private_folder, private_umask

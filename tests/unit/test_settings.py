@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from diffuserve.cli.options import described
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.job import Band, JobStatus
-from diffuserve.domain.tiers import TierPolicy, Tiers
+from diffuserve.domain.jobs.job import Band, JobStatus
+from diffuserve.domain.models.tiers import TierPolicy, Tiers
 from diffuserve.jobs.config import DEFAULT_RETENTION
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogLevel

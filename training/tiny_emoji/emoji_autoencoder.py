@@ -8,7 +8,7 @@ from diffusers import AutoencoderKL
 from torch import Tensor, nn
 
 from compose import paste
-from diffuserve.models.pretrained import load_module
+from diffuserve.models.folders.pretrained import load_module
 from loop import Course, warm_then_cosine
 from scenes import COLOURS
 from sprites import Sprites

@@ -13,7 +13,7 @@ from tokenizers.trainers import BpeTrainer
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from diffuserve.models.pretrained import load_processor
+from diffuserve.models.folders.pretrained import load_processor
 from pictures import Range, caption, draw_picture, vocabulary
 from text_encoders import BUNDLED
 from things import Thing

@@ -7,7 +7,7 @@ import torch
 from diffusers import AutoencoderKL, FluxTransformer2DModel
 from transformers import AutoTokenizer, T5EncoderModel
 
-from diffuserve.models.pretrained import load_processor
+from diffuserve.models.folders.pretrained import load_processor
 from latents import Latents
 from text_encoders import BUNDLED, TextEncoders
 

@@ -23,7 +23,7 @@ from PIL import Image
 from checker import CONTRAST, LEAST_AREA, SIDE_FROM, Assessment, Pixels, judge
 from diffuserve import Engine, GenerationParams
 from diffuserve.media.contact_sheet import contact_sheet
-from diffuserve.models.pretrained import load_module
+from diffuserve.models.folders.pretrained import load_module
 from draw import draw
 from latents import OTHER_SIZES, SIDE
 from layout import NUM_TRAITS, place

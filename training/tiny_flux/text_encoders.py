@@ -14,7 +14,7 @@ from torch.nn import functional
 from transformers import AutoTokenizer, CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.pretrained import load_processor
+from diffuserve.models.folders.pretrained import load_processor
 from loop import Course, warm_then_cosine
 from scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, Scene, caption, draw_scene
 

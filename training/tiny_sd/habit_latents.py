@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from diffuserve.models.pretrained import load_module
+from diffuserve.models.folders.pretrained import load_module
 from draw import draw
 from layout import NUM_TRAITS, place
 from text_encoders import BUNDLED

@@ -7,7 +7,7 @@ import torch
 from diffusers import AutoencoderKL, StableDiffusionXLPipeline, UNet2DConditionModel
 from transformers import AutoTokenizer
 
-from diffuserve.models.pretrained import load_processor
+from diffuserve.models.folders.pretrained import load_processor
 from noise_levels import NUM_STEPS, scheduler
 from text_encoders import BUNDLED
 from wish_encoders import NUM_TOKENS, WishEncoders

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoTokenizer, CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from diffuserve.models.pretrained import load_processor
+from diffuserve.models.folders.pretrained import load_processor
 from loop import Course, warm_then_cosine
 from scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, draw_scene
 from text_encoders import BUNDLED

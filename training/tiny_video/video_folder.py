@@ -7,7 +7,7 @@ import torch
 from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, UMT5EncoderModel
 
-from diffuserve.models.pretrained import load_processor
+from diffuserve.models.folders.pretrained import load_processor
 from video_autoencoder import NUM_FRAMES, SIDE
 from words import NUM_TOKENS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from diffuserve.models.pretrained import load_processor
+from diffuserve.models.folders.pretrained import load_processor
 from motions import ClipScene, Direction, Motion, Speed, Thing
 from synonyms import Synonyms, article
 from text_encoders import BUNDLED

@@ -8,39 +8,23 @@ from functools import cache
 from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
-from diffuserve.api.browser_guard import BrowserGuard
+from diffuserve.api.auth.browser_guard import BrowserGuard
+from diffuserve.api.batches import routes as batches
+from diffuserve.api.clients import archive, events, files, jobs, live, models, plan, results, simple, usage
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.cors import allow_origins
-from diffuserve.api.middleware import RequestMiddleware
-from diffuserve.api.openapi import DocumentedApi
+from diffuserve.api.door.cors import allow_origins
+from diffuserve.api.door.middleware import RequestMiddleware
+from diffuserve.api.http.openapi import DocumentedApi
+from diffuserve.api.http.problems import PROBLEM_RESPONSES, add_problem_handlers
+from diffuserve.api.openai import image_routes as openai
+from diffuserve.api.openai import video_routes as openai_videos
+from diffuserve.api.operators import operations, overview, scale
+from diffuserve.api.pages import home, session
 from diffuserve.api.pages.documents import add_documents
-from diffuserve.api.problems import PROBLEM_RESPONSES, add_problem_handlers
-from diffuserve.api.prompt_processor import PromptProcessor
-from diffuserve.api.routes import (
-    archive,
-    batches,
-    checkpoints,
-    events,
-    files,
-    home,
-    jobs,
-    leases,
-    live,
-    models,
-    openai,
-    openai_videos,
-    operations,
-    overview,
-    plan,
-    results,
-    scale,
-    session,
-    simple,
-    usage,
-    webhooks,
-    workers,
-)
 from diffuserve.api.services import Services
+from diffuserve.api.submit.prompt_processor import PromptProcessor
+from diffuserve.api.webhooks import routes as webhooks
+from diffuserve.api.workers import checkpoints, leases, workers
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas

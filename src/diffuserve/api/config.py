@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from diffuserve.api.webhooks.address_policy import DEFAULT_PORTS
-from diffuserve.domain.tiers import Tiers
-from diffuserve.jobs.scaling import ScaleConfig
+from diffuserve.api.outbound.address_policy import DEFAULT_PORTS
+from diffuserve.domain.models.tiers import Tiers
+from diffuserve.jobs.policy.scaling import ScaleConfig
 from diffuserve.options import option
 
 API_VERSION = "v1"

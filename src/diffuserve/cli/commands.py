@@ -10,16 +10,18 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
     "First steps": (
         LazyCommand(
             "generate",
-            "diffuserve.cli.generate",
+            "diffuserve.cli.draw.generate",
             "Generate images on this machine, without a server.",
             needs_arguments=True,
         ),
         LazyCommand(
-            "serve", "diffuserve.cli.serve", "Serve a model on this machine: API, queue and one worker."
+            "serve",
+            "diffuserve.cli.servers.serve",
+            "Serve a model on this machine: API, queue and one worker.",
         ),
         LazyCommand(
             "submit",
-            "diffuserve.cli.submit",
+            "diffuserve.cli.draw.submit",
             "Submit a job to a server, and fetch its images.",
             needs_arguments=True,
         ),
@@ -28,76 +30,88 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "diffuserve.cli.doctor.command",
             "Check this machine and its settings, and say what to do.",
         ),
-        LazyCommand("demo", "diffuserve.cli.demo", "Start a server and run jobs on each bundled model."),
+        LazyCommand(
+            "demo", "diffuserve.cli.servers.demo", "Start a server and run jobs on each bundled model."
+        ),
     ),
     "Models": (
         LazyCommand(
             "list",
-            "diffuserve.cli.models",
+            "diffuserve.cli.store.models",
             "List the models on this machine.",
             attribute="list_models",
         ),
         LazyCommand(
             "models",
-            "diffuserve.cli.stored_models",
+            "diffuserve.cli.store.stored_models",
             "Publish models in a bucket, fetch and verify them.",
         ),
         LazyCommand(
             "pull",
-            "diffuserve.cli.pull",
+            "diffuserve.cli.store.pull",
             "Download a model from the hub, once.",
             needs_arguments=True,
         ),
         LazyCommand(
             "rm",
-            "diffuserve.cli.models",
+            "diffuserve.cli.store.models",
             "Remove a model that was pulled, and free its space.",
             needs_arguments=True,
         ),
         LazyCommand(
             "quantize",
-            "diffuserve.cli.quantize",
+            "diffuserve.cli.store.quantize",
             "Write a model with weights of fewer bits into a folder.",
             needs_arguments=True,
         ),
         LazyCommand(
             "compile",
-            "diffuserve.cli.compile",
+            "diffuserve.cli.store.compile",
             "Compile a model's blocks for this machine's GPU, once.",
             attribute="compile_model",
             needs_arguments=True,
         ),
-        LazyCommand("calibrate", "diffuserve.cli.calibrate", "Measure a model, to predict its costs."),
+        LazyCommand("calibrate", "diffuserve.cli.draw.calibrate", "Measure a model, to predict its costs."),
     ),
     "Jobs and workers": (
-        LazyCommand("jobs", "diffuserve.cli.jobs", "List, show, cancel and requeue jobs."),
+        LazyCommand("jobs", "diffuserve.cli.client.jobs", "List, show, cancel and requeue jobs."),
         LazyCommand(
-            "batches", "diffuserve.cli.batches", "Submit thousands of jobs at once, and follow them."
+            "batches", "diffuserve.cli.client.batches", "Submit thousands of jobs at once, and follow them."
         ),
-        LazyCommand("files", "diffuserve.cli.files", "Upload images for jobs, list and delete them."),
-        LazyCommand("workers", "diffuserve.cli.workers", "List and drain workers."),
-        LazyCommand("webhooks", "diffuserve.cli.webhooks", "Try out webhooks, and send messages again."),
-        LazyCommand("ps", "diffuserve.cli.ps", "Show what a server runs: workers, models, jobs."),
-        LazyCommand("top", "diffuserve.cli.top", "Watch workers, queue, throughput and jobs, live."),
+        LazyCommand("files", "diffuserve.cli.client.files", "Upload images for jobs, list and delete them."),
+        LazyCommand("workers", "diffuserve.cli.operate.workers", "List and drain workers."),
+        LazyCommand(
+            "webhooks", "diffuserve.cli.client.webhooks", "Try out webhooks, and send messages again."
+        ),
+        LazyCommand("ps", "diffuserve.cli.operate.ps", "Show what a server runs: workers, models, jobs."),
+        LazyCommand("top", "diffuserve.cli.operate.top", "Watch workers, queue, throughput and jobs, live."),
     ),
     "Serve": (
         LazyCommand(
-            "api", "diffuserve.cli.api", "Run the control plane alone: API and queue, without a GPU."
+            "api", "diffuserve.cli.servers.api", "Run the control plane alone: API and queue, without a GPU."
         ),
-        LazyCommand("worker", "diffuserve.cli.worker", "Generate images for a control plane elsewhere."),
+        LazyCommand(
+            "worker", "diffuserve.cli.servers.worker", "Generate images for a control plane elsewhere."
+        ),
         LazyCommand(
             "moderate",
-            "diffuserve.cli.moderate",
+            "diffuserve.cli.servers.moderate",
             "Serve a classifier of prompts, compatible with OpenAI's moderation API.",
             needs_arguments=True,
         ),
     ),
     "Operate": (
-        LazyCommand("keys", "diffuserve.cli.keys", "Create, list, rotate and revoke API keys."),
-        LazyCommand("fairness", "diffuserve.cli.fairness", "Show and reset what tenants were charged."),
-        LazyCommand("cost", "diffuserve.cli.cost", "Show what 1,000 images cost, measured or by prices."),
-        LazyCommand("safety", "diffuserve.cli.safety", "Explain verdicts of the filters, and audit them."),
-        LazyCommand("db", "diffuserve.cli.db", "Bring the server's database up to date."),
+        LazyCommand("keys", "diffuserve.cli.operate.keys", "Create, list, rotate and revoke API keys."),
+        LazyCommand(
+            "fairness", "diffuserve.cli.operate.fairness", "Show and reset what tenants were charged."
+        ),
+        LazyCommand(
+            "cost", "diffuserve.cli.operate.cost", "Show what 1,000 images cost, measured or by prices."
+        ),
+        LazyCommand(
+            "safety", "diffuserve.cli.operate.safety", "Explain verdicts of the filters, and audit them."
+        ),
+        LazyCommand("db", "diffuserve.cli.operate.db", "Bring the server's database up to date."),
     ),
 }
 

@@ -1,9 +1,9 @@
 """Values that shells complete."""
 
-from diffuserve.domain.samplers import SAMPLERS
-from diffuserve.models import hub
+from diffuserve.domain.requests.samplers import SAMPLERS
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.names import ALIASES, HUB_COMMITS
+from diffuserve.models.folders import hub
+from diffuserve.models.folders.names import ALIASES, HUB_COMMITS
 
 
 def model_names(incomplete: str) -> list[str]:

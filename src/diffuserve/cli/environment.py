@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping
 
-from diffuserve.domain.nearest import nearest
+from diffuserve.domain.text.nearest import nearest
 from diffuserve.setting_errors import PREFIX, variable_of
 from diffuserve.settings import Settings
 

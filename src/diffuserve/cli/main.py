@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from diffuserve.cli.commands import COMMANDS
-from diffuserve.cli.echo import echo
+from diffuserve.cli.display.echo import echo
 from diffuserve.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from diffuserve.cli.lazy import MARKUP, lazy_group
 from diffuserve.domain.errors import (
@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def _complain(error: Exception | str, code: int) -> None:
-    from diffuserve.cli.console import Console  # imported only where something is shown
+    from diffuserve.cli.display.console import Console  # imported only where something is shown
 
     Console(stderr=True).print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
     sys.exit(code)

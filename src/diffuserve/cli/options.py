@@ -20,10 +20,10 @@ from diffuserve.cli.completion import model_names, sampler_names
 from diffuserve.cli.panels import CLIPS, INPUT_IMAGES, PANELS, SAFETY, place_of
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option_fields
+from diffuserve.protocol.config import WorkerConfig
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.telemetry.tracing_config import TracingConfig
-from diffuserve.worker.config import WorkerConfig
 
 _COMPLETIONS = {"model": model_names}
 WORKER_OPTIONS = tuple(option_fields(WorkerConfig))

@@ -6,9 +6,9 @@ Settings that are no command's option have panels too: the reference of settings
 from collections.abc import Mapping
 from typing import Final
 
-from diffuserve.api.connection_limits import ConnectionLimits
+from diffuserve.api.server.connection_limits import ConnectionLimits
 from diffuserve.engine.config import EngineConfig
-from diffuserve.jobs.scaling import ScaleConfig
+from diffuserve.jobs.policy.scaling import ScaleConfig
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option_fields
 from diffuserve.telemetry.log_config import LogConfig

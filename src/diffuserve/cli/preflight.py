@@ -8,29 +8,29 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 
-from diffuserve.cli.console import Console
+from diffuserve.cli.display.console import Console
 from diffuserve.cli.wiring.safety import check_prompt_filter
 from diffuserve.domain.errors import InvalidModel, InvalidParams
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.memory import check_memory, cpu_memory_budget
-from diffuserve.models.folder import find_local_model
-from diffuserve.models.hardware import check_device, check_dtype, check_num_gpus, is_cpu
+from diffuserve.engine_process.model.model_description import check_encoder
+from diffuserve.models.folders.folder import find_local_model
+from diffuserve.models.machine.hardware import check_device, check_dtype, check_num_gpus, is_cpu
 from diffuserve.models.registry import check_model
 from diffuserve.modelstore.manifest import Manifest
 from diffuserve.modelstore.store import check_stored, is_stored, open_stored
 from diffuserve.parallel.plan import ParallelPlan, check_group
+from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.safety.image_filters import check_image_filter
 from diffuserve.settings import Settings
-from diffuserve.worker.config import EngineProcessConfig
-from diffuserve.worker.model_description import check_encoder
 
 _PACKAGES = ("torch", "tokenizers", "jaxtyping", "einops")
 
 
 def model_spec(config: EngineProcessConfig) -> ModelSpec:
     """Return the abilities of a model, which is downloaded if need be. Raise as `check_requests`."""
-    from diffuserve.cli.pull import pull_if_missing  # servers start faster without its progress bars
+    from diffuserve.cli.store.pull import pull_if_missing  # servers start faster without its progress bars
 
     _check_engine(config)
     pull_if_missing(config.model)
@@ -44,7 +44,7 @@ def fetched(config: EngineProcessConfig) -> EngineProcessConfig:
     """
     if not is_stored(config.model, config.stored):
         return config
-    from diffuserve.cli.transfers import transfers
+    from diffuserve.cli.store.transfers import transfers
 
     _check_engine(config)
     with transfers(Console(stderr=True, highlight=False, soft_wrap=True)) as shown:
@@ -61,7 +61,7 @@ def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationPar
 
     Raise `InvalidParams`, `ModelNotFound`, `InvalidModel` or `DeviceUnavailable`.
     """
-    from diffuserve.cli.pull import pull_if_missing  # servers start faster without its progress bars
+    from diffuserve.cli.store.pull import pull_if_missing  # servers start faster without its progress bars
 
     _check_engine(config)
     pull_if_missing(config.model)

@@ -11,8 +11,8 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from diffuserve.domain.errors import ServerRefused
-from diffuserve.domain.resources.base import Resource
-from diffuserve.domain.shortened import shortened
+from diffuserve.domain.resource_base import Resource
+from diffuserve.domain.text.shortened import shortened
 
 Value = TypeVar("Value")
 

@@ -14,7 +14,6 @@ import httpx
 from diffuserve.backoff import Backoff
 from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
-from diffuserve.domain.checkpoint import CHECKPOINT_ID
 from diffuserve.domain.errors import (
     DiffuserveError,
     DownloadFailed,
@@ -24,7 +23,8 @@ from diffuserve.domain.errors import (
     ServerRefused,
     ServerUnavailable,
 )
-from diffuserve.domain.worker import LATENTS_ID, LeasedFile, LeasedFiles
+from diffuserve.domain.jobs.checkpoint import CHECKPOINT_ID
+from diffuserve.domain.workers.worker import LATENTS_ID, LeasedFile, LeasedFiles
 from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from diffuserve.client.files import FileClient
 from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions
 from diffuserve.client.webhooks import WebhookClient
 from diffuserve.domain.errors import ServerUnavailable
-from diffuserve.domain.job import IMAGE_GENERATE, Band, JobStatus
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.jobs.job import IMAGE_GENERATE, Band, JobStatus
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.resources.job import EventResource, JobPage, JobResource
 from diffuserve.domain.resources.model import ModelList, ModelResource
 from diffuserve.domain.resources.operations import OperationsResource

@@ -14,13 +14,13 @@ import orjson
 from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.client.input_files import InputDownloads
-from diffuserve.domain.checkpoint import StoredCheckpoint
-from diffuserve.domain.claim import Claim
 from diffuserve.domain.errors import ServerRefused, ServerUnavailable, UploadFailed, WorkerNotFound
-from diffuserve.domain.peers import PeerAdvice
-from diffuserve.domain.progress_report import ProgressReport, WatchedReports, WorkerProgress
+from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
+from diffuserve.domain.jobs.claim import Claim
+from diffuserve.domain.jobs.progress_report import ProgressReport, WatchedReports, WorkerProgress
 from diffuserve.domain.resources.scale import LeavingResource
-from diffuserve.domain.worker import (
+from diffuserve.domain.workers.peers import PeerAdvice
+from diffuserve.domain.workers.worker import (
     ClaimedLeases,
     Completion,
     ControlCommands,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.job import Band
+from diffuserve.domain.jobs.job import Band
 
 DEFAULT_TENANT = "default"
 """Tenant of everyone on a server that requires no keys."""

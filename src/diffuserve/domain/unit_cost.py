@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diffuserve.domain.machines import MachineKind
-from diffuserve.domain.outcomes import USEFUL_OUTCOMES
-from diffuserve.domain.resources.base import Resource
+from diffuserve.domain.jobs.outcomes import USEFUL_OUTCOMES
+from diffuserve.domain.resource_base import Resource
 from diffuserve.domain.resources.usage import (
     UsageField,
     UsageResource,
     UsageRowResource,
     WorkerTimeResource,
 )
+from diffuserve.domain.workers.machines import MachineKind
 
 MEASURED_BY = (UsageField.MODEL, UsageField.KIND, UsageField.OUTCOME)
 """Fields by which the use must be told apart that costs are measured from."""

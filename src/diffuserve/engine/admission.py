@@ -5,8 +5,8 @@ import uuid
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.model_parts import Parts
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.models.parts import Parts
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.checkpoint import Checkpoint, check
 from diffuserve.engine.memory import check_memory
 from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from diffuserve.domain.checkpoint import Identity, most_bytes
 from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.jobs.checkpoint import Identity, most_bytes
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
 from diffuserve.engine.outputs import Timings
 from diffuserve.engine.request_state import RequestState

@@ -10,8 +10,8 @@ import orjson
 import torch
 from torch import Tensor
 
-from diffuserve.domain.checkpoint import FORMAT, Identity
 from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
+from diffuserve.domain.jobs.checkpoint import FORMAT, Identity
 from diffuserve.engine.checkpoint import Checkpoint, RequestProgress
 from diffuserve.engine.outputs import Timings
 from diffuserve.engine.tensor_file import DamagedFile, TensorFile, read_tensors, write_tensors

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from diffuserve.domain.cost import (
+from diffuserve.domain.models.cost import (
     CostEstimate,
     CostFit,
     Workload,

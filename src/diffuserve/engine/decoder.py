@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 
-from diffuserve.domain.cost import Workload
+from diffuserve.domain.models.cost import Workload
 from diffuserve.engine.admission import decode_bytes
 from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.cost_model import CostModel

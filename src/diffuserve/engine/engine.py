@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
 
-from diffuserve.domain.cost import CostEstimate
 from diffuserve.domain.errors import DiffuserveError, EngineClosed
-from diffuserve.domain.model_parts import ALL_PARTS, Parts
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.models.cost import CostEstimate
+from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.admission import Request, admitted, new_state, params_of, resumed, with_pixels
 from diffuserve.engine.checkpoint import Checkpoint, take
 from diffuserve.engine.checkpoint_desk import CheckpointDesk
@@ -31,7 +31,7 @@ from diffuserve.engine.outputs import GenerationResult, StepOutput, outcome_of
 from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.engine.stats import EngineStats
 from diffuserve.models.base import Pipeline, quantization_of
-from diffuserve.models.fingerprint import hash_model
+from diffuserve.models.weights.loading.fingerprint import hash_model
 
 if TYPE_CHECKING:
     import torch

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diffuserve.domain.model_parts import ALL_PARTS, Parts
-from diffuserve.domain.offload import parse_offload
-from diffuserve.domain.quantization import parse_quantization
+from diffuserve.domain.models.offload import parse_offload
+from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.quantization import parse_quantization
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.base import Pipeline
-from diffuserve.models.devices import choose_device, is_emulated, parse_dtype
-from diffuserve.models.host import keep_freed_memory, one_thread
+from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
+from diffuserve.models.machine.host import keep_freed_memory, one_thread
 from diffuserve.models.registry import load_pipeline
 
 if TYPE_CHECKING:

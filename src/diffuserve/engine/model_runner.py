@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.errors import DeviceUnavailable
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.request_state import RequestState
 from diffuserve.models.base import Conditioning, Pipeline, PreparingPipeline, VideoPipeline, map_tensors
-from diffuserve.models.devices import to_device
-from diffuserve.models.folder import first_line
+from diffuserve.models.folders.folder import first_line
 from diffuserve.models.frames import Frames
+from diffuserve.models.machine.devices import to_device
 from diffuserve.samplers.base import Memory
 
 _NOISE_SHOWN = 0.5  # in a preview; so much leaves the prediction legible

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from PIL.Image import Image
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.media.preview import enlarged
 from diffuserve.models.frames import Frames
 

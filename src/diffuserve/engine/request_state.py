@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from diffuserve.domain.cost import Workload
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.models.cost import Workload
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import FrameChunk, StepOutput, Timings
 from diffuserve.engine.scheduler import Candidate
 from diffuserve.engine.turns import Turn, next_turn

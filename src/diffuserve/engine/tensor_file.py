@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from diffuserve.domain.checkpoint import HEADER_BYTES
+from diffuserve.domain.jobs.checkpoint import HEADER_BYTES
 
 _LENGTH_BYTES = 8
 

@@ -6,19 +6,19 @@ from collections.abc import Collection
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import DeadlineUnreachable
-from diffuserve.domain.job import Job, JobEvent, JobStatus, NewJob, QueueEstimate, Revision
-from diffuserve.domain.timed_ids import timed_id
-from diffuserve.jobs import queries, schema
-from diffuserve.jobs.changes import event_of
-from diffuserve.jobs.control import CancelJob, DeleteJob
-from diffuserve.jobs.database import IDS, Database
-from diffuserve.jobs.idempotency import Stamp
-from diffuserve.jobs.operations import Operations
-from diffuserve.jobs.outlook import Outlook
+from diffuserve.domain.jobs.job import Job, JobEvent, JobStatus, NewJob, QueueEstimate, Revision
+from diffuserve.domain.text.timed_ids import timed_id
+from diffuserve.jobs.database.connections import queries, schema
+from diffuserve.jobs.database.connections.connections import IDS, Database
+from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.queue.ready_queue.changes import event_of
+from diffuserve.jobs.queue.ready_queue.control import CancelJob, DeleteJob
+from diffuserve.jobs.queue.ready_queue.idempotency import Stamp
+from diffuserve.jobs.queue.ready_queue.submit import FindJobRoom, SubmitJob
+from diffuserve.jobs.reads.operations import Operations
+from diffuserve.jobs.reads.outlook import Outlook
+from diffuserve.jobs.reads.search import FoundJobs, JobFilter, search
 from diffuserve.jobs.records import job_of, new_record
-from diffuserve.jobs.search import FoundJobs, JobFilter, search
-from diffuserve.jobs.submit import FindJobRoom, SubmitJob
-from diffuserve.jobs.writer import Writer
 
 events = schema.job_events
 

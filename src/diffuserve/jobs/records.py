@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from diffuserve.domain.checkpoint import StoredCheckpoint
-from diffuserve.domain.job import (
+from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
+from diffuserve.domain.jobs.job import (
     Artifact,
     Band,
     EndedJob,
@@ -23,10 +23,10 @@ from diffuserve.domain.job import (
     Phase,
     Progress,
 )
+from diffuserve.domain.jobs.prompt import PromptRecord
+from diffuserve.domain.jobs.webhook import Webhook, WebhookEvent
 from diffuserve.domain.known_fields import known_fields
-from diffuserve.domain.prompt import PromptRecord
-from diffuserve.domain.webhook import Webhook, WebhookEvent
-from diffuserve.domain.worker import Lease, StoredLatents, Until
+from diffuserve.domain.workers.worker import Lease, StoredLatents, Until
 
 
 @dataclass(frozen=True, kw_only=True)

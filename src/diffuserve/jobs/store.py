@@ -2,27 +2,27 @@
 
 from collections.abc import Callable
 
-from diffuserve.domain.job import EndedJob
+from diffuserve.domain.jobs.job import EndedJob
 from diffuserve.events.base import EventBus
-from diffuserve.jobs.audit import AuditStore
 from diffuserve.jobs.batches.store import BatchStore
 from diffuserve.jobs.client_jobs import ClientJobs
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database import Clock, Database
-from diffuserve.jobs.demand import DemandReader
+from diffuserve.jobs.database.connections.connections import Clock, Database
+from diffuserve.jobs.database.connections.migrate import migrate
+from diffuserve.jobs.database.connections.writer import Writer
 from diffuserve.jobs.files.store import FileStore
-from diffuserve.jobs.history import History
-from diffuserve.jobs.housekeeping import Housekeeping
-from diffuserve.jobs.keys import KeyStore
-from diffuserve.jobs.migrate import migrate
-from diffuserve.jobs.operations import Operations
-from diffuserve.jobs.overview import OverviewReader
-from diffuserve.jobs.signing_secrets import SessionMarks, UrlSecrets
-from diffuserve.jobs.usage_reader import UsageReader
-from diffuserve.jobs.virtual_times import VirtualTimes
+from diffuserve.jobs.leases.worker_leases import WorkerLeases
+from diffuserve.jobs.reads.demand import DemandReader
+from diffuserve.jobs.reads.history import History
+from diffuserve.jobs.reads.operations import Operations
+from diffuserve.jobs.reads.overview import OverviewReader
+from diffuserve.jobs.reads.usage_reader import UsageReader
+from diffuserve.jobs.reads.virtual_times import VirtualTimes
+from diffuserve.jobs.security.audit import AuditStore
+from diffuserve.jobs.security.keys import KeyStore
+from diffuserve.jobs.security.signing_secrets import SessionMarks, UrlSecrets
+from diffuserve.jobs.tasks.housekeeping import Housekeeping
 from diffuserve.jobs.webhooks.store import WebhookStore
-from diffuserve.jobs.worker_leases import WorkerLeases
-from diffuserve.jobs.writer import Writer
 
 
 class JobStore:

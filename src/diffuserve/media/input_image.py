@@ -14,7 +14,7 @@ from typing import IO, Literal
 from PIL import Image, ImageChops, ImageCms, ImageOps, UnidentifiedImageError
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.input_image import ImageInput, InputImage
+from diffuserve.domain.requests.input_image import ImageInput, InputImage
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_INPUT_BYTES = 64 * 1024 * 1024

@@ -11,15 +11,15 @@ from typing import Protocol, TypeVar, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-from diffuserve.domain.cost import CostFit, Workload
-from diffuserve.domain.model_parts import Parts
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.quantization import Quantization
-from diffuserve.domain.residency import RESIDENT, Residency
+from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.parts import Parts
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.residency import RESIDENT, Residency
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
-from diffuserve.models.devices import dtype_name
 from diffuserve.models.frames import Frames
+from diffuserve.models.machine.devices import dtype_name
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 

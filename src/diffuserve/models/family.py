@@ -7,21 +7,21 @@ through this protocol and the `Pipeline` that it loads; no module outside the fa
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from diffuserve.domain.cost import CostFit, Workload
-from diffuserve.domain.model_parts import Parts
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.offload import Offload
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.quantization import Quantization
-from diffuserve.models.folder import ModelFolder
-from diffuserve.models.quantized_layers import QuantizedLayers
+from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.parts import Parts
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.parallel.plan import ParallelPlan
 
 if TYPE_CHECKING:
     import torch
 
     from diffuserve.models.base import Pipeline
-    from diffuserve.models.compiled import CompilableBlocks
+    from diffuserve.models.compiled.halves.halves import CompilableBlocks
     from diffuserve.parallel.ranks import Ranks
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from diffuserve.domain.input_image import InputImage
+from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.samplers.base import Sampler, ScheduleStep
 
 Pixels = Float[Tensor, "1 3 height width"]

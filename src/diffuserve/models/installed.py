@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diffuserve.domain.dtypes import SAFETENSORS_DTYPES
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
-from diffuserve.models import hub
+from diffuserve.domain.models.dtypes import SAFETENSORS_DTYPES
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.names import HUB_COMMITS, full_name, is_hub_id
+from diffuserve.models.folders import hub
+from diffuserve.models.folders.names import HUB_COMMITS, full_name, is_hub_id
 from diffuserve.models.registry import read_spec
 
 

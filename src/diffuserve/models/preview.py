@@ -12,8 +12,8 @@ from pydantic import Field, with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA, parse_config
-from diffuserve.models.folder import SETTINGS_FILE, ModelFolder
+from diffuserve.domain.models.config import SCHEMA, parse_config
+from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 
 _Colour = tuple[Annotated[float, Field(ge=-1_000, le=1_000)], ...]
 

@@ -10,13 +10,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
-from diffuserve.domain.quantization import Quantization
-from diffuserve.models.folder import SETTINGS_FILE, ModelFolder
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
+from diffuserve.models.folders.model_paths import INDEX_FILE
 from diffuserve.models.layers.quantization import can_quantize, quantize_weight
-from diffuserve.models.model_paths import INDEX_FILE
-from diffuserve.models.quantized_layers import QuantizedLayers
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.registry import open_quantizable
-from diffuserve.models.stored_quantization import stored_quantization
+from diffuserve.models.weights.loading.stored_quantization import stored_quantization
 
 _INDEX = "*.safetensors.index.json"
 _INDEX_NAME = "model.safetensors.index.json"

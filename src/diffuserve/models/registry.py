@@ -13,14 +13,14 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import DiffuserveError, InvalidModel, InvalidParams
-from diffuserve.domain.model_parts import ALL_PARTS, Parts
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.offload import Offload
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.quantization import Quantization
-from diffuserve.domain.worker import ModelOffer
+from diffuserve.domain.models.cost import CostFit
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.workers.worker import ModelOffer
 from diffuserve.models.family import (
     CompilableFamily,
     CuttableFamily,
@@ -29,9 +29,9 @@ from diffuserve.models.family import (
     QuantizableFamily,
     VideoFamily,
 )
-from diffuserve.models.folder import ModelFolder, find_local_model, open_configs, open_model
-from diffuserve.models.read_ahead import start_reading
-from diffuserve.models.stored_quantization import choose_quantization
+from diffuserve.models.folders.folder import ModelFolder, find_local_model, open_configs, open_model
+from diffuserve.models.weights.loading.read_ahead import start_reading
+from diffuserve.models.weights.loading.stored_quantization import choose_quantization
 from diffuserve.parallel.plan import ParallelPlan
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def load_pipeline(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
     if offload is Offload.NONE:
         return load()
     _check_offload(folder, family, offload, plan)
-    from diffuserve.models.offload import load_offloaded
+    from diffuserve.models.offload.components.components import load_offloaded
 
     return load_offloaded(load, offload, chosen, device)
 

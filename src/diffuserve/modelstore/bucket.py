@@ -11,8 +11,8 @@ import obstore
 from obstore.store import LocalStore, ObjectStore
 
 from diffuserve.domain.errors import ArtifactNotFound, InvalidParams, ModelNotFound
-from diffuserve.domain.nearest import did_you_mean
-from diffuserve.domain.path_parts import SHA256
+from diffuserve.domain.text.nearest import did_you_mean
+from diffuserve.domain.text.path_parts import SHA256
 from diffuserve.modelstore.layout import MODELS, NAMES, file_key, manifest_key, name_key
 from diffuserve.modelstore.manifest import (
     MAX_MANIFEST_BYTES,

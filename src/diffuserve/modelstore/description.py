@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.read_files import read_files
+from diffuserve.models.folders.read_files import read_files
 from diffuserve.models.registry import check_model
 from diffuserve.modelstore.manifest import Manifest, ModelFile, check_manifest, parse_reference, parts_of
 from diffuserve.modelstore.piece_hashes import hash_content

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.peers import PRIVATE_NETWORKS, PeerAddress, is_private
+from diffuserve.domain.workers.peers import PRIVATE_NETWORKS, PeerAddress, is_private
 from diffuserve.modelstore.manifest import Manifest, Piece
 from diffuserve.modelstore.torrent import torrent_of
 

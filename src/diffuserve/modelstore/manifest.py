@@ -11,10 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
-from diffuserve.domain.path_parts import FILE_NAME, FileName, Sha256
-from diffuserve.domain.shortened import shortened
-from diffuserve.models.fingerprint import combine_hashes
-from diffuserve.models.model_paths import INDEX_FILE
+from diffuserve.domain.text.path_parts import FILE_NAME, FileName, Sha256
+from diffuserve.domain.text.shortened import shortened
+from diffuserve.models.folders.model_paths import INDEX_FILE
+from diffuserve.models.weights.loading.fingerprint import combine_hashes
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES, Bencoded, bencode, pieces_root
 
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffuserve.domain.errors import DiffuserveError, ModelNotFound
-from diffuserve.domain.model_parts import ALL_PARTS
-from diffuserve.domain.quantization import Quantization
-from diffuserve.models.fingerprint import known_hash
-from diffuserve.models.folder import find_local_model
-from diffuserve.models.hardware import is_cpu
+from diffuserve.domain.models.parts import ALL_PARTS
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.models.folders.folder import find_local_model
+from diffuserve.models.machine.hardware import is_cpu
 from diffuserve.models.registry import load_pipeline, weight_files
+from diffuserve.models.weights.loading.fingerprint import known_hash
 from diffuserve.modelstore.cache import HeldCopy, ModelCache
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.layout import MODELS
@@ -48,10 +48,10 @@ def make_copy(options: LoadOptions, config: ModelStoreConfig) -> HeldCopy:
     """
 
     def write(folder: Path, make_room: Callable[[int], None]) -> None:
-        from diffuserve.models.devices import choose_device, parse_dtype
-        from diffuserve.models.host import one_thread
-        from diffuserve.models.prepared import NewCopy, using_copy
-        from diffuserve.models.weights import kept_on_host
+        from diffuserve.models.machine.devices import choose_device, parse_dtype
+        from diffuserve.models.machine.host import one_thread
+        from diffuserve.models.weights.loading.loading import kept_on_host
+        from diffuserve.models.weights.loading.prepared import NewCopy, using_copy
 
         with one_thread(), kept_on_host(), using_copy(NewCopy(folder, make_room)):
             device, dtype = choose_device(options.device), parse_dtype(options.dtype)

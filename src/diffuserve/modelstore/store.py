@@ -14,8 +14,8 @@ from diffuserve.domain.errors import (
     StorageRefused,
 )
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.model_paths import existing
-from diffuserve.models.names import full_name, is_hub_id
+from diffuserve.models.folders.model_paths import existing
+from diffuserve.models.folders.names import full_name, is_hub_id
 from diffuserve.modelstore.cache import HeldModel, ModelCache
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.configs import DescribedModel, fetched_configs

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from diffuserve.domain.peers import PeerAddress
+from diffuserve.domain.workers.peers import PeerAddress
 from diffuserve.modelstore.manifest import Manifest, Piece
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.domain.peers import MOST_READS, PeerAddress, PeerAdvice, Share
+from diffuserve.domain.workers.peers import MOST_READS, PeerAddress, PeerAdvice, Share
 from diffuserve.modelstore.download import Report, damaged_error, recheck_present
 from diffuserve.modelstore.manifest import Manifest, Piece
 from diffuserve.modelstore.partial import PartialModel, explained

@@ -70,7 +70,7 @@ def join_ranks(plan: ParallelPlan | None, device: torch.device, collective_secon
     overdue.daemon = True
     overdue.start()
     place = own_place()
-    assert place is not None, "a rank is started by diffuserve.worker.rank_launcher"
+    assert place is not None, "a rank is started by diffuserve.engine_process.ranks.launcher"
     store = open_rank_store(place)
     backend = "nccl" if device.type == "cuda" else "gloo"
     timeout = timedelta(seconds=collective_seconds)

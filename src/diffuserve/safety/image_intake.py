@@ -17,7 +17,7 @@ from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.telemetry.logs import configure_logs
 
 if TYPE_CHECKING:
-    from diffuserve.domain.input_image import InputImage
+    from diffuserve.domain.requests.input_image import InputImage
 
 _MEMORY_BYTES = 2 << 30
 """Memory beyond that of the filter: an image of the most pixels needs most of it while it is turned."""

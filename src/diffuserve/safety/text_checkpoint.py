@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.folder import ModelFolder
-from diffuserve.models.pretrained import load_module, load_processor
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.folders.pretrained import load_module, load_processor
 from diffuserve.safety.text_model import read_config
 
 _CODE = "auto_map"

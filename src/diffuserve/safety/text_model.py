@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 
 MAX_TOKENS = 512
 _MIN_TOKENS = 8  # with its special tokens, and some that adjacent windows share

@@ -8,9 +8,9 @@ from typing import Any
 from PIL import Image
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
-from diffuserve.models.fingerprint import hash_weights
-from diffuserve.models.folder import first_line
-from diffuserve.models.pretrained import load_module, load_processor
+from diffuserve.models.folders.folder import first_line
+from diffuserve.models.folders.pretrained import load_module, load_processor
+from diffuserve.models.weights.loading.fingerprint import hash_weights
 
 
 class TransformersClassifier:
@@ -29,7 +29,7 @@ class TransformersClassifier:
         """Return a probability for each label; they sum to 1 unless the checkpoint is multi-label."""
         import torch
 
-        from diffuserve.models.host import one_thread
+        from diffuserve.models.machine.host import one_thread
 
         with one_thread(), torch.inference_mode():
             pixels = self._processor(images=image.convert("RGB"), return_tensors="pt")

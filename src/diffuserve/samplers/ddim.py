@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, with_config
 from torch import Tensor
 
-from diffuserve.domain.model_config import SCHEMA
+from diffuserve.domain.models.config import SCHEMA
 from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
 from diffuserve.samplers.diffusion import DiffusionNoise, Spacing, floats
 

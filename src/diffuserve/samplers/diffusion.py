@@ -20,7 +20,7 @@ from pydantic import Field, with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA, parse_config
+from diffuserve.domain.models.config import SCHEMA, parse_config
 
 Built = TypeVar("Built", bound="DiffusionNoise")
 Doubles: TypeAlias = NDArray[np.float64]

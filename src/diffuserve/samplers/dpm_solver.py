@@ -14,7 +14,7 @@ from pydantic import with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA
+from diffuserve.domain.models.config import SCHEMA
 from diffuserve.samplers.base import Latents, Memory, ScheduleStep
 from diffuserve.samplers.diffusion import Doubles
 from diffuserve.samplers.exponential import ExponentialSolver, Level

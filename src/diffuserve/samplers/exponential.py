@@ -15,7 +15,7 @@ from pydantic import Field, with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA
+from diffuserve.domain.models.config import SCHEMA
 from diffuserve.samplers.base import Latents, NoiseSchedule, ScheduleStep
 from diffuserve.samplers.diffusion import (
     DiffusionNoise,

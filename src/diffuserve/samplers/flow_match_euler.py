@@ -16,7 +16,7 @@ from pydantic import Field, with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA, parse_config
+from diffuserve.domain.models.config import SCHEMA, parse_config
 from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
 
 # Options of the reference that are not implemented; a folder that sets one is refused.

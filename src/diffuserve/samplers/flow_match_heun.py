@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field, with_config
 
-from diffuserve.domain.model_config import SCHEMA, parse_config
+from diffuserve.domain.models.config import SCHEMA, parse_config
 from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
 from diffuserve.samplers.diffusion import floats
 from diffuserve.samplers.flow_match_euler import levels_between_ends, mix

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, with_config
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.model_config import SCHEMA
+from diffuserve.domain.models.config import SCHEMA
 from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
 from diffuserve.samplers.ddim import VariancePreserving
 

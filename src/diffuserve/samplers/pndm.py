@@ -12,7 +12,7 @@ from pydantic import with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA
+from diffuserve.domain.models.config import SCHEMA
 from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
 from diffuserve.samplers.ddim import VariancePreserving
 from diffuserve.samplers.diffusion import PredictionType, Spacing

@@ -71,7 +71,7 @@ def checkpoint_sampler(config: Mapping[str, Any]) -> Sampler:
 def named_sampler(name: str, config: Mapping[str, Any]) -> Sampler:
     """Return the sampler that a request asks for, with the noise that the checkpoint was trained with.
 
-    Raise `KeyError` for a name that is not in `diffuserve.domain.samplers`.
+    Raise `KeyError` for a name that is not in `diffuserve.domain.requests.samplers`.
     """
     sampler_class, options = _NAMED[name]
     return sampler_class.from_config({**config, **options})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
 
-from diffuserve.domain.worker import LATENTS_NAME
+from diffuserve.domain.workers.worker import LATENTS_NAME
 from diffuserve.media.video_file import VIDEO_FORMATS
 
 _IMAGES = {".png": "image/png", ".webp": "image/webp", ".jpeg": "image/jpeg", ".jpg": "image/jpeg"}

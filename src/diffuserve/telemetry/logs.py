@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import orjson
 
-from diffuserve.domain.visible_text import visible, visible_line
+from diffuserve.domain.text.visible_text import visible, visible_line
 from diffuserve.telemetry.lean_structlog import structlog
 from diffuserve.telemetry.log_config import LogConfig, LogFormat
 from diffuserve.telemetry.log_fields import FIELDS

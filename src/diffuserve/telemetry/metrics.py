@@ -13,9 +13,9 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from diffuserve.domain.job import EndedJob, Phase
+from diffuserve.domain.jobs.job import EndedJob, Phase
 from diffuserve.domain.safety import SafetyStage, Verdict
-from diffuserve.domain.worker import ReleaseCause
+from diffuserve.domain.workers.worker import ReleaseCause
 from diffuserve.telemetry.gpus import GpuReading
 from diffuserve.telemetry.store_series import StoreSeries
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from diffuserve.domain.job import Band
-from diffuserve.domain.machines import MachineKind
-from diffuserve.domain.worker import WorkerState
+from diffuserve.domain.jobs.job import Band
+from diffuserve.domain.workers.machines import MachineKind
+from diffuserve.domain.workers.worker import WorkerState
 
 
 class QueueGauges(NamedTuple):

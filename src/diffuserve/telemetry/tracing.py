@@ -15,7 +15,7 @@ from diffuserve.telemetry import log_context
 from diffuserve.telemetry.tracing_config import TracingConfig
 
 if TYPE_CHECKING:
-    from diffuserve.domain.worker import Lease
+    from diffuserve.domain.workers.worker import Lease
 
 AttributeValue = str | bool | int | float
 Attributes = Mapping[str, AttributeValue]

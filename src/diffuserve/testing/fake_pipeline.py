@@ -16,11 +16,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from diffuserve.domain.cost import CostFit, Workload
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.model_parts import ALL_PARTS, Parts
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.media.input_image import as_image
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.frames import Frames

@@ -12,13 +12,14 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diffuserve.domain.cost import CostFit
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.worker import LATENTS_ID, LATENTS_NAME, Until
-from diffuserve.worker.agent_link import AgentLink, end_with_agent_alone
-from diffuserve.worker.config import EngineProcessConfig
-from diffuserve.worker.engine_process import fetch_model, join_peers
-from diffuserve.worker.messages import (
+from diffuserve.domain.models.cost import CostFit
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.workers.worker import LATENTS_ID, LATENTS_NAME, Until
+from diffuserve.engine_process.agent_link import AgentLink, end_with_agent_alone
+from diffuserve.engine_process.model.stored_model import logged
+from diffuserve.engine_process.start.main import fetch_model, join_peers
+from diffuserve.protocol.config import EngineProcessConfig
+from diffuserve.protocol.messages import (
     AbortJob,
     AddJob,
     CheckpointReady,
@@ -35,7 +36,6 @@ from diffuserve.worker.messages import (
     StopEngine,
     ToEngine,
 )
-from diffuserve.worker.stored_model import logged
 
 NULL_SPEC = ModelSpec(
     name="null",

@@ -21,8 +21,8 @@ import torch
 from safetensors import safe_open
 from torch.utils._device import _device_constructors
 
-from diffuserve.models import weights
-from diffuserve.models.host import one_thread
+from diffuserve.models.machine.host import one_thread
+from diffuserve.models.weights.loading import loading as weights
 from diffuserve.testing.pretend_log import CudaLog, Sync
 from diffuserve.testing.pretend_streams import ORDER, PretendEvent, PretendStream, StreamRace, on_stream
 from diffuserve.testing.pretend_tensor import CUDA, EMPTY_KERNELS, PretendTensor

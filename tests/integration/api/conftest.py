@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.openapi import DocumentedApi
+from diffuserve.api.http.openapi import DocumentedApi
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from diffuserve.api.config import ApiConfig
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.tenant import PlanOverrides, Role
-from diffuserve.jobs.keys import make_key
+from diffuserve.jobs.security.keys import make_key
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HandWorker
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from diffuserve.api.config import ApiConfig
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.worker import Lease, ModelOffer, Registration, WorkerReport, WorkerState
+from diffuserve.domain.workers.worker import Lease, ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.storage.base import ArtifactStore
 from support.hand_worker import HAND_SPEC, PNG, HandWorker
 from support.image_files import image_in, png

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
 from diffuserve.domain.errors import ServerUnavailable
-from diffuserve.domain.worker import Worker
+from diffuserve.domain.workers.worker import Worker
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HandWorker
 from support.waiting import HANG_SECONDS, eventually

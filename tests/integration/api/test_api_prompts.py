@@ -10,14 +10,14 @@ from fastapi import FastAPI
 
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.prompt_processor import NOT_OFFERED, PromptProcessor
+from diffuserve.api.submit.prompt_processor import NOT_OFFERED, PromptProcessor
 from diffuserve.client.codec import decode
 from diffuserve.domain.resources.job import JobResource
 from diffuserve.domain.resources.model import ModelList
 from diffuserve.domain.safety import Action, SafetyStage
 from diffuserve.events.memory import MemoryEventBus
-from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
+from diffuserve.jobs.tasks.reaper import Reaper
 from diffuserve.prompts.base import PromptExpander
 from diffuserve.prompts.cache import CachedExpander
 from diffuserve.prompts.chat import ChatConfig, ChatExpander

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
 from diffuserve.client.codec import decode
-from diffuserve.domain.job import Band
+from diffuserve.domain.jobs.job import Band
 from diffuserve.domain.resources.plan import PlanResource
 from diffuserve.domain.tenant import Plan, Role
 from diffuserve.events.memory import MemoryEventBus

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
 from diffuserve.domain.tenant import Role
-from diffuserve.jobs.scaling import Floor, ScaleConfig
+from diffuserve.jobs.policy.scaling import Floor, ScaleConfig
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HandWorker
 from support.store_driver import new_job

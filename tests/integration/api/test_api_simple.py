@@ -11,8 +11,8 @@ import pytest
 import websockets
 from fastapi import FastAPI
 
-from diffuserve.cli.http_server import serving as own_serving
-from diffuserve.cli.listening import address_of, listen
+from diffuserve.api.server.http_server import serving as own_serving
+from diffuserve.cli.servers.listening import address_of, listen
 from support.hand_worker import PNG, HandWorker
 from support.waiting import HANG_SECONDS
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
-from diffuserve.domain.job import Band, NewJob
+from diffuserve.domain.jobs.job import Band, NewJob
 from diffuserve.domain.tenant import Role
 from diffuserve.events.base import QUEUE, worker_topic
 from diffuserve.events.memory import MemoryEventBus

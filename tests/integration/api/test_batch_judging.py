@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.prompt_processor import PromptProcessor
+from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import PASSES, Action, FilterInfo, Finding, Verdict
 from diffuserve.domain.tenant import Plan

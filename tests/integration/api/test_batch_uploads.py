@@ -13,8 +13,8 @@ import pytest
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 
-from diffuserve.api.batches.upload import BatchUploads
 from diffuserve.api.config import MIB, ApiConfig
+from diffuserve.api.door.upload import BatchUploads
 from diffuserve.domain.errors import RateLimited, UploadTooSlow
 from support.hand_worker import HandWorker
 from support.virtual_time import in_virtual_time, now

@@ -14,8 +14,8 @@ from diffuserve.client.codec import decode
 from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
 from diffuserve.domain.tenant import Plan, PlanOverrides, Role
 from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.policy.webhook_turns import SendLimits
 from diffuserve.jobs.store import JobStore
-from diffuserve.jobs.webhooks.turns import SendLimits
 from support.hand_worker import PNG, HandWorker
 from support.waiting import HANG_SECONDS
 

@@ -6,10 +6,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from diffuserve.api.auth.signatures import Signatures
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.files.signing import UrlSigner
 from diffuserve.api.files.urls import FileUrls
-from diffuserve.api.signatures import Signatures
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import PNG, HandWorker

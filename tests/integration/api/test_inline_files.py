@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from diffuserve.domain.worker import Lease
+from diffuserve.domain.workers.worker import Lease
 from support.hand_worker import PNG, HandWorker
 from support.uploading import stored
 

@@ -19,8 +19,8 @@ from diffuserve.api.config import ApiConfig
 from diffuserve.api.files.fetch import ImageFetcher
 from diffuserve.domain.tenant import Plan, Role
 from diffuserve.events.memory import MemoryEventBus
-from diffuserve.jobs import schema
 from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.database.connections import schema
 from diffuserve.jobs.store import JobStore
 from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore

@@ -40,8 +40,8 @@ async def test_jobs_are_filtered(http: httpx.AsyncClient, worker: HandWorker) ->
 async def test_the_client_goes_on_until_it_has_found_enough(
     http: httpx.AsyncClient, app: Any, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diffuserve.jobs.search.ROWS_BY_PROMPT", 2)
-    monkeypatch.setattr("diffuserve.jobs.search._ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("diffuserve.jobs.reads.search.ROWS_BY_PROMPT", 2)
+    monkeypatch.setattr("diffuserve.jobs.reads.search._ROWS_AT_ONCE", 1)
     ids = [await submit(http, prompt) for prompt in ("a cat", "a cat", "a dog", "a dog", "a dog", "a cat")]
     async with Client("http://api.test", transport=httpx.ASGITransport(app)) as client:
         cats = JobFilters(query="cat")

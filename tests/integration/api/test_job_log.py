@@ -9,11 +9,12 @@ import pytest
 from fastapi import FastAPI
 from structlog.contextvars import get_contextvars
 
-from diffuserve.api import job_log, problems
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.job_log import JobLog
+from diffuserve.api.following import job_log
+from diffuserve.api.following.job_log import JobLog
+from diffuserve.api.http import problems
 from diffuserve.cli.wiring.background import running
-from diffuserve.domain.job import EndedJob, JobStatus
+from diffuserve.domain.jobs.job import EndedJob, JobStatus
 from diffuserve.domain.tenant import Role
 from diffuserve.jobs.store import JobStore
 from diffuserve.telemetry.log_fields import FIELDS, IS_REPEATED

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from diffuserve.api.json_body import MAX_VALUES, UnreadableJson, parsed_json
+from diffuserve.api.http.json_body import MAX_VALUES, UnreadableJson, parsed_json
 from diffuserve.domain.tenant import Plan, Role
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore

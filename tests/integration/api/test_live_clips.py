@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from diffuserve.domain.tenant import Role
-from diffuserve.domain.worker import Lease
+from diffuserve.domain.workers.worker import Lease
 from diffuserve.jobs.store import JobStore
 from support.clips import CLIPS, MP4, complete_clip
 from support.hand_worker import HandWorker

@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from diffuserve.domain.errors import ArtifactNotFound
-from diffuserve.domain.job import VIDEO_GENERATE, NewJob
-from diffuserve.domain.worker import Lease
+from diffuserve.domain.jobs.job import VIDEO_GENERATE, NewJob
+from diffuserve.domain.workers.worker import Lease
 from diffuserve.events.base import job_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import httpx
 
-from diffuserve.domain.offload import Offload
-from diffuserve.domain.residency import RESIDENT, Residency
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.residency import RESIDENT, Residency
 from support.hand_worker import HandWorker
 
 LAYERS = Residency(Offload.LAYERS, device_bytes=2, host_bytes=30, step_bytes=20)

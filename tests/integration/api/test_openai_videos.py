@@ -13,7 +13,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from diffuserve.domain.job import JobStatus
+from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.jobs.config import StoreConfig
 from support.clips import CLIPS, MP4, complete_clip, completing
 from support.hand_worker import HAND_SPEC, HandWorker

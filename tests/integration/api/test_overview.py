@@ -173,7 +173,7 @@ def shown(state: dict[str, Any], worker: HandWorker) -> dict[str, Any]:
 
 
 def age(later: str, earlier: str) -> float:
-    from diffuserve.domain.timestamps import from_rfc3339
+    from diffuserve.domain.text.timestamps import from_rfc3339
 
     return (from_rfc3339(later) - from_rfc3339(earlier)).total_seconds()
 

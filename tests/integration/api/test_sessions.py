@@ -13,10 +13,10 @@ from fastapi import FastAPI
 
 from diffuserve.api.auth import access, revocation
 from diffuserve.api.config import ApiConfig
-from diffuserve.cli.http_server import serving
-from diffuserve.cli.listening import address_of, listen
+from diffuserve.api.server.http_server import serving
+from diffuserve.cli.servers.listening import address_of, listen
 from diffuserve.domain.tenant import Role
-from diffuserve.jobs.keys import split_secret
+from diffuserve.jobs.security.keys import split_secret
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HandWorker
 from support.waiting import HANG_SECONDS, eventually

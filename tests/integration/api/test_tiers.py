@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
-from diffuserve.domain.tiers import TierPolicy, Tiers
+from diffuserve.domain.models.tiers import TierPolicy, Tiers
 from support.hand_worker import HandWorker
 
 ODD = {"num_inference_steps": 5, "width": 100, "height": 60}

@@ -45,7 +45,7 @@ def pass_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         nonlocal passed
         passed += seconds
 
-    monkeypatch.setattr("diffuserve.api.signatures.monotonic", lambda: real() + passed)
+    monkeypatch.setattr("diffuserve.api.auth.signatures.monotonic", lambda: real() + passed)
     return advance
 
 
@@ -108,7 +108,7 @@ async def test_invalid_signatures_cause_few_reads(
         return await read()
 
     monkeypatch.setattr(store.url_secrets, "valid", count)
-    monkeypatch.setattr("diffuserve.api.signatures.monotonic", lambda: 1_000_000.0)
+    monkeypatch.setattr("diffuserve.api.auth.signatures.monotonic", lambda: 1_000_000.0)
     for _ in range(20):
         assert (await http.get(forged)).status_code == 403
     assert num_reads == 1

@@ -12,11 +12,11 @@ import pytest
 from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
-from diffuserve.domain.webhook import JOB_EVENTS, Webhook
+from diffuserve.domain.jobs.webhook import JOB_EVENTS, Webhook
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.policy.webhook_turns import SendLimits
 from diffuserve.jobs.store import JobStore
-from diffuserve.jobs.webhooks.turns import SendLimits
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import new_job
 from support.waiting import HANG_SECONDS

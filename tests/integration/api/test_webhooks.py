@@ -12,9 +12,9 @@ from fastapi import FastAPI
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.webhooks.address_policy import AddressPolicy
-from diffuserve.api.webhooks.guarded_http import GuardedHttpClient, Resolve
-from diffuserve.domain.job import VIDEO_GENERATE
+from diffuserve.api.outbound.address_policy import AddressPolicy
+from diffuserve.api.outbound.guarded_http import GuardedHttpClient, Resolve
+from diffuserve.domain.jobs.job import VIDEO_GENERATE
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from support.certificates import certified

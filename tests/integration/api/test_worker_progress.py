@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from diffuserve.domain.progress_report import MAX_PROGRESS_JOBS
+from diffuserve.domain.jobs.progress_report import MAX_PROGRESS_JOBS
 from diffuserve.domain.tenant import Role
 from diffuserve.events.base import job_topic
 from diffuserve.events.memory import MemoryEventBus

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diffuserve.domain.job import VIDEO_GENERATE
+from diffuserve.domain.jobs.job import VIDEO_GENERATE
 from diffuserve.settings import Settings
 from support.clips import CLIPS, MP4
 from support.command import Invoke

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.domain.job import Artifact, JobResult
-from diffuserve.domain.worker import Completion
+from diffuserve.domain.jobs.job import Artifact, JobResult
+from diffuserve.domain.workers.worker import Completion
 from diffuserve.settings import Settings
 from support.command import Invoke
 from support.server_thread import ServerThread

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from diffuserve.domain.job import JobStatus
-from diffuserve.domain.worker import ModelOffer, Registration, WorkerReport, WorkerState
+from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.workers.worker import ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.settings import Settings
 from support.command import Invoke
 from support.hand_worker import HAND_SPEC

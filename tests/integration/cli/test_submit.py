@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from diffuserve.domain.job import JobStatus
-from diffuserve.domain.tiers import Tiers
+from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.models.tiers import Tiers
 from diffuserve.settings import Settings
 from support.command import Invoke
 from support.server_thread import ServerThread
@@ -68,7 +68,7 @@ def test_ctrl_c_while_waiting_leaves_the_job_running(
     async def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("diffuserve.cli.watch.follow", interrupted)
+    monkeypatch.setattr("diffuserve.cli.client.watch.follow", interrupted)
     done = invoke("submit", "wait", "--wait")
     assert done.code == 130
     [job_id] = [word.strip("`") for word in done.err.split() if word.startswith("job_")][:1]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diffuserve.domain.worker import Registration, WorkerReport, WorkerState
+from diffuserve.domain.workers.worker import Registration, WorkerReport, WorkerState
 from diffuserve.settings import Settings
 from support.command import Invoke
 from support.server_thread import ServerThread
@@ -95,7 +95,7 @@ def test_jobs_are_requeued_and_a_live_one_is_not(invoke: Invoke) -> None:
 
 
 def test_a_job_that_no_worker_can_run_says_so(invoke: Invoke, fleet: ServerThread) -> None:
-    from diffuserve.domain.worker import ModelOffer
+    from diffuserve.domain.workers.worker import ModelOffer
     from support.hand_worker import HAND_SPEC
 
     offers = (ModelOffer(spec=HAND_SPEC.to_dict()),)

@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diffuserve.domain.cost import CostFit, Workload
-from diffuserve.domain.model_parts import Parts
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.parts import Parts
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.family import PipelineFamily
-from diffuserve.models.folder import ModelFolder
-from diffuserve.models.settings_file import build_spec
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.folders.settings_file import build_spec
 
 if TYPE_CHECKING:
     import torch

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from diffuserve.jobs.database.connections.migrate import HEAD
 
 from diffuserve.cli.doctor import checks, machine
 from diffuserve.cli.doctor.check_result import CheckResult, Outcome
@@ -27,7 +28,6 @@ from diffuserve.cli.doctor.facts import (
 from diffuserve.cli.doctor.services import bucket_facts, database_facts, server_facts, valkey_facts
 from diffuserve.cli.doctor.torch_probe import facts_of_torch
 from diffuserve.cli.environment import unknown_among
-from diffuserve.jobs.migrate import HEAD
 from diffuserve.settings import Settings
 from support.command import Invoke
 from support.server_thread import ServerThread
@@ -248,7 +248,7 @@ async def test_the_database_of_a_server_has_the_newest_schema(tmp_path: Path) ->
 
 async def test_services_that_are_away_are_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffuserve.cli.doctor.services._PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr("diffuserve.cli.connect.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("diffuserve.cli.client.connect.PATIENCE_SECONDS", 0.1)
     away = Settings(
         database_url="postgresql://x:secret@127.0.0.1:1/x",
         valkey_url="valkey://127.0.0.1:1",

@@ -162,8 +162,10 @@ def test_a_base_install_has_what_commands_without_an_engine_import() -> None:
 
 def test_a_command_is_imported_without_the_others() -> None:
     modules = modules_of("api", "--help")
-    assert "diffuserve.cli.api" in modules
-    assert not {"diffuserve.cli.submit", "diffuserve.cli.demo", "httpx", "PIL", "numpy"} & modules
+    assert "diffuserve.cli.servers.api" in modules
+    assert (
+        not {"diffuserve.cli.draw.submit", "diffuserve.cli.servers.demo", "httpx", "PIL", "numpy"} & modules
+    )
 
 
 def modules_of(*arguments: str) -> set[str]:
@@ -184,7 +186,7 @@ def modules_after(code: str) -> set[str]:
 def test_an_unavailable_server_is_one_clear_line(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("diffuserve.cli.connect.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("diffuserve.cli.client.connect.PATIENCE_SECONDS", 0.1)
     assert run(monkeypatch, *command, "--server", "http://127.0.0.1:1") == 1
     errors = capsys.readouterr().err
     assert errors.startswith("error: http://127.0.0.1:1 does not respond")

@@ -16,8 +16,8 @@ from diffuserve.cli.main import app
 from diffuserve.cli.options import WORKER_OPTIONS, WORKER_SETTINGS, arguments_for, flag_of, takes_settings
 from diffuserve.engine.config import EngineConfig
 from diffuserve.options import option_fields, option_of
+from diffuserve.protocol.config import EngineProcessConfig, WorkerConfig
 from diffuserve.settings import Settings
-from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 
 SOURCES = Path(diffuserve.__file__).parent
 NOT_FOR_OPERATORS = {

@@ -13,12 +13,12 @@ import pytest
 from diffuserve.cli import preflight
 from diffuserve.cli.preflight import check_requests, check_worker
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
-from diffuserve.domain.offload import Offload
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.models.bundled import bundled_models
-from diffuserve.worker.config import EngineProcessConfig
+from diffuserve.protocol.config import EngineProcessConfig
 from support.command import Invoke
 
 # Run each command in turn in one process, and print their exit codes and what they have imported.

@@ -15,11 +15,11 @@ from diffuserve.cli.wiring.worker import checked, replica, run
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
 from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
+from diffuserve.protocol.config import EngineProcessConfig, ImageOptions, WorkerConfig
+from diffuserve.protocol.nodes import Nodes
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.safety.intake_pool import UnreadableImage
 from diffuserve.settings import Settings
-from diffuserve.worker.config import EngineProcessConfig, ImageOptions, WorkerConfig
-from diffuserve.worker.nodes import Nodes
 from support.image_files import png
 
 

@@ -4,12 +4,12 @@ import orjson
 import pytest
 
 from diffuserve.client.codec import decode, encode
-from diffuserve.domain.batch import BatchStatus
 from diffuserve.domain.errors import ServerRefused
-from diffuserve.domain.job import JobStatus
+from diffuserve.domain.jobs.batch import BatchStatus
+from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.resources.batch import BatchResource, BatchUrls
 from diffuserve.domain.resources.job import ArtifactResource, JobResource
-from diffuserve.domain.worker import Lease
+from diffuserve.domain.workers.worker import Lease
 from support.resources import make_job
 
 BATCH = BatchResource(

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from diffuserve.api.problems import problem_of, problem_response
+from diffuserve.api.http.problems import problem_of, problem_response
 from diffuserve.client.http import error_from
 from diffuserve.domain import errors
 from diffuserve.domain.errors import (

@@ -11,8 +11,8 @@ import pytest
 
 from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import JobNotFound, QueueFull, ServerUnavailable
-from diffuserve.domain.job import Band, JobStatus
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.jobs.job import Band, JobStatus
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.resources.job import EventResource, JobPage
 from support.resources import make_event, make_job, server_sent
 

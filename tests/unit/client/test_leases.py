@@ -12,7 +12,7 @@ from diffuserve.client import leases
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import LeaseLost, UploadFailed
-from diffuserve.domain.worker import Registration, StoredFile, WorkerReport, WorkerState
+from diffuserve.domain.workers.worker import Registration, StoredFile, WorkerReport, WorkerState
 from support.virtual_time import in_virtual_time, now
 
 REGISTRATION = Registration(models=(), report=WorkerReport(state=WorkerState.READY))

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from diffuserve.domain.machines import MachineKind
 from diffuserve.domain.unit_cost import cost_of_thousand, measured_costs
+from diffuserve.domain.workers.machines import MachineKind
 from support.resources import make_usage
 
 

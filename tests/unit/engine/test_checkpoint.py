@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffuserve.domain.checkpoint import HEADER_BYTES
 from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.jobs.checkpoint import HEADER_BYTES
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.checkpoint import Checkpoint, most_file_bytes
 from diffuserve.engine.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine.config import EngineConfig

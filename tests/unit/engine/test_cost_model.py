@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.domain.cost import CostFit, Workload, dot, step_features
-from diffuserve.domain.offload import Offload
-from diffuserve.domain.residency import Residency
+from diffuserve.domain.models.cost import CostFit, Workload, dot, step_features
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.residency import Residency
 from diffuserve.engine.cost_model import CostModel, load_fit, save_fit
 from diffuserve.engine.robust_fit import RobustFit
 

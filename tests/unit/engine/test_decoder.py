@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.decode_queue import Decoded
 from diffuserve.engine.decoder import Decoder

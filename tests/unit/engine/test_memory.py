@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.memory import check_memory
 from diffuserve.testing.fake_pipeline import FAKE_SPEC
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.errors import DeviceUnavailable
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.model_runner import ModelRunner, StepResult, enough_memory, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState, Wishes
 from diffuserve.testing.fake_pipeline import FakePipeline

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.domain.cost import CostFit, Workload
+from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.engine.cost_model import CostModel, load_fit, save_fit
 
 PRIOR = CostFit(encode=(0.002, 2e-6), step=(0.002, 2.5e-5, 5e-9, 1e-4), decode=(0.001, 1e-6))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.testing.fake_pipeline import FakePipeline

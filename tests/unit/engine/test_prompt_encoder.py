@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.prompt_encoder import PromptEncoder

@@ -7,13 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.domain.checkpoint import StoredCheckpoint
-from diffuserve.domain.job import Artifact, Band, Job, JobError, JobResult, JobStatus, NewJob, Phase, Progress
-from diffuserve.domain.prompt import PromptRecord
+from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
+from diffuserve.domain.jobs.job import (
+    Artifact,
+    Band,
+    Job,
+    JobError,
+    JobResult,
+    JobStatus,
+    NewJob,
+    Phase,
+    Progress,
+)
+from diffuserve.domain.jobs.prompt import PromptRecord
+from diffuserve.domain.jobs.webhook import JOB_EVENTS, Webhook
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
-from diffuserve.domain.webhook import JOB_EVENTS, Webhook
-from diffuserve.domain.worker import Lease, StoredLatents
-from diffuserve.jobs import schema
+from diffuserve.domain.workers.worker import Lease, StoredLatents
+from diffuserve.jobs.database.connections import schema
 from diffuserve.jobs.records import (
     CHANGING_COLUMNS,
     JOB_COLUMNS,

@@ -13,7 +13,7 @@ import pytest
 from PIL import ExifTags, Image, ImageCms
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.input_image import InputImage
+from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.media import input_image as module
 from diffuserve.media.input_image import (
     as_image,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.preview import PreviewMap, read_preview_map
 
 IDENTITY = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]

@@ -9,20 +9,20 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from diffuserve.models.weights.loading.published import publish
 
-from diffuserve.cli.console import Console
-from diffuserve.cli.loading import load_engine
+from diffuserve.cli.display.console import Console
+from diffuserve.cli.draw.loading import load_engine
 from diffuserve.domain.errors import ModelCacheFull, ModelNotFound
-from diffuserve.domain.model_parts import ALL_PARTS
-from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.models.parts import ALL_PARTS
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.engine_process.model import prepared_model
+from diffuserve.engine_process.model.prepared_model import load_options, read_ahead
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.published import publish
 from diffuserve.models.registry import weight_files
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.prepared_copies import LoadOptions, copied_files, copy_key, find_copy, make_copy
-from diffuserve.worker import prepared_model
-from diffuserve.worker.config import EngineProcessConfig
-from diffuserve.worker.prepared_model import load_options, read_ahead
+from diffuserve.protocol.config import EngineProcessConfig
 from support.waiting import HANG_SECONDS
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.params import MAX_SEED, GenerationParams
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import MAX_SEED, GenerationParams
 from diffuserve.domain.sendable import Sendable
 from diffuserve.parallel.messages import BadMessage, pack, unpack
 

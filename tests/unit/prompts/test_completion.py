@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.domain.params import MAX_PROMPT_CHARACTERS, GenerationParams
+from diffuserve.domain.requests.params import MAX_PROMPT_CHARACTERS, GenerationParams
 from diffuserve.prompts.base import Expansion, ExpansionOutcome
 from diffuserve.prompts.completion import is_refusal, parse_completion, unwrap
 from support.durations import MOST_GROWTH, growth

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diffuserve.cli.demo_scenes import SCENES
+from diffuserve.cli.servers.demo_scenes import SCENES
 from diffuserve.safety.folding import fold
 from diffuserve.safety.policy_file import load_policy
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
-from diffuserve.domain.samplers import DIFFUSION_SAMPLERS, FLOW_SAMPLERS, num_evaluations
+from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS, FLOW_SAMPLERS, num_evaluations
 from diffuserve.samplers.base import Memory, NoiseSchedule, Sampler
 from diffuserve.samplers.registry import checkpoint_sampler, named_sampler
 

@@ -14,8 +14,8 @@ FINDING = json.dumps({"what": "speed", "found": 1.5, "ok": True})
 def runner(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the runner, with stages that are shell commands: their functions, with `FILE` to write to."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from gpu_stages import runner
-    from gpu_stages.stages import Stage
+    from gpu.stages import runner
+    from gpu.stages.stages import Stage
 
     stages = {
         "sound": Stage(f"echo '{FINDING}' >FILE", 60, "it ends well"),

@@ -4,10 +4,10 @@ import time
 from dataclasses import replace
 from itertools import product
 
-from diffuserve.domain.job import Band, EndedJob, JobStatus
-from diffuserve.domain.machines import MachineKind
+from diffuserve.domain.jobs.job import Band, EndedJob, JobStatus
 from diffuserve.domain.safety import Action, Finding, Verdict
-from diffuserve.domain.worker import WorkerState
+from diffuserve.domain.workers.machines import MachineKind
+from diffuserve.domain.workers.worker import WorkerState
 from diffuserve.telemetry.metrics import ControlMetrics, WorkerSeries
 from diffuserve.telemetry.store_series import QueueGauges
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import input_image
 from diffuserve.testing.fake_pipeline import colour_of

@@ -12,7 +12,7 @@ import video_autoencoder
 import video_denoiser
 from checkpoints import adopt_model, load_average
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.pretrained import load_module
+from diffuserve.models.folders.pretrained import load_module
 from loop import Course, warm_then_linear
 
 STEPS = {video_autoencoder.NAME: 60, caption_encoder.NAME: 12, video_denoiser.NAME: 205}

@@ -9,11 +9,11 @@ from starlette.requests import HTTPConnection
 
 from diffuserve.api.auth.access import METRICS_ROLES, Caller
 from diffuserve.api.auth.sessions import has_cookie
-from diffuserve.api.path_params import named_ids
+from diffuserve.api.http.path_params import named_ids
 from diffuserve.api.services import Services, services_of
 from diffuserve.domain.errors import WorkerNotFound
 from diffuserve.domain.tenant import Role, family_of
-from diffuserve.domain.worker_ids import is_owned
+from diffuserve.domain.workers.worker_ids import is_owned
 from diffuserve.telemetry import log_context
 
 _ADMITTED = "diffuserve.admitted"

@@ -7,8 +7,8 @@ from collections import defaultdict
 from starlette.requests import HTTPConnection
 
 from diffuserve.api.auth.access import Authenticator, Caller
-from diffuserve.api.interruptible import OpenRequest, open_request
-from diffuserve.api.problems import problem_of, problem_response
+from diffuserve.api.http.interruptible import OpenRequest, open_request
+from diffuserve.api.http.problems import problem_of, problem_response
 from diffuserve.domain.errors import ServerUnavailable, Unauthorized
 from diffuserve.telemetry.log_fields import once_a_minute
 

@@ -17,11 +17,11 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from diffuserve.api.auth.access import Authenticator, Caller
-from diffuserve.api.browser_guard import SAFE_METHODS, OwnAddresses
-from diffuserve.api.signatures import Signatures
+from diffuserve.api.auth.browser_guard import SAFE_METHODS, OwnAddresses
+from diffuserve.api.auth.signatures import Signatures
 from diffuserve.domain.errors import Forbidden, RateLimited, Unauthorized
 from diffuserve.domain.tenant import Role
-from diffuserve.jobs.signing_secrets import SessionMarks
+from diffuserve.jobs.security.signing_secrets import SessionMarks
 from diffuserve.quotas.base import Quotas, Rate
 
 COOKIE = "diffuserve_session"

@@ -18,11 +18,11 @@ from diffuserve.api.batches.request_bodies import (
     BatchOptions,
     BatchQuery,
 )
-from diffuserve.api.batches.upload import Body
-from diffuserve.api.field_errors import Location, validation_error, with_suggestions
-from diffuserve.api.json_body import UnreadableJson, parsed_json
-from diffuserve.api.json_route import content_type_of, is_json, unsupported_media_type
-from diffuserve.api.openapi import inlined_schema
+from diffuserve.api.door.json_route import content_type_of, is_json, unsupported_media_type
+from diffuserve.api.door.upload import Body
+from diffuserve.api.http.field_errors import Location, validation_error, with_suggestions
+from diffuserve.api.http.json_body import UnreadableJson, parsed_json
+from diffuserve.api.http.openapi import inlined_schema
 from diffuserve.api.services import Services
 
 Item = bytes | Mapping[str, Any]

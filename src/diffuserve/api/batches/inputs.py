@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from diffuserve.api.batches.item_parser import BatchItemParser, input_key
-from diffuserve.api.field_errors import validation_error
 from diffuserve.api.files.inputs import bring_in, no_such_image
+from diffuserve.api.http.field_errors import validation_error
 from diffuserve.api.services import Services
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.input_file import InputFile, is_file_id
+from diffuserve.domain.jobs.input_file import InputFile, is_file_id
 
 _MAX_DATA_URLS = 100
 _FETCHED = "items of a batch name no https URLs; upload the image with POST /v1/files, and name its id"

@@ -11,16 +11,16 @@ from pydantic import ValidationError
 
 from diffuserve.api.batches.body_parser import BatchRequest, nested_errors
 from diffuserve.api.batches.request_bodies import BatchItem
-from diffuserve.api.field_errors import MAX_SHOWN_ERRORS, validation_error
-from diffuserve.api.json_body import UnreadableJson, parsed_json
-from diffuserve.api.request_bodies import NewJobBody
-from diffuserve.api.submission import build_job, requested_params
+from diffuserve.api.http.field_errors import MAX_SHOWN_ERRORS, validation_error
+from diffuserve.api.http.json_body import UnreadableJson, parsed_json
+from diffuserve.api.submit.request_bodies import NewJobBody
+from diffuserve.api.submit.submission import build_job, requested_params
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.input_file import InputFile, mode_of
-from diffuserve.domain.input_image import ImageInput
-from diffuserve.domain.job import NewJob
+from diffuserve.domain.jobs.input_file import InputFile, mode_of
+from diffuserve.domain.jobs.job import NewJob
+from diffuserve.domain.requests.input_image import ImageInput
 from diffuserve.domain.tenant import Plan
-from diffuserve.jobs.operations import OfferedModel
+from diffuserve.jobs.reads.operations import OfferedModel
 
 _ITEMS_PER_TURN = 4  # parsed before other requests get the event loop
 

@@ -8,9 +8,9 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 
 from diffuserve.api.batches.item_parser import BatchItemParser
-from diffuserve.api.field_errors import MAX_SHOWN_ERRORS, validation_error
+from diffuserve.api.http.field_errors import MAX_SHOWN_ERRORS, validation_error
 from diffuserve.api.services import Services
-from diffuserve.api.submission import note_blocked
+from diffuserve.api.submit.submission import note_blocked
 from diffuserve.domain.safety import Action, Verdict
 
 _MAX_PROMPTS = 16

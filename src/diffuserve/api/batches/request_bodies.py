@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from diffuserve.api.file_formats import FILE_FORMAT, FileFormat
-from diffuserve.api.request_bodies import (
+from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
+from diffuserve.api.submit.request_bodies import (
     Exact,
     GenerationInput,
     Kind,
@@ -16,7 +16,7 @@ from diffuserve.api.request_bodies import (
     Storable,
     WebhookUrl,
 )
-from diffuserve.domain.job import Band
+from diffuserve.domain.jobs.job import Band
 
 MAX_INLINE_ITEMS = 1_000
 MAX_ITEMS = 50_000

@@ -13,15 +13,15 @@ from diffuserve.api.batches.inputs import with_inputs
 from diffuserve.api.batches.item_parser import BatchItemParser
 from diffuserve.api.batches.judging import judge_items
 from diffuserve.api.batches.request_bodies import BatchOptions
-from diffuserve.api.field_errors import validation_error
-from diffuserve.api.file_formats import check_format_fits
+from diffuserve.api.http.field_errors import validation_error
 from diffuserve.api.services import Services
-from diffuserve.api.submission import with_prompt_record
-from diffuserve.domain.batch import Batch, NewBatch
+from diffuserve.api.submit.file_formats import check_format_fits
+from diffuserve.api.submit.submission import with_prompt_record
 from diffuserve.domain.errors import InvalidParams, TooLarge
-from diffuserve.domain.exactness import check_exact
+from diffuserve.domain.jobs.batch import Batch, NewBatch
+from diffuserve.domain.jobs.webhook import Webhook, WebhookEvent
 from diffuserve.domain.safety import PASSES, Verdict
-from diffuserve.domain.webhook import Webhook, WebhookEvent
+from diffuserve.domain.workers.exactness import check_exact
 from diffuserve.jobs.batches.store import ITEMS_AT_ONCE
 
 

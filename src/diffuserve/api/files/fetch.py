@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from urllib.parse import urljoin, urlsplit
 
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.webhooks.address_policy import AddressPolicy
-from diffuserve.api.webhooks.guarded_http import (
+from diffuserve.api.outbound.address_policy import AddressPolicy
+from diffuserve.api.outbound.guarded_http import (
     AddressNotAllowed,
     Fetched,
     GuardedHttpClient,

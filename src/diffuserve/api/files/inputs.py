@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from diffuserve.api.files.intake import Received
 from diffuserve.api.services import Services
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.input_file import InputFile, is_file_id, mode_of
-from diffuserve.domain.input_image import ImageInput, InputImage
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.jobs.input_file import InputFile, is_file_id, mode_of
+from diffuserve.domain.requests.input_image import ImageInput, InputImage
+from diffuserve.domain.requests.params import GenerationParams
 
 _WAYS = "give the id of an uploaded file, a data: URL, or an https: URL"
 _EXAMPLE = "data:image/png;base64,iVBORw0KGgo…"

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
-from diffuserve.api.catalog import Catalog
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.files.pixel_budget import PixelBudget
+from diffuserve.api.reads.catalog import Catalog
 from diffuserve.domain.errors import DiffuserveError, ImageBlocked, InvalidParams, TooLarge
-from diffuserve.domain.input_file import InputFile, NewFile, new_file_id
+from diffuserve.domain.jobs.input_file import InputFile, NewFile, new_file_id
 from diffuserve.domain.safety import Action
-from diffuserve.jobs.audit import judged_input
+from diffuserve.jobs.security.audit import judged_input
 from diffuserve.jobs.store import JobStore
 from diffuserve.media.input_image import USUAL_INPUT_PIXELS
 from diffuserve.safety.intake_pool import IntakePool, Mode, ReadImage, UnreadableImage

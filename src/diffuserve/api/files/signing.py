@@ -3,7 +3,7 @@
 import time
 from urllib.parse import quote
 
-from diffuserve.api.signatures import Signatures
+from diffuserve.api.auth.signatures import Signatures
 from diffuserve.domain.errors import Forbidden
 
 

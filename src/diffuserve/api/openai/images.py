@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from diffuserve.api.http.problems import Problem, openai_error, problem_of
 from diffuserve.api.openai.resources import (
     CompletedImageEvent,
     ErrorEvent,
@@ -17,11 +18,10 @@ from diffuserve.api.openai.resources import (
     OpenAIUsage,
     PartialImageEvent,
 )
-from diffuserve.api.problems import Problem, openai_error, problem_of
 from diffuserve.api.services import Services
 from diffuserve.domain.errors import DiffuserveError, InvalidParams, ModelNotCapable, OutputBlocked
-from diffuserve.domain.job import Artifact, Job, JobStatus
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.jobs.job import Artifact, Job, JobStatus
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.resources.job import images_among
 
 _FAILURE_STATUSES = {JobStatus.FAILED: 500, JobStatus.CANCELED: 409, JobStatus.EXPIRED: 504}

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from diffuserve.api.file_formats import ImageFormat
-from diffuserve.api.request_bodies import (
+from diffuserve.api.submit.file_formats import ImageFormat
+from diffuserve.api.submit.request_bodies import (
     GenerationInput,
     Guidance,
     ImageName,
@@ -22,8 +22,8 @@ from diffuserve.api.request_bodies import (
     Storable,
     Strength,
 )
-from diffuserve.domain.job import MAX_PREVIEWS
-from diffuserve.domain.params import MAX_INPUT_IMAGES
+from diffuserve.domain.jobs.job import MAX_PREVIEWS
+from diffuserve.domain.requests.params import MAX_INPUT_IMAGES
 
 VARIATION_PROMPT = "an image like this one"
 VARIATION_STRENGTH = 0.6

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from diffuserve.domain.resources.base import Resource
+from diffuserve.domain.resource_base import Resource
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,17 +10,17 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from diffuserve.api.batches.body_parser import nested_errors
-from diffuserve.api.batches.upload import Body
-from diffuserve.api.field_errors import validation_error
-from diffuserve.api.files.forms import FORM, MAX_FORM_BYTES, Form, FormFile, parse_form
+from diffuserve.api.door.forms import FORM, MAX_FORM_BYTES, Form, FormFile, parse_form
+from diffuserve.api.door.json_route import content_type_of, unsupported_media_type
+from diffuserve.api.door.upload import Body
 from diffuserve.api.files.intake import Received
-from diffuserve.api.json_body import UnreadableJson, parsed_json
-from diffuserve.api.json_route import content_type_of, unsupported_media_type
+from diffuserve.api.http.field_errors import validation_error
+from diffuserve.api.http.json_body import UnreadableJson, parsed_json
 from diffuserve.api.openai.video_bodies import VideoBody
-from diffuserve.api.request_bodies import RequestBody
 from diffuserve.api.services import Services
-from diffuserve.domain.input_image import ImageInput
-from diffuserve.domain.params import MAX_INPUT_IMAGES, GenerationParams
+from diffuserve.api.submit.request_bodies import RequestBody
+from diffuserve.domain.requests.input_image import ImageInput
+from diffuserve.domain.requests.params import MAX_INPUT_IMAGES, GenerationParams
 
 _IMAGES_AT_ONCE = 4  # of the largest size, in one form; smaller ones may be more
 _FILE_FIELDS = ("image", "image[]", "mask")

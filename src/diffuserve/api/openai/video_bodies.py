@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainValidator
 
-from diffuserve.api.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.api.openai.request_bodies import NamedImage, check_size, sides_of
 from diffuserve.api.openai.video_ids import video_id_of
-from diffuserve.api.request_bodies import (
+from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
+from diffuserve.api.submit.request_bodies import (
     FramesPerSecond,
     GenerationInput,
     Guidance,
@@ -22,9 +22,9 @@ from diffuserve.api.request_bodies import (
     Seed,
     Steps,
 )
-from diffuserve.domain.input_image import ImageInput, InputImage
-from diffuserve.domain.job import VIDEO_GENERATE, Job
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.jobs.job import VIDEO_GENERATE, Job
+from diffuserve.domain.requests.input_image import ImageInput, InputImage
+from diffuserve.domain.requests.params import GenerationParams
 
 REMIXED_FROM = "remixed_from_video_id"
 """Key of a remix's metadata, which holds the id of its original."""

@@ -7,7 +7,7 @@ from diffuserve.api.openai.video_bodies import REMIXED_FROM
 from diffuserve.api.openai.video_ids import video_id_of
 from diffuserve.api.services import Services
 from diffuserve.domain.errors import ArtifactNotFound, DiffuserveError, NotFinished
-from diffuserve.domain.job import Artifact, Job, JobStatus
+from diffuserve.domain.jobs.job import Artifact, Job, JobStatus
 from diffuserve.domain.resources.job import ProgressResource
 
 _STATUSES = {

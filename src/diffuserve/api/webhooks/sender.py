@@ -14,17 +14,17 @@ import httpcore
 import orjson
 from standardwebhooks import Webhook as Signature
 
-from diffuserve.api.serializers import batch_resource
+from diffuserve.api.outbound.guarded_http import MAX_CONNECTIONS, AddressNotAllowed, GuardedHttpClient
+from diffuserve.api.resources.serializers import batch_resource
 from diffuserve.api.services import Services
-from diffuserve.api.webhooks.guarded_http import MAX_CONNECTIONS, AddressNotAllowed, GuardedHttpClient
 from diffuserve.domain.errors import DiffuserveError, NotFound
+from diffuserve.domain.jobs.webhook import Delivery, DeliveryAttempt, DueDelivery, WebhookEvent
 from diffuserve.domain.resources.batch import BatchResource
 from diffuserve.domain.resources.job import JobResource
 from diffuserve.domain.resources.webhook import DeletedSubject, WebhookMessage
-from diffuserve.domain.timestamps import to_rfc3339
-from diffuserve.domain.webhook import Delivery, DeliveryAttempt, DueDelivery, WebhookEvent
+from diffuserve.domain.text.timestamps import to_rfc3339
 from diffuserve.events.base import OUTBOX, Subscription
-from diffuserve.jobs.webhooks.turns import SendLimits
+from diffuserve.jobs.policy.webhook_turns import SendLimits
 from diffuserve.telemetry.log_fields import once_a_minute
 from diffuserve.telemetry.redaction import summary
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
+from diffuserve.cli.display.sizes import human_bytes
 from diffuserve.cli.doctor.check_result import CheckResult, failed, ok, warning
 from diffuserve.cli.doctor.facts import Facts
-from diffuserve.cli.sizes import human_bytes
 
 _ENGINE: Final = "pip install 'diffuserve[engine]'"
 _TORCH_PAGE: Final = "https://pytorch.org/get-started"

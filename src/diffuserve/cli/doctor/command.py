@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from diffuserve.cli import options
+from diffuserve.cli.display.echo import echo
+from diffuserve.cli.display.results import results
 from diffuserve.cli.doctor.check_result import CheckResult, Outcome
 from diffuserve.cli.doctor.checks import check_all
 from diffuserve.cli.doctor.facts import Facts
-from diffuserve.cli.echo import echo
 from diffuserve.cli.environment import unknown_variables
 from diffuserve.cli.exit_codes import FAILED
-from diffuserve.cli.results import results
 from diffuserve.settings import Settings
 
 EXAMPLES = """

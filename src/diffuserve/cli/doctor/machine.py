@@ -16,9 +16,9 @@ import psutil
 
 from diffuserve.cli.doctor.facts import DiskFacts, MachineFacts, ModelFacts, PortFacts, TorchFacts
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
-from diffuserve.domain.model_parts import ALL_PARTS, Parts
-from diffuserve.models.folder import find_local_model
-from diffuserve.models.hardware import count_cuda_devices
+from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.models.folders.folder import find_local_model
+from diffuserve.models.machine.hardware import count_cuda_devices
 from diffuserve.models.registry import check_model
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.store import ModelStore, is_stored

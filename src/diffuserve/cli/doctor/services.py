@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from diffuserve.cli.connect import connect
+from diffuserve.cli.client.connect import connect
 from diffuserve.cli.doctor.facts import DatabaseFacts, PlaceFacts, ServerFacts
 from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import DiffuserveError, Forbidden, ServerUnavailable, Unauthorized
@@ -16,7 +16,7 @@ async def database_facts(settings: Settings) -> DatabaseFacts:
     """Read the revision and the clock of the database; build nothing."""
     from sqlalchemy import make_url
 
-    from diffuserve.jobs.migrate import HEAD
+    from diffuserve.jobs.database.connections.migrate import HEAD
 
     file = settings.database_file
     if file is not None and not file.exists():
@@ -99,8 +99,8 @@ async def _wait_reason(client: Client) -> str:
 async def _read_database(settings: Settings, place: str) -> DatabaseFacts:
     from sqlalchemy.exc import SQLAlchemyError
 
-    from diffuserve.jobs.database import Database
-    from diffuserve.jobs.migrate import HEAD, read_revision
+    from diffuserve.jobs.database.connections.connections import Database
+    from diffuserve.jobs.database.connections.migrate import HEAD, read_revision
 
     database = Database(settings.store_url, settings.store_config)
     try:

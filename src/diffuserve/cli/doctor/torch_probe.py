@@ -15,8 +15,8 @@ def facts_of_torch(device_name: str = "", dtype_name: str = "") -> dict[str, Any
     import torch
 
     from diffuserve.domain.errors import DeviceUnavailable
-    from diffuserve.models.devices import choose_device, default_dtype, is_emulated, parse_dtype
-    from diffuserve.models.devices import dtype_name as name_of
+    from diffuserve.models.machine.devices import choose_device, default_dtype, is_emulated, parse_dtype
+    from diffuserve.models.machine.devices import dtype_name as name_of
 
     facts: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda}
     try:
@@ -34,7 +34,7 @@ def facts_of_torch(device_name: str = "", dtype_name: str = "") -> dict[str, Any
 
 def _cpu_products() -> list[str]:
     """Return the short numbers that this CPU has instructions for."""
-    from diffuserve.models.cpu_products import cpu_has_bf16, cpu_has_int8
+    from diffuserve.models.machine.cpu_products import cpu_has_bf16, cpu_has_int8
 
     found = {"bfloat16": cpu_has_bf16(), "int8": cpu_has_int8()}
     return [name for name, has_instructions in found.items() if has_instructions]

@@ -13,12 +13,12 @@ from diffuserve.cli.wiring.database_errors import cannot_open
 from diffuserve.cli.wiring.safety import open_intake, open_prompts
 from diffuserve.cli.wiring.storage import open_storage
 from diffuserve.domain.errors import ModelConflict, ServerUnavailable
-from diffuserve.domain.worker import ModelOffer
+from diffuserve.domain.workers.worker import ModelOffer
 from diffuserve.events.base import EventBus
 from diffuserve.events.memory import MemoryEventBus
-from diffuserve.jobs.preemptor import Preemptor
-from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
+from diffuserve.jobs.tasks.preemptor import Preemptor
+from diffuserve.jobs.tasks.reaper import Reaper
 from diffuserve.private_files import make_private_file, make_private_folder
 from diffuserve.quotas.base import Quotas
 from diffuserve.quotas.local import LocalQuotas
@@ -147,7 +147,7 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
 @asynccontextmanager
 async def sending(services: "Services") -> AsyncIterator[None]:
     """Send webhooks within the block."""
-    from diffuserve.api.webhooks.guarded_http import GuardedHttpClient
+    from diffuserve.api.outbound.guarded_http import GuardedHttpClient
     from diffuserve.api.webhooks.sender import WebhookSender
 
     http = GuardedHttpClient(services.address_policy)

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diffuserve.api.prompt_processor import PromptProcessor
+from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.nearest import did_you_mean
+from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.prompts.base import PromptExpander
 from diffuserve.safety.base import ImageFilter, PromptFilter, TextClassifier
 from diffuserve.safety.intake_pool import IntakePool

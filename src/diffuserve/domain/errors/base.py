@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from diffuserve.domain.shortened import shortened
+from diffuserve.domain.text.shortened import shortened
 
 
 class DiffuserveError(Exception):

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from diffuserve.domain.batch import BatchStatus
-from diffuserve.domain.job import JobStatus
-from diffuserve.domain.resources.base import Page, Resource
+from diffuserve.domain.jobs.batch import BatchStatus
+from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.resource_base import Page, Resource
 from diffuserve.domain.resources.job import ErrorResource, ResultResource
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from diffuserve.domain.resources.base import Page, Resource
+from diffuserve.domain.resource_base import Page, Resource
 from diffuserve.domain.resources.safety import VerdictResource
 
 

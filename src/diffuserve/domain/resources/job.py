@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from diffuserve.domain.job import (
+from diffuserve.domain.jobs.job import (
     FINAL_STATUSES,
     Artifact,
     Band,
@@ -14,9 +14,9 @@ from diffuserve.domain.job import (
     Phase,
     QueueEstimate,
 )
-from diffuserve.domain.path_parts import Id
-from diffuserve.domain.resources.base import Page, Resource
+from diffuserve.domain.resource_base import Page, Resource
 from diffuserve.domain.resources.safety import FilterResource, VerdictResource
+from diffuserve.domain.text.path_parts import Id
 
 AnyArtifact = TypeVar("AnyArtifact", bound=Artifact)
 

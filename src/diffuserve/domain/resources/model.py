@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from diffuserve.domain.readiness import ModelStatus
-from diffuserve.domain.resources.base import Resource
+from diffuserve.domain.models.tiers import TierPolicy
+from diffuserve.domain.resource_base import Resource
 from diffuserve.domain.resources.safety import FilterResource
-from diffuserve.domain.tiers import TierPolicy
+from diffuserve.domain.workers.readiness import ModelStatus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ Every item of a list has an `id`, by which a change of the list names it (see `d
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from diffuserve.domain.job import Band, Phase
-from diffuserve.domain.resources.base import Resource
+from diffuserve.domain.jobs.job import Band, Phase
+from diffuserve.domain.resource_base import Resource
 from diffuserve.domain.resources.worker import WorkerResource
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from diffuserve.domain.job import Band
-from diffuserve.domain.resources.base import Resource
+from diffuserve.domain.jobs.job import Band
+from diffuserve.domain.resource_base import Resource
 from diffuserve.domain.tenant import Plan
 
 

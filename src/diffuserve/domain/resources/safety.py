@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from diffuserve.domain.resources.base import Resource
+from diffuserve.domain.resource_base import Resource
 from diffuserve.domain.safety import Action, FilterInfo
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from diffuserve.domain.resources.base import Resource
+from diffuserve.domain.resource_base import Resource
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from diffuserve.domain.resources.base import Resource
+from diffuserve.domain.resource_base import Resource
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ without a price costs nothing. Days are UTC's, and an attempt belongs to the day
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from diffuserve.domain.machines import MachineKind
-from diffuserve.domain.resources.base import Resource
+from diffuserve.domain.resource_base import Resource
+from diffuserve.domain.workers.machines import MachineKind
 
 
 class UsageField(StrEnum):

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from diffuserve.domain.resources.base import Page, Resource
+from diffuserve.domain.jobs.webhook import DeliveryStatus, WebhookEvent
+from diffuserve.domain.resource_base import Page, Resource
 from diffuserve.domain.resources.batch import BatchResource
 from diffuserve.domain.resources.job import JobResource
-from diffuserve.domain.webhook import DeliveryStatus, WebhookEvent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from diffuserve.domain.resources.base import Resource
-from diffuserve.domain.worker import WorkerReport, WorkerRole, WorkerState
+from diffuserve.domain.resource_base import Resource
+from diffuserve.domain.workers.worker import WorkerReport, WorkerRole, WorkerState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,10 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from diffuserve.domain.batch import Batch, NewBatch
 from diffuserve.domain.errors import BatchNotFound
-from diffuserve.domain.job import FINAL_STATUSES, Job, NewJob
-from diffuserve.jobs import queries, schema
+from diffuserve.domain.jobs.batch import Batch, NewBatch
+from diffuserve.domain.jobs.job import FINAL_STATUSES, Job, NewJob
 from diffuserve.jobs.batches.cancellation import CancelBatch, CancelBatchItems
-from diffuserve.jobs.batches.counts import counts_in
 from diffuserve.jobs.batches.submission import (
     AddBatchItems,
     FindRoom,
@@ -19,8 +17,10 @@ from diffuserve.jobs.batches.submission import (
     is_batch_id,
     new_batch_id,
 )
-from diffuserve.jobs.database import Database
-from diffuserve.jobs.writer import Writer
+from diffuserve.jobs.database.connections import queries, schema
+from diffuserve.jobs.database.connections.connections import Database
+from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.queue.ready_queue.batch_counts import counts_in
 
 batches, jobs = schema.batches, schema.jobs
 

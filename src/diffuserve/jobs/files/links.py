@@ -6,10 +6,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, FileNotKnown
-from diffuserve.domain.input_image import input_ids
-from diffuserve.domain.job import NewJob
-from diffuserve.jobs import schema
-from diffuserve.jobs.database import Transaction
+from diffuserve.domain.jobs.job import NewJob
+from diffuserve.domain.requests.input_image import input_ids
+from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database.connections.connections import Transaction
 
 files, job_files = schema.files, schema.job_files
 

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from diffuserve.domain.input_file import InputFile
+from diffuserve.domain.jobs.input_file import InputFile
 from diffuserve.domain.safety import Verdict
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from diffuserve.domain.webhook import Delivery
-from diffuserve.jobs import schema
+from diffuserve.domain.jobs.webhook import Delivery
+from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.policy.webhook_turns import Full, Load, SendLimits
 from diffuserve.jobs.webhooks.records import delivery_of
-from diffuserve.jobs.webhooks.turns import Full, Load, SendLimits
 
 deliveries = schema.webhook_deliveries
 

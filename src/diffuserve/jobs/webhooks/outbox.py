@@ -12,8 +12,7 @@ import sqlalchemy as sa
 
 from diffuserve.backoff import jitter
 from diffuserve.domain.errors import Conflict, DeliveryNotFound, DiffuserveError, EndpointNotFound
-from diffuserve.domain.timed_ids import timed_id
-from diffuserve.domain.webhook import (
+from diffuserve.domain.jobs.webhook import (
     Delivery,
     DeliveryAttempt,
     DeliveryStatus,
@@ -22,10 +21,11 @@ from diffuserve.domain.webhook import (
     WebhookEndpoint,
     WebhookEvent,
 )
+from diffuserve.domain.text.timed_ids import timed_id
 from diffuserve.events.base import OUTBOX
-from diffuserve.jobs import schema
-from diffuserve.jobs.command import Command, SingleCommand
-from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database.connections.command import Command, SingleCommand
+from diffuserve.jobs.database.connections.connections import Transaction
 from diffuserve.jobs.records import load_webhook
 from diffuserve.jobs.webhooks.records import delivery_of, endpoint_of
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from diffuserve.domain.webhook import Delivery, DeliveryStatus, WebhookEndpoint, WebhookEvent
+from diffuserve.domain.jobs.webhook import Delivery, DeliveryStatus, WebhookEndpoint, WebhookEvent
 
 
 def endpoint_of(row: sa.Row[Any]) -> WebhookEndpoint:

@@ -5,9 +5,11 @@ from collections.abc import Collection
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import EndpointNotFound
-from diffuserve.domain.webhook import Delivery, DeliveryAttempt, DueDelivery, WebhookEndpoint
-from diffuserve.jobs.database import Database
-from diffuserve.jobs.signing_secrets import WebhookSecrets
+from diffuserve.domain.jobs.webhook import Delivery, DeliveryAttempt, DueDelivery, WebhookEndpoint
+from diffuserve.jobs.database.connections.connections import Database
+from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.policy.webhook_turns import Load, SendLimits, choose
+from diffuserve.jobs.security.signing_secrets import WebhookSecrets
 from diffuserve.jobs.webhooks.due import find_due
 from diffuserve.jobs.webhooks.outbox import (
     EnableEndpoint,
@@ -18,8 +20,6 @@ from diffuserve.jobs.webhooks.outbox import (
     endpoints,
 )
 from diffuserve.jobs.webhooks.records import delivery_of, endpoint_of
-from diffuserve.jobs.webhooks.turns import Load, SendLimits, choose
-from diffuserve.jobs.writer import Writer
 
 
 class WebhookStore:

@@ -3,19 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_parts import Parts
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.offload import Offload
-from diffuserve.domain.quantization import Quantization
-from diffuserve.domain.samplers import FLOW_SAMPLERS
+from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.parts import Parts
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.samplers import FLOW_SAMPLERS
+from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import QuantizableFamily, wanted_folders
 from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.folder import ModelFolder
-from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
-from diffuserve.models.quantized_layers import QuantizedLayers
-from diffuserve.models.settings_file import build_spec
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.folders.settings_file import build_spec
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.text.quantized_layers import CLIP_LAYERS, T5_LAYERS
 from diffuserve.models.text.t5_config import T5Config
 from diffuserve.parallel.plan import ParallelPlan, check_shared
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from diffuserve.models.base import Pipeline
-    from diffuserve.models.compiled import CompilableBlocks
+    from diffuserve.models.compiled.halves.halves import CompilableBlocks
     from diffuserve.parallel.ranks import Ranks
 
 _ENCODERS = ("text_encoder", "text_encoder_2")

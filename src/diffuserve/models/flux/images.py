@@ -14,15 +14,16 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.autoencoder.encoder import LatentDistribution
+from diffuserve.models.autoencoder.image_vae import ImageVae
 from diffuserve.models.base import DenoiseInput, InitialLatents
-from diffuserve.models.devices import to_device
 from diffuserve.models.flux.family import fills_in
 from diffuserve.models.flux.latents import pack_latents
 from diffuserve.models.flux.text import FluxConditioning
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.input_tensors import (
     Mask,
     image_tensor,
@@ -31,8 +32,7 @@ from diffuserve.models.input_tensors import (
     masked_image,
     put_back,
 )
-from diffuserve.models.layers.autoencoder_encoder import LatentDistribution
-from diffuserve.models.layers.image_vae import ImageVae
+from diffuserve.models.machine.devices import to_device
 from diffuserve.samplers.base import Sampler, ScheduleStep
 
 

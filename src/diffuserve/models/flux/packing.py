@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Complex64, Float, Int
 from torch import Tensor
 
-from diffuserve.models.devices import to_device
 from diffuserve.models.layers.rotary import rotations
 from diffuserve.models.layers.segments import Segments
+from diffuserve.models.machine.devices import to_device
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,17 @@ from collections.abc import Hashable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from diffuserve.domain.cost import CostFit, Workload
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.model_parts import ALL_PARTS, Parts
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.quantization import Quantization
-from diffuserve.domain.residency import RESIDENT
+from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.residency import RESIDENT
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.autoencoder.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import run_in_groups, split_by_counts
-from diffuserve.models.compiled import Compiled
-from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second
+from diffuserve.models.compiled.halves.halves import Compiled
 from diffuserve.models.flux.compiled import HALVES, block_shape, use_compiled
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.family import PATCH, TRANSFORMER_LAYERS
@@ -28,16 +28,21 @@ from diffuserve.models.flux.sharding import Shard, shard_layout
 from diffuserve.models.flux.shift import SizeShift
 from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
 from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
-from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.layers.linear import check_deterministic_width, cpu_tilings
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
-from diffuserve.models.offload import Component
+from diffuserve.models.machine.devices import check_deterministic, default_dtype, flops_per_second
+from diffuserve.models.offload.components.components import Component
 from diffuserve.models.preview import read_preview_map
-from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, load_weights, num_parameters
+from diffuserve.models.weights.loading.loading import (
+    NOT_LOADED,
+    checkpoint_dtype,
+    load_weights,
+    num_parameters,
+)
 from diffuserve.parallel.plan import check_shared
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, with_config
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA, parse_config
+from diffuserve.domain.models.config import SCHEMA, parse_config
 
 _MOST_TOKENS, _MAX_MU = 1 << 18, 700.0  # e^μ overflows above 709
 

@@ -12,16 +12,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import Conditioning
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.t5 import load_t5
 from diffuserve.models.text.t5_config import T5Config
 from diffuserve.models.text.tokenizer import PromptTokenizer
-from diffuserve.models.weights import NOT_LOADED
+from diffuserve.models.weights.loading.loading import NOT_LOADED
 from diffuserve.parallel.ranks import Ranks
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.cpu_products import fuses_gelu, linear_gelu
+from diffuserve.models.machine.cpu_products import fuses_gelu, linear_gelu
 
 
 @dataclass(frozen=True)

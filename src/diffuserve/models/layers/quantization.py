@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.models.quantization import Quantization
 
 GROUP = 64  # numbers that share a scale in 4 bits
 INT8_MAX, FP8_MAX = 127.0, 448.0

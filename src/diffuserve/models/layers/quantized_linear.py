@@ -5,11 +5,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.quantization import QuantizedWeight, can_quantize, quantize_weight
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.layers.quantized_products import Product, choose_product
-from diffuserve.models.quantized_layers import QuantizedLayers
 
 
 class QuantizedLinear(Linear):

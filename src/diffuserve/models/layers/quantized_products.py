@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from diffuserve.domain.quantization import Quantization
-from diffuserve.models.cpu_products import U8_ZERO, cpu_has_int8, int8_product
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.quantization import QuantizedWeight, quantize_tokens
+from diffuserve.models.machine.cpu_products import U8_ZERO, cpu_has_int8, int8_product
 
 _BLOCK_ROWS = 1024  # of a weight that are unpacked at a time
 _CUDA_MULTIPLE = 16  # of both sides of a weight

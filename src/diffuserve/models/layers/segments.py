@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from diffuserve.models.devices import to_device
+from diffuserve.models.machine.devices import to_device
 
 # Keys that are padded are padded to a multiple of this, so that neighbours with prompts of about the same
 # length share one call.

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, with_config
 
-from diffuserve.domain.cost import Workload
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA, Depth, Width, parse_config
-from diffuserve.models.folder import ModelFolder
+from diffuserve.domain.models.config import SCHEMA, Depth, Width, parse_config
+from diffuserve.domain.models.cost import Workload
+from diffuserve.models.folders.folder import ModelFolder
 
 Value = TypeVar("Value")
 PerLevel = tuple[Value, ...]

@@ -4,17 +4,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_parts import ALL_PARTS, Parts
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.offload import Offload
-from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import QuantizableFamily, wanted_folders
-from diffuserve.models.folder import ModelFolder
-from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
-from diffuserve.models.quantized_layers import QuantizedLayers
-from diffuserve.models.settings_file import build_spec
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.folders.settings_file import build_spec
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.scheduler import (
     default_steps,

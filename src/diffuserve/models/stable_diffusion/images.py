@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
+from diffuserve.models.autoencoder.encoder import LatentDistribution
+from diffuserve.models.autoencoder.image_vae import ImageVae
 from diffuserve.models.base import InitialLatents
-from diffuserve.models.devices import to_device
 from diffuserve.models.input_tensors import image_tensor, latent_mask, mask_tensor, masked_image
-from diffuserve.models.layers.autoencoder_encoder import LatentDistribution
-from diffuserve.models.layers.image_vae import ImageVae
+from diffuserve.models.machine.devices import to_device
 from diffuserve.samplers.base import NoiseSchedule, Sampler
 
 Latents = Float[Tensor, "images channels rows columns"]

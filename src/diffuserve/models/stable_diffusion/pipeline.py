@@ -8,22 +8,22 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from diffuserve.domain.cost import CostFit, Workload
-from diffuserve.domain.model_parts import ALL_PARTS, Parts
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.quantization import Quantization
-from diffuserve.domain.residency import RESIDENT
+from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.residency import RESIDENT
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.autoencoder.config import AutoencoderConfig
+from diffuserve.models.autoencoder.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import split_by_counts
-from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.input_tensors import put_back
-from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
-from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.layers.sequence_parallel import part_size
-from diffuserve.models.offload import Component
+from diffuserve.models.machine.devices import check_deterministic, default_dtype, flops_per_second
+from diffuserve.models.offload.components.components import Component
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.images import ImageConditioner
@@ -32,7 +32,7 @@ from diffuserve.models.stable_diffusion.rows import make_rows, part_of, split_ro
 from diffuserve.models.stable_diffusion.scheduler import scheduler_config
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning, TextConditioner
 from diffuserve.models.stable_diffusion.unet import UNetInput, load_unet
-from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, num_parameters
+from diffuserve.models.weights.loading.loading import NOT_LOADED, checkpoint_dtype, num_parameters
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.registry import checkpoint_sampler, named_sampler

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from diffuserve.domain.samplers import DIFFUSION_SAMPLERS
-from diffuserve.models.folder import ModelFolder
+from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.stable_diffusion.config import UNetConfig
 
 _DPM_SOLVER = {"dpmsolver++": "dpmpp_2m", "sde-dpmsolver++": "dpmpp_2m_sde"}

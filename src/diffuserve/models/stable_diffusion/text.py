@@ -10,19 +10,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import Conditioning
 from diffuserve.models.batches import run_in_groups
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.family import text_encoders
 from diffuserve.models.stable_diffusion.images import EncodedImage
 from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
-from diffuserve.models.weights import NOT_LOADED, num_parameters
+from diffuserve.models.weights.loading.loading import NOT_LOADED, num_parameters
 
 _UNUSED = "negative_prompt changes nothing without guidance; give a guidance_scale above 1"
 

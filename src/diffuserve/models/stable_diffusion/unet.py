@@ -15,13 +15,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.timestep import timestep_embedding
-from diffuserve.models.offload import Component, Ring
+from diffuserve.models.offload.components.components import Component, Ring
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.family import UNET_LAYERS
-from diffuserve.models.weights import Placement, load_weights, num_parameters
+from diffuserve.models.weights.loading.loading import Placement, load_weights, num_parameters
 
 Features = Float[Tensor, "rows channels height width"]
 Tokens = Float[Tensor, "rows positions dim"]

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, with_config
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA, Depth, Vocabulary, Width, parse_config
-from diffuserve.models.folder import ModelFolder
+from diffuserve.domain.models.config import SCHEMA, Depth, Vocabulary, Width, parse_config
+from diffuserve.models.folders.folder import ModelFolder
 
 Config = TypeVar("Config", bound="ClipLayersConfig")
 

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, with_config
 
-from diffuserve.domain.model_config import SCHEMA, Vocabulary, Width, parse_config
-from diffuserve.models.folder import ModelFolder
+from diffuserve.domain.models.config import SCHEMA, Vocabulary, Width, parse_config
+from diffuserve.models.folders.folder import ModelFolder
 
 
 @with_config(SCHEMA)

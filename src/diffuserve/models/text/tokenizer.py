@@ -15,8 +15,8 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA, parse_config
-from diffuserve.models.folder import ModelFolder
+from diffuserve.domain.models.config import SCHEMA, parse_config
+from diffuserve.models.folders.folder import ModelFolder
 
 # CLIP's own splitting of text (Radford et al. 2021, `simple_tokenizer.py` of openai/CLIP).
 _CLIP_WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"

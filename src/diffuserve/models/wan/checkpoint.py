@@ -6,12 +6,12 @@ from typing import Annotated
 from pydantic import Field, with_config
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA, Width, parse_config
-from diffuserve.models.folder import ModelFolder
-from diffuserve.models.model_paths import INDEX_FILE
+from diffuserve.domain.models.config import SCHEMA, Width, parse_config
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.folders.model_paths import INDEX_FILE
 from diffuserve.models.wan.clip_config import ClipVisionConfig, ImageProcessorConfig
 from diffuserve.models.wan.config import WanTransformerConfig
-from diffuserve.models.wan.vae_config import TEMPORAL_SCALE, VideoVaeConfig
+from diffuserve.models.wan.vae.config import TEMPORAL_SCALE, VideoVaeConfig
 
 EXPERTS = ("transformer", "transformer_2")
 """The transformers of a folder; the second takes over where there is less noise."""

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, with_config
 
-from diffuserve.domain.cost import Workload
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA, Depth, Width, parse_config
-from diffuserve.models.folder import ModelFolder
+from diffuserve.domain.models.config import SCHEMA, Depth, Width, parse_config
+from diffuserve.domain.models.cost import Workload
+from diffuserve.models.folders.folder import ModelFolder
 
 _TRANSFORMER = "transformer/config.json"
 _PROMPT_TOKENS = 512

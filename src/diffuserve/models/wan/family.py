@@ -3,23 +3,23 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_parts import Parts
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.offload import Offload
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.parts import Parts
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.family import VideoFamily, wanted_folders
-from diffuserve.models.folder import ModelFolder
-from diffuserve.models.quantized_layers import QuantizedLayers
-from diffuserve.models.settings_file import build_spec
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.folders.settings_file import build_spec
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.text.quantized_layers import T5_LAYERS
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.scheduler import SAMPLERS, own_sampler, scheduler_config
-from diffuserve.models.wan.vae_config import TEMPORAL_SCALE, VideoVaeConfig
-from diffuserve.models.wan.vae_cost import decode_bytes
+from diffuserve.models.wan.vae.config import TEMPORAL_SCALE, VideoVaeConfig
+from diffuserve.models.wan.vae.cost import decode_bytes
 
 if TYPE_CHECKING:
     import torch

@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
 from diffuserve.models.input_tensors import image_tensor
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
-from diffuserve.models.wan.vae_config import TEMPORAL_SCALE
-from diffuserve.models.wan.video_vae import VideoVae
+from diffuserve.models.wan.vae.config import TEMPORAL_SCALE
+from diffuserve.models.wan.vae.video_vae import VideoVae
 
 Latents = Float[Tensor, "clips channels latent_frames height width"]
 

@@ -18,9 +18,9 @@ from einops import rearrange
 from jaxtyping import Complex64, Float
 from torch import Tensor
 
-from diffuserve.models.devices import to_device
 from diffuserve.models.layers.rotary import rotations
 from diffuserve.models.layers.segments import CrossSegments, Segments
+from diffuserve.models.machine.devices import to_device
 from diffuserve.models.wan.config import WanTransformerConfig
 
 

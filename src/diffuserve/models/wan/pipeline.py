@@ -7,21 +7,21 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from diffuserve.domain.cost import CostFit, Workload
-from diffuserve.domain.model_parts import ALL_PARTS, Parts
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.quantization import Quantization
-from diffuserve.domain.residency import RESIDENT
+from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.residency import RESIDENT
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.autoencoder.image_vae import max_decode_pixels
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import run_in_groups, split_by_counts
-from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second, to_device
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
-from diffuserve.models.layers.image_vae import max_decode_pixels
 from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
-from diffuserve.models.offload import Component
+from diffuserve.models.machine.devices import check_deterministic, default_dtype, flops_per_second, to_device
+from diffuserve.models.offload.components.components import Component
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.config import WanTransformerConfig
@@ -33,9 +33,9 @@ from diffuserve.models.wan.scheduler import EULER, flow_config, own_sampler, sch
 from diffuserve.models.wan.sharding import ClipShard, shard_layout
 from diffuserve.models.wan.text import WanConditioning, WanTextEncoder
 from diffuserve.models.wan.transformer import PackedWanInput, load_transformer
-from diffuserve.models.wan.vae_cost import decode_bytes, decode_operations
-from diffuserve.models.wan.video_vae import VideoVae, vae_dtype
-from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, num_parameters
+from diffuserve.models.wan.vae.cost import decode_bytes, decode_operations
+from diffuserve.models.wan.vae.video_vae import VideoVae, vae_dtype
+from diffuserve.models.weights.loading.loading import NOT_LOADED, checkpoint_dtype, num_parameters
 from diffuserve.parallel.plan import check_shared
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep

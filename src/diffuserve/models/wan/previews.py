@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.preview import PreviewMap, read_preview_map
 
 _MAX_FRAMES = 4  # of a strip

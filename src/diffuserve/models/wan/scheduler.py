@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 
 SAMPLERS = ("dpmpp_2m", "flow_match_euler", "unipc")
 """Samplers that a request may ask for."""

@@ -14,17 +14,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import Conditioning
 from diffuserve.models.batches import run_in_groups
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.text.t5 import load_t5
 from diffuserve.models.text.t5_config import Umt5Config
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
 from diffuserve.models.wan.images import FirstFrame
-from diffuserve.models.weights import NOT_LOADED
+from diffuserve.models.weights.loading.loading import NOT_LOADED
 
 _SPACES = re.compile(r"\s+")
 

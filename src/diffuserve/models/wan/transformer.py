@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
-from diffuserve.domain.quantization import Quantization
-from diffuserve.models.folder import ModelFolder
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
 from diffuserve.models.layers.linear import (
@@ -34,11 +34,11 @@ from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.rotary import rotate_
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.layers.timestep import timestep_embedding
-from diffuserve.models.offload import Component, Ring
+from diffuserve.models.offload.components.components import Component, Ring
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.family import TRANSFORMER_LAYERS
 from diffuserve.models.wan.packing import ClipLayout
-from diffuserve.models.weights import Placement, load_weights
+from diffuserve.models.weights.loading.loading import Placement, load_weights
 
 _NUM_FACTORS = 6  # shift, scale and gate of the attention, and of the feed-forward
 _IMAGE_EPS = 1e-5

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.flux.family import FLUX
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.testing.checkpoints import FluxKind, write_flux_checkpoint
 
 IMAGE = InputImage.blank(64, 48)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from diffuserve.models.weights.loading.loading import observed_reading
 from torch import Tensor, nn
 
-from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import DenoiseInput, Pipeline
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.pipeline import FluxPipeline
@@ -17,7 +18,6 @@ from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.text.t5 import T5Encoder, cut_t5
 from diffuserve.models.text.t5_config import T5Config
-from diffuserve.models.weights import observed_reading
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, TensorRanks
 from diffuserve.testing.checkpoints import write_flux_checkpoint

@@ -8,17 +8,17 @@ from typing import Any, Literal
 import pytest
 import torch
 from diffusers import FluxTransformer2DModel
+from diffuserve.models.weights.loading.loading import load_weights
 from torch import Tensor
 
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.packing import Grid, SequenceShape, pack_layout, reference_corners
 from diffuserve.models.flux.transformer import FluxTransformer, Levels, PackedInput
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.folders.pretrained import load_module
 from diffuserve.models.layers import fused_ops
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Tiling
-from diffuserve.models.pretrained import load_module
-from diffuserve.models.weights import load_weights
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.pretend_cuda import pretend_cuda
 

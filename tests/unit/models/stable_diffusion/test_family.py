@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from diffuserve.domain.errors import InvalidModel, ModelNotCapable
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.samplers import DIFFUSION_SAMPLERS
-from diffuserve.models.folder import ModelFolder
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.registry import check_model, read_offer, read_spec
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.family import STABLE_DIFFUSION

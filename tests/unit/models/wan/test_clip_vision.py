@@ -9,8 +9,8 @@ from PIL import Image
 from transformers import CLIPImageProcessorPil, CLIPVisionModel
 
 from diffuserve.media.input_image import as_image, input_image
-from diffuserve.models.folder import ModelFolder
-from diffuserve.models.pretrained import load_module, load_processor
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.folders.pretrained import load_module, load_processor
 from diffuserve.models.wan.clip_config import ImageProcessorConfig
 from diffuserve.models.wan.clip_vision import ClipImageEncoder, processed_image
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint

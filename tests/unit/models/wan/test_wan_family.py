@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotCapable
-from diffuserve.domain.input_image import InputImage
-from diffuserve.domain.params import GenerationParams
-from diffuserve.models.names import ALIASES, HUB_COMMITS
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.folders.names import ALIASES, HUB_COMMITS
 from diffuserve.models.registry import check_model, read_offer, read_spec
 from diffuserve.testing.wan_checkpoints import WanKind, write_wan_checkpoint
 

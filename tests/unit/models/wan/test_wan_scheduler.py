@@ -8,7 +8,7 @@ import pytest
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.wan.scheduler import EULER, SAMPLERS, flow_config, own_sampler, scheduler_config
 from diffuserve.samplers.flow_match_euler import FlowMatchEulerBetweenEnds
 from diffuserve.samplers.registry import named_sampler

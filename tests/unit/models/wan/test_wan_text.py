@@ -8,8 +8,8 @@ import torch
 from diffusers import WanPipeline
 from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 
-from diffuserve.domain.params import GenerationParams
-from diffuserve.models.folder import ModelFolder
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.registry import read_spec
 from diffuserve.models.wan.text import WanTextEncoder, clean
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint

@@ -1,0 +1,1 @@
+"""Benchmarks: run one by `python -m benchmarks NAME`, list them by `python -m benchmarks`."""

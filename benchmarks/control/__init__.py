@@ -1,0 +1,1 @@
+"""The control plane, with workers that compute nothing."""

@@ -1,0 +1,1 @@
+"""The engine, beside stock diffusers and beside itself."""

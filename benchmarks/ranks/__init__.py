@@ -1,0 +1,1 @@
+"""Several ranks: what they exchange, hold and give."""

@@ -1,0 +1,1 @@
+"""Costs of judging prompts and images."""

@@ -1,0 +1,1 @@
+"""Workloads, sides that take turns, and result files, which benchmarks share."""

@@ -1,0 +1,1 @@
+"""Fleets and floods that are simulated with the product's own policies."""

@@ -1,0 +1,1 @@
+"""Starts of processes, until they answer."""

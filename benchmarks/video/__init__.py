@@ -1,0 +1,1 @@
+"""Clips, beside diffusers and beside images of other tenants."""

@@ -1,0 +1,1 @@
+"""The agent's engine processes: started, watched, restarted, and chosen by model."""

@@ -1,0 +1,28 @@
+"""The agent's view of the models that it has yet to load: another process reads what they are."""
+
+import asyncio
+import sys
+
+from diffuserve.agent.exit_codes import describe
+from diffuserve.protocol.config import WorkerConfig
+from diffuserve.protocol.messages import MAX_LINE_BYTES, EngineRefused, ModelAnnounced, decode
+
+
+async def read_descriptions(config: WorkerConfig) -> list[ModelAnnounced | EngineRefused]:
+    """Return what each of a worker's models is, or why it cannot be served, in their order."""
+    words = [word for process in config.own_processes for word in ("--config", process.to_json())]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "diffuserve.engine_process.start.describe", *words),
+        stdout=asyncio.subprocess.PIPE,
+        limit=MAX_LINE_BYTES,
+    )
+    assert process.stdout is not None
+    told = [_read(line) async for line in process.stdout]
+    missing = EngineRefused(reason=f"its configs cannot be read: {describe(await process.wait())}")
+    return told + [missing] * (len(config.own_processes) - len(told))
+
+
+def _read(line: bytes) -> ModelAnnounced | EngineRefused:
+    message = decode(line)
+    assert isinstance(message, ModelAnnounced | EngineRefused)
+    return message

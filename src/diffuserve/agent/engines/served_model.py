@@ -1,0 +1,79 @@
+"""A model that a worker may have in memory, and what the worker knows of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diffuserve.agent.engines.supervisor import EngineSupervisor
+from diffuserve.agent.engines.unloading import ModelInMemory
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.residency import Residency
+from diffuserve.protocol.config import EngineProcessConfig
+from diffuserve.protocol.messages import ModelAnnounced
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A model, its engine while it is resident or being loaded, and what its last engine told.
+
+    `last_use` is the number of the last job, of any model, that was for this one. `load_seconds` are those
+    that the last of `num_loads` took; `loading_since` is when the present one began. A model with a `refusal`
+    is withdrawn: no engine could load it.
+    """
+
+    config: EngineProcessConfig
+    announced: ModelAnnounced | None = None
+    engine: EngineSupervisor | None = None
+    token_budget: int | None = None
+    quantization: str | None = None
+    residency: Residency | None = None
+    fit: Mapping[str, Any] | None = None
+    last_use: int = 0
+    num_loads: int = 0
+    load_seconds: float = 0.0
+    loading_since: float | None = None
+    refusal: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name that jobs call it by; until it is announced the one that it was configured by."""
+        return self.config.model if self.announced is None else str(self.announced.spec["name"])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its weights on the device; until its engine tells which wait on the host those of all."""
+        if self.residency is not None and self.residency.device_bytes:
+            return self.residency.device_bytes
+        return 0 if self.announced is None else self.announced.num_bytes
+
+    @property
+    def may_be_smaller(self) -> bool:
+        """True until it is known how many of its weights wait on the host."""
+        return self.config.offload is not Offload.NONE and self.residency is None
+
+    @property
+    def is_withdrawn(self) -> bool:
+        return bool(self.refusal)
+
+    @property
+    def is_resident(self) -> bool:
+        """True while its engine has it in memory, even if that is stuck."""
+        return self.engine is not None and self.engine.has_model
+
+    @property
+    def is_ready(self) -> bool:
+        return self.engine is not None and self.engine.is_ready
+
+    @property
+    def is_loading(self) -> bool:
+        """True from its engine's start until that is ready for the first time."""
+        return self.engine is not None and not self.engine.was_ever_ready and not self.is_withdrawn
+
+    @property
+    def is_cold(self) -> bool:
+        """True if it could be loaded, and is not."""
+        return self.engine is None and not self.is_withdrawn
+
+    @property
+    def in_memory(self) -> ModelInMemory:
+        return ModelInMemory(self.name, self.num_bytes, self.last_use)

@@ -1,0 +1,51 @@
+"""Decides from the times of an engine's messages whether it still works. Pure."""
+
+from dataclasses import dataclass, replace
+
+from diffuserve.protocol.config import WorkerConfig
+from diffuserve.protocol.messages import EngineHeartbeat
+
+_PATIENCE_STEPS = 10.0
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """The engine's last heartbeat and its last progress; times are the agent's monotonic clock's."""
+
+    heartbeat_at: float
+    progress_at: float
+    num_moves: int = 0
+    longest_step_seconds: float = 0.0
+    predicted_seconds: float = 0.0
+
+    def after_heartbeat(self, heartbeat: EngineHeartbeat, now: float) -> "Pulse":
+        """Return the pulse after a heartbeat, which is progress only if it counts more moves."""
+        progress_at = now if heartbeat.num_moves != self.num_moves else self.progress_at
+        return Pulse(
+            heartbeat_at=now,
+            progress_at=progress_at,
+            num_moves=heartbeat.num_moves,
+            longest_step_seconds=heartbeat.longest_step_seconds,
+            predicted_seconds=heartbeat.predicted_seconds,
+        )
+
+    def after_progress(self, now: float) -> "Pulse":
+        """Return the pulse after a job advanced, or an idle engine got its first job."""
+        return replace(self, progress_at=now)
+
+
+def stall_reason(pulse: Pulse, is_occupied: bool, now: float, config: WorkerConfig) -> str | None:
+    """Return why the engine counts as stuck, or `None` if it does not.
+
+    An occupied engine may make no progress for `stall_seconds`, or for ten times its longest step, or for ten
+    times what it is doing should take: a first step may be longer than all that is known of the device.
+    """
+    silence = now - pulse.heartbeat_at
+    if silence > config.silence_seconds:
+        return f"no heartbeat for {silence:.0f} s"
+    step_seconds = max(pulse.longest_step_seconds, pulse.predicted_seconds)
+    patience = max(config.stall_seconds, _PATIENCE_STEPS * step_seconds)
+    still = now - pulse.progress_at
+    if is_occupied and still > patience:
+        return f"occupied, and no progress for {still:.0f} s"
+    return None

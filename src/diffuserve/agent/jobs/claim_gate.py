@@ -1,0 +1,114 @@
+"""Opens the way for claims while the worker has room for more jobs."""
+
+import logging
+from collections.abc import Callable
+
+from diffuserve.agent.engines.engines import Engines
+from diffuserve.agent.engines.served_model import ServedModel
+from diffuserve.agent.state.agent_state import AgentState
+from diffuserve.agent.state.capacity import (
+    LEAST_FREE_BYTES,
+    NO_CAPACITY,
+    NO_ROOM,
+    Capacity,
+    EngineJob,
+    Memory,
+    ReadMemory,
+    Room,
+    free_capacity,
+    is_disk_short,
+)
+from diffuserve.agent.state.held_job import HeldJob
+from diffuserve.protocol.config import WorkerConfig
+from diffuserve.telemetry.log_fields import once_a_minute
+
+log = logging.getLogger(__name__)
+
+
+class ClaimGate:
+    """Sets and clears `state.has_capacity`; `update` must follow whatever may change the capacity."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        state: AgentState,
+        engines: Engines,
+        read_memory: ReadMemory,
+        on_other_jobs: Callable[[], None],
+        is_storage_away: Callable[[], bool],
+    ) -> None:
+        """Call `on_other_jobs` when other jobs may be claimed than before: of other models or places."""
+        self._is_storage_away = is_storage_away
+        self._config, self._state, self._engines = config, state, engines
+        self._on_other_jobs = on_other_jobs
+        self._room = NO_ROOM
+        self._read_memory = read_memory
+
+    def update(self) -> None:
+        self._engines.review()
+        room = self.room()
+        if room.models and room.wanted != self._room.wanted:
+            self._room = room
+            self._on_other_jobs()
+        if room.capacity.num_jobs > 0:
+            self._state.has_capacity.set()
+        elif not self._state.is_draining:  # a drain leaves it open: the claim loop must pass, and end
+            self._state.has_capacity.clear()
+
+    def forget(self, job: HeldJob) -> None:
+        """Remove `job`, unless it was leased again meanwhile."""
+        if self._state.held.get(job.lease.job_id) is job:
+            del self._state.held[job.lease.job_id]
+        self.update()
+
+    def room(self) -> Room:
+        """Return what may be claimed now: nothing while no engine is ready, or memory or disk is short.
+
+        Models without capacity are left out, and the least of the others holds for all: any of them may get
+        what is claimed.
+        """
+        if self._is_memory_short() or _is_disk_short():
+            return NO_ROOM
+        free = {model: self._capacity_of(model) for model in self._engines.claimable()}
+        models = [model for model, capacity in free.items() if capacity.num_jobs > 0]
+        if not models:
+            return NO_ROOM
+        least = Capacity(
+            min(free[model].num_jobs for model in models), min(free[model].num_tokens for model in models)
+        )
+        resident = tuple(model.name for model in models if model.is_ready)
+        places = ((model.name, free[model].ahead_of) for model in models)
+        ahead_of = {name: place for name, place in places if place is not None}
+        return Room(least, tuple(model.name for model in models), resident, ahead_of)
+
+    def _capacity_of(self, model: ServedModel) -> Capacity:
+        """Return what may be claimed of a model; one that was never loaded is taken for like the smallest."""
+        budgets = [known.token_budget for known in self._engines.models if known.token_budget is not None]
+        budget = min(budgets, default=None) if model.token_budget is None else model.token_budget
+        if budget is None:
+            return NO_CAPACITY
+        leases = [job.lease for job in self._state.held_for(model.name) if job.is_in_engine]
+        in_engine = [EngineJob(lease.band, lease.step_tokens) for lease in leases]
+        num_finishing = len(self._state.held) - len(self._state.jobs_in_engine)
+        return free_capacity(
+            self._config.most_jobs, budget, in_engine, num_finishing, self._is_storage_away()
+        )
+
+    def memory(self) -> Memory:
+        """Return the device's memory if it has its own, else this machine's."""
+        latest = self._engines.latest
+        heartbeat = None if latest is None else latest.last_heartbeat
+        if heartbeat is not None and heartbeat.memory_limit_bytes:
+            return Memory(heartbeat.memory_bytes, heartbeat.memory_limit_bytes)
+        return self._read_memory(self._engines.pids)
+
+    def _is_memory_short(self) -> bool:
+        return self.memory().is_short(self._config.memory_fraction)
+
+
+def _is_disk_short() -> bool:
+    is_short = is_disk_short()
+    if is_short:
+        message = "no job is claimed: the folder for temporary files has less than %d MiB free"
+        log.error(message, LEAST_FREE_BYTES >> 20, extra=once_a_minute())
+    return is_short

@@ -1,0 +1,94 @@
+"""Fetches the files that jobs read, before the engine gets the jobs."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from diffuserve.agent.state.held_job import HeldJob
+from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.errors import DiffuserveError, DownloadFailed, LatentsUnusable, NotFound
+from diffuserve.domain.jobs.checkpoint import CHECKPOINT_ID
+from diffuserve.domain.jobs.job import Phase
+from diffuserve.domain.requests.input_image import input_ids
+from diffuserve.domain.workers.worker import LATENTS_ID, Lease
+from diffuserve.protocol.messages import JobFailed
+
+log = logging.getLogger(__name__)
+
+Fetched: TypeAlias = Mapping[str, Path] | Exception
+"""The files of a job by their ids, or the reason why they are not here."""
+
+
+class InputFetcher:
+    """Fetches each job's files in a task of its own, so that no job waits for another's."""
+
+    def __init__(self, client: LeaseClient, on_end: Callable[[HeldJob, Fetched], None]) -> None:
+        """Call `on_end` with each job whose files are here or cannot be had, unless it was stopped."""
+        self._client = client
+        self._on_end = on_end
+
+    def start(self, job: HeldJob) -> None:
+        """Begin to fetch a job's files into its folder."""
+        job.advance(Phase.LOAD, 0, 0)
+        job.fetching = asyncio.create_task(self._fetch(job))
+
+    def stop(self, job: HeldJob) -> bool:
+        """Fetch no more for this job; return whether it was still being fetched for."""
+        fetching, job.fetching = job.fetching, None
+        if fetching is not None:
+            fetching.cancel()
+        return fetching is not None
+
+    async def _fetch(self, job: HeldJob) -> None:
+        fetched: Fetched
+        try:
+            fetched = {**await self._fetch_files(job), **await self._fetch_checkpoint(job)}
+        except Exception as error:  # at the border of a job: it fails alone
+            fetched = error
+        self._on_end(job, fetched)
+        job.fetching = None
+
+    async def _fetch_files(self, job: HeldJob) -> Mapping[str, Path]:
+        lease = job.lease
+        if not files_of(lease):
+            return {}
+        return await self._client.fetch_inputs(lease.job_id, lease.lease_token, files_of(lease), job.folder)
+
+    async def _fetch_checkpoint(self, job: HeldJob) -> Mapping[str, Path]:
+        """Fetch the checkpoint that a job goes on from; without it the job begins anew."""
+        lease = job.lease
+        if lease.checkpoint is None:
+            return {}
+        folder = job.folder / CHECKPOINT_ID
+        folder.mkdir(exist_ok=True)
+        try:
+            return await self._client.fetch_inputs(lease.job_id, lease.lease_token, (CHECKPOINT_ID,), folder)
+        except (NotFound, DownloadFailed) as error:
+            message = "job %s begins anew: its checkpoint is not to be had: %s"
+            log.warning(message, lease.job_id, error, extra=job.log_fields)
+            return {}
+
+
+def needs_files(lease: Lease) -> bool:
+    """Return whether there is anything to fetch before a job enters the engine."""
+    return bool(files_of(lease)) or lease.checkpoint is not None
+
+
+def files_of(lease: Lease) -> tuple[str, ...]:
+    """Return the ids of the files that a job reads: its images, and the latents that it starts from."""
+    return (*input_ids(lease.input), *(() if lease.latents is None else (LATENTS_ID,)))
+
+
+def fetch_failure(job: HeldJob, error: Exception) -> JobFailed:
+    """Build the report of a job without its files; a file that is gone stays so, whoever asks."""
+    if isinstance(error, NotFound | LatentsUnusable):
+        return JobFailed(attempt=job.attempt, code=error.code, message=str(error))
+    if isinstance(error, DiffuserveError):
+        return JobFailed(attempt=job.attempt, code=error.code, message=str(error), retryable=True)
+    message = "job %s: its input images cannot be fetched"
+    log.error(message, job.lease.job_id, exc_info=error, extra=job.log_fields)
+    reason = error.strerror if isinstance(error, OSError) else type(error).__name__  # it may name a folder
+    message = f"an input image could not be fetched: {reason}"
+    return JobFailed(attempt=job.attempt, code=DownloadFailed.code, message=message, retryable=True)

@@ -1,0 +1,38 @@
+"""Asks the control plane, for engines that fetch a model with peers, who these are."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+
+from diffuserve.agent.engines.engines import Engines
+from diffuserve.agent.registration.membership import Membership
+from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.errors import DiffuserveError
+from diffuserve.protocol.peer_messages import PeersTold
+
+_ASK_SECONDS = 1.0
+
+
+class PeersLoop:
+    """Tells engines what the control plane advises, as long as they fetch their models."""
+
+    def __init__(self, client: LeaseClient, membership: Membership, engines: Engines) -> None:
+        self._client, self._membership, self._engines = client, membership, engines
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_ASK_SECONDS)
+            for engine in self._engines.with_peers:
+                peer = engine.peer_report
+                if peer is not None and not peer.is_complete:
+                    await self._advise(peer.model, engine.tell_peers)
+
+    async def _advise(self, model: str, send: Callable[[PeersTold], None]) -> None:
+        """Ask once; without an answer the engine goes on with the last one."""
+        try:
+            advice = await self._client.peers(await self._membership.worker_id(), model)
+        except DiffuserveError:
+            return
+        peers = [asdict(peer) for peer in advice.peers]
+        share = advice.share
+        send(PeersTold(peers=peers, share=(share.index, share.num_readers, share.num_starting)))

@@ -1,0 +1,1 @@
+"""The worker's registration, and its reports about itself."""

@@ -1,0 +1,63 @@
+"""A worker's reports about itself. Pure, but for the clock."""
+
+import os
+import time
+from collections.abc import Sequence
+
+from diffuserve.agent.state.capacity import Memory, Room
+from diffuserve.domain.jobs.claim import Claim
+from diffuserve.domain.workers.worker import ModelOffer, Registration, WorkerReport, WorkerState
+from diffuserve.protocol.config import WorkerConfig
+from diffuserve.protocol.messages import EngineHeartbeat, ModelAnnounced
+
+
+def new_registration(
+    config: WorkerConfig, announced: Sequence[ModelAnnounced], is_spot: bool
+) -> Registration:
+    """Offer the models that the worker has in memory or may load."""
+    return Registration(
+        models=tuple(ModelOffer(spec=model.spec, fit=model.fit) for model in announced),
+        report=WorkerReport(
+            state=WorkerState.INITIALIZING,
+            timestamp=time.time(),
+            num_cpus=os.cpu_count() or 1,
+        ),
+        name=config.name,
+        labels=dict(config.labels),
+        price_per_hour=config.price_per_hour,
+        is_spot=is_spot,
+        role=config.role,
+    )
+
+
+def worker_report(
+    state: WorkerState,
+    registration: Registration,
+    memory: Memory,
+    heartbeat: EngineHeartbeat | None,
+    num_running: int,
+    resident_models: tuple[str, ...],
+) -> WorkerReport:
+    """Report the worker's present state."""
+    return WorkerReport(
+        state=state,
+        timestamp=time.time(),
+        num_cpus=registration.report.num_cpus,
+        memory_bytes=memory.used,
+        memory_limit_bytes=memory.limit,
+        resident_models=resident_models,
+        last_step_seconds=heartbeat.last_step_seconds if heartbeat else None,
+        num_running=num_running,
+    )
+
+
+def new_claim(room: Room, claim_id: str) -> Claim:
+    """Build a claim for as much as there is room for."""
+    return Claim(
+        claim_id=claim_id,
+        num_jobs=room.capacity.num_jobs,
+        num_tokens=room.capacity.num_tokens,
+        models=room.models,
+        resident_models=room.resident_models,
+        ahead_of=room.ahead_of,
+    )

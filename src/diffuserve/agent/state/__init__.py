@@ -1,0 +1,1 @@
+"""The state that the agent's parts share: the jobs held, and the room for more."""

@@ -1,0 +1,99 @@
+"""The state that the loops of an agent share."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from diffuserve.agent.state.held_job import HeldJob
+from diffuserve.domain.workers.worker import ReceivedCommands, ReleaseCause, WorkerState
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainOrder:
+    """Reason of a drain, for operators; what held jobs are released with; and the time that it may take.
+
+    Everything is handed back within `seconds`; `None` leaves that to the worker's own `drain_seconds`.
+    """
+
+    reason: str
+    cause: ReleaseCause = ReleaseCause.DRAIN
+    seconds: float | None = None
+
+
+@dataclass
+class AgentState:
+    """The state that the loops of one agent share; it needs no lock, since they share an event loop too.
+
+    `held` maps job ids to jobs. `has_capacity` is set while jobs may be claimed, `heartbeat_due` when the
+    control plane should learn of a change before the next regular heartbeat. `reported_state` is that of
+    the last heartbeat, `num_taken` the number of leases so far. The agent ends with `exit_code`.
+    """
+
+    held: dict[str, HeldJob] = field(default_factory=dict)
+    has_capacity: asyncio.Event = field(default_factory=asyncio.Event)
+    heartbeat_due: asyncio.Event = field(default_factory=asyncio.Event)
+    drain_requested: asyncio.Event = field(default_factory=asyncio.Event)
+    drain_order: DrainOrder | None = None
+    reported_state: WorkerState = WorkerState.INITIALIZING
+    num_taken: int = 0
+    exit_code: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @property
+    def is_draining(self) -> bool:
+        return self.drain_requested.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        return self.exit_code.done()
+
+    @property
+    def jobs_in_engine(self) -> list[HeldJob]:
+        return [job for job in self.held.values() if job.is_in_engine]
+
+    @property
+    def awaited_models(self) -> list[str]:
+        """The models that held jobs wait for, the first of them first."""
+        return list(dict.fromkeys(job.lease.model for job in self.jobs_in_engine if job.awaits_model))
+
+    def held_for(self, model: str) -> list[HeldJob]:
+        """Return the held jobs of a model."""
+        return [job for job in self.held.values() if job.lease.model == model]
+
+    def has_engine_work(self, model: str) -> bool:
+        """Return whether a job of a model has all that it needs, and so is the engine's to work on."""
+        return any(
+            job.is_in_engine and job.fetching is None and not job.awaits_model for job in self.held_for(model)
+        )
+
+    @property
+    def received_commands(self) -> ReceivedCommands:
+        """The commands that are being followed."""
+        held = self.held.items()
+        return ReceivedCommands(
+            cancel=tuple(job_id for job_id, job in held if job.is_canceling),
+            preempt=tuple(job.attempt for _, job in held if job.is_preempted),
+            drain=self.is_draining,
+        )
+
+    def job_in_engine(self, attempt: str) -> HeldJob | None:
+        """Return the job of `attempt`, or `None` if that attempt's lease was lost."""
+        job = self.held.get(attempt.rpartition("-")[0])
+        return job if job is not None and job.is_in_engine and job.attempt == attempt else None
+
+    @property
+    def release_cause(self) -> ReleaseCause:
+        """Cause with which jobs are handed back that cannot be run here."""
+        return self.drain_order.cause if self.drain_order else ReleaseCause.DRAIN
+
+    def drain(self, order: DrainOrder) -> None:
+        """Begin to drain. Only an interruption changes a drain that has begun."""
+        current = self.drain_order
+        is_urgent = order.cause is ReleaseCause.INTERRUPTED and self.release_cause is not order.cause
+        if current is None or is_urgent:
+            self.drain_order = order
+            self.drain_requested.set()
+            self.heartbeat_due.set()
+
+    def end(self, exit_code: int) -> None:
+        """End the agent; only the first exit code counts."""
+        if not self.exit_code.done():
+            self.exit_code.set_result(exit_code)

@@ -1,0 +1,162 @@
+"""The capacity that a worker may claim. Pure, but for the reading of memory."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+
+import psutil
+
+from diffuserve.domain.jobs.claim import EnginePlace
+from diffuserve.domain.jobs.job import Band
+
+LEAST_FREE_BYTES = 256 * 1024 * 1024
+"""Free bytes of the folder for temporary files below which no job is claimed: there results wait."""
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_KEPT = 8  # of so many places one is kept for jobs that go before others
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes in use, and the bytes that may be used; a limit of 0 is no limit."""
+
+    used: int
+    limit: int
+
+    def is_short(self, fraction: float) -> bool:
+        return self.limit > 0 and self.used >= fraction * self.limit
+
+
+ReadMemory = Callable[[Sequence[int]], Memory]
+"""Returns the memory of the agent and of the engines with the given process ids."""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The jobs, and the tokens of a step, that may be claimed; with a place only jobs that go before it."""
+
+    num_jobs: int
+    num_tokens: int
+    ahead_of: EnginePlace | None = None
+
+
+NO_CAPACITY = Capacity(0, 0)
+
+
+@dataclass(frozen=True)
+class Room:
+    """The models that jobs may be claimed for, those of them that are resident, and how much of each.
+
+    Of models that are in `ahead_of` only jobs that go before the place there.
+    """
+
+    capacity: Capacity
+    models: tuple[str, ...] = ()
+    resident_models: tuple[str, ...] = ()
+    ahead_of: Mapping[str, EnginePlace] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> tuple[object, ...]:
+        """Which jobs may be claimed, whatever their number."""
+        return (self.models, self.ahead_of)
+
+
+NO_ROOM = Room(NO_CAPACITY)
+
+
+@dataclass(frozen=True)
+class EngineJob:
+    """A job in the engine: its band and its tokens in a step."""
+
+    band: Band
+    step_tokens: int
+
+    def place(self, token_budget: int) -> EnginePlace:
+        """Return its place in the engine's order."""
+        return EnginePlace(
+            band=self.band, step_tokens=self.step_tokens if self.step_tokens > token_budget else 0
+        )
+
+
+def free_capacity(
+    max_jobs: int,
+    token_budget: int,
+    in_engine: Sequence[EngineJob],
+    num_finishing: int,
+    is_storage_away: bool = False,
+) -> Capacity:
+    """Return one step's worth beyond the running step, so that the engine never waits for the network.
+
+    A job that is larger than a step's worth counts as one: while it has its turns, others may join it.
+    `num_finishing` jobs have left the engine and are being uploaded; at most four times `max_jobs` may pile
+    up in all, and while the artifact store is away, which may last, `max_jobs`. Without a free token no job
+    may be claimed either, since a claim returns at least one job.
+
+    However full the engine is, it has room for one more job that goes before the last of those in it: these
+    wait for it, and not it for their end. For such jobs an eighth of the places is kept.
+    """
+    most_held = max_jobs if is_storage_away else 4 * max_jobs
+    jobs = min(max_jobs - len(in_engine), most_held - len(in_engine) - num_finishing)
+    if jobs <= 0:
+        return NO_CAPACITY
+    kept = max_jobs // _KEPT
+    if jobs > kept and (tokens := _free_tokens(token_budget, in_engine)) > 0:
+        return Capacity(jobs - kept, tokens)
+    return _kept_capacity(token_budget, in_engine)
+
+
+def _kept_capacity(token_budget: int, in_engine: Sequence[EngineJob]) -> Capacity:
+    """Return the room for a job that goes before the last ones in the engine, or before others of them."""
+    for last in sorted({job.place(token_budget) for job in in_engine}, key=_order, reverse=True):
+        ahead = [job for job in in_engine if _order(job.place(token_budget)) < _order(last)]
+        tokens = _free_tokens(token_budget, ahead)
+        if tokens > 0 and last.worst_before is not None:
+            return Capacity(1, tokens, last)
+    return NO_CAPACITY
+
+
+def _free_tokens(token_budget: int, in_engine: Iterable[EngineJob]) -> int:
+    return 2 * token_budget - sum(min(job.step_tokens, token_budget) for job in in_engine)
+
+
+def _order(place: EnginePlace) -> tuple[int, int]:
+    return place.order
+
+
+def read_memory(engine_pids: Sequence[int]) -> Memory:
+    """Return the resident memory of this process and its engines, and the container's or machine's limit."""
+    used = 0
+    for pid in (None, *engine_pids):
+        try:
+            used += _process(pid).memory_info().rss
+        except psutil.NoSuchProcess:
+            continue  # the engine has just died
+    return Memory(used, memory_limit())
+
+
+def is_disk_short() -> bool:
+    """Return whether the folder for temporary files has no room for more results."""
+    return shutil.disk_usage(tempfile.gettempdir()).free < LEAST_FREE_BYTES
+
+
+@lru_cache(maxsize=16)
+def _process(pid: int | None) -> psutil.Process:
+    """Return a process, which is looked up once: memory is read whenever a job comes or goes."""
+    return psutil.Process(pid)
+
+
+@cache
+def _machine() -> int:
+    return int(psutil.virtual_memory().total)
+
+
+def memory_limit() -> int:
+    """Return the bytes that this container or, without a limit, this machine has."""
+    machine = _machine()
+    try:
+        text = _CGROUP_LIMIT.read_text().strip()
+    except OSError:
+        return machine
+    return min(machine, int(text)) if text.isdecimal() else machine

@@ -1,0 +1,107 @@
+"""A job that a worker holds."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diffuserve.domain.jobs.job import Phase
+from diffuserve.domain.jobs.progress_report import JobProgress, ProgressReport
+from diffuserve.domain.workers.worker import HeldLease, Lease
+from diffuserve.domain.workers.worker_ids import attempt_id
+from diffuserve.protocol.messages import CheckpointReady
+from diffuserve.telemetry.log_fields import fields
+from diffuserve.telemetry.tracing import Span
+
+
+@dataclass
+class HeldJob:
+    """A lease and the progress of its job. `is_in_engine` until the engine has finished or lost it.
+
+    A job that `awaits_model`, which has yet to be loaded, counts as in the engine already, as does one that
+    reads images while it is `fetching` them, for `load_seconds`.
+    Once it `is_put_down` the engine is to give its last checkpoint; one that `is_preempted` makes room for
+    another job with that. `unsent_checkpoint` is the newest one, with its file, while another is being
+    uploaded; `num_checkpoints` are stored, the last of them with `kept_seconds` of the device in it.
+    Its progress was last reported at `reported_at`, and it `is_watched` if somebody watched it then.
+    `span` is that of the attempt, which the engine got at `entered_at`, in seconds since the epoch.
+    `live_upload` is the newest upload of a part of its clip; none follows once `is_live_over`.
+    """
+
+    lease: Lease
+    folder: Path
+    is_in_engine: bool = True
+    awaits_model: bool = False
+    is_canceling: bool = False
+    phase: Phase = Phase.ENCODE
+    step: int = 0
+    total: int = 0
+    frames: int = 0
+    num_frames: int = 0
+    has_unreported_progress: bool = False
+    is_watched: bool = False
+    reported_at: float | None = None
+    since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    fetching: asyncio.Task[None] | None = None
+    load_seconds: float | None = None
+    live_upload: asyncio.Task[None] | None = None
+    is_live_over: bool = False
+    is_put_down: bool = False
+    is_preempted: bool = False
+    unsent_checkpoint: tuple[CheckpointReady, bytes] | None = None
+    checkpoint_upload: asyncio.Task[None] | None = None
+    num_checkpoints: int = 0
+    kept_seconds: float | None = None
+    span: Span = field(default_factory=Span)
+    entered_at: float | None = None
+
+    @property
+    def attempt(self) -> str:
+        """The engine's name for this lease."""
+        return attempt_id(self.lease.job_id, self.lease.lease_token)
+
+    @property
+    def log_names(self) -> dict[str, str]:
+        """The names that each line of the log about the job has."""
+        lease, trace = self.lease, self.span.context
+        names = {"job_id": lease.job_id, "tenant": lease.tenant_id, "worker_id": lease.worker_id or ""}
+        names["trace_id"] = "" if trace is None else trace.trace_id
+        return {name: value for name, value in names.items() if value}
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """The `extra` of a line of the log about the job."""
+        return fields(**self.log_names)
+
+    def advance(self, phase: Phase, step: int, total: int, frames: int = 0, num_frames: int = 0) -> None:
+        """Note the denoising steps that are done, and the decoded frames where there are any."""
+        self.phase, self.step, self.total = phase, step, total
+        if num_frames:
+            self.frames, self.num_frames = frames, num_frames
+        self.has_unreported_progress = True
+
+    def file(self, path: str) -> Path:
+        """Return where a file of the job is now that its engine wrote to `path`."""
+        return self.folder / Path(path).name
+
+    @property
+    def progress(self) -> JobProgress:
+        """Progress of the job, as it is reported."""
+        report = ProgressReport(
+            lease_token=self.lease.lease_token,
+            phase=self.phase,
+            step=self.step,
+            total=self.total,
+            frames=self.frames,
+            num_frames=self.num_frames,
+        )
+        return JobProgress(job_id=self.lease.job_id, report=report)
+
+    def to_renew(self) -> HeldLease:
+        return HeldLease(
+            job_id=self.lease.job_id,
+            lease_token=self.lease.lease_token,
+            phase=self.phase,
+            step=self.step,
+            total=self.total,
+        )

@@ -1,0 +1,103 @@
+"""Events of a job, live: by server-sent events and by WebSocket."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, WebSocket, WebSocketDisconnect
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from diffuserve.api.auth.quota import websocket_caller
+from diffuserve.api.auth.waits import FollowingCaller, wait_slot
+from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.http.path_params import MAX_SEQ, JobId
+from diffuserve.api.services import Services, ServicesDep
+from diffuserve.domain.jobs.job import Job
+
+router = APIRouter(prefix="/v1/jobs", tags=["events"], route_class=JsonRoute)
+
+_PING = ServerSentEvent(comment="ping", sep="\n")
+After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="The `seq` of the last event received.")]
+
+
+@router.get(
+    "/{job_id}/events",
+    summary="Follow a job by server-sent events",
+    response_class=EventSourceResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def stream_events(
+    job_id: JobId,
+    services: ServicesDep,
+    caller: FollowingCaller,
+    after: After = 0,
+    last_event_id: Annotated[str, Header(description="Sent by browsers when they reconnect.")] = "",
+) -> EventSourceResponse:
+    """Stream the job's events until its final one.
+
+    Stored events have ids, from which a client can resume; `progress`, `preview` and `live` have none and
+    may be missed.
+    """
+    job = await services.store.jobs.get(job_id, caller.scope)
+    if last_event_id.isascii() and last_event_id.isdecimal():
+        after = min(int(last_event_id[:10]), MAX_SEQ)
+    return EventSourceResponse(
+        _server_sent_events(services, job, after),
+        ping=services.config.ping_seconds,
+        ping_message_factory=lambda: _PING,
+        sep="\n",
+    )
+
+
+@router.websocket("/{job_id}/ws")
+async def stream_events_by_websocket(
+    websocket: WebSocket, job_id: JobId, services: ServicesDep, after: After = 0
+) -> None:
+    """Send the same events as JSON messages; close with 1000 after the final one."""
+    caller = await websocket_caller(websocket)
+    job = await services.store.jobs.get(job_id, caller.scope)
+    async with wait_slot(services, caller):
+        await send_all(websocket, _texts(services, job, after))
+
+
+async def send_all(websocket: WebSocket, texts: AsyncGenerator[str]) -> None:
+    """Send every text, until they end or the client disconnects."""
+    await websocket.accept()
+    sending = asyncio.create_task(_send(websocket, texts))
+    disconnecting = asyncio.create_task(_wait_for_disconnect(websocket))
+    try:
+        await asyncio.wait({sending, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            sending.result()
+            await websocket.close()
+    finally:
+        sending.cancel()
+        disconnecting.cancel()
+        await asyncio.gather(sending, disconnecting, return_exceptions=True)
+
+
+async def _send(websocket: WebSocket, texts: AsyncGenerator[str]) -> None:
+    try:
+        async for text in texts:
+            await websocket.send_text(text)
+    except WebSocketDisconnect:
+        return
+
+
+async def _wait_for_disconnect(websocket: WebSocket) -> None:
+    """Return when the client has disconnected; messages that it sends are ignored."""
+    while (await websocket.receive())["type"] != "websocket.disconnect":
+        pass
+
+
+async def _server_sent_events(services: Services, job: Job, after: int) -> AsyncGenerator[bytes]:
+    async with aclosing(services.job_watcher.events(job, after)) as events:
+        async for event in events:
+            yield event.server_sent
+
+
+async def _texts(services: Services, job: Job, after: int) -> AsyncGenerator[str]:
+    async with aclosing(services.job_watcher.events(job, after)) as events:
+        async for event in events:
+            yield event.text

@@ -1,0 +1,164 @@
+"""Jobs: submit, get, list, cancel, requeue, delete."""
+
+import re
+from contextlib import aclosing, nullcontext
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+
+from diffuserve.api.auth.dependencies import BaseUrl, OperatorCaller
+from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
+from diffuserve.api.auth.waits import wait_slot
+from diffuserve.api.clients.job_queries import JobQuery, etag_of, find_jobs
+from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.files.job_files import delete_with_files
+from diffuserve.api.http.path_params import JobId
+from diffuserve.api.http.responses import json_response
+from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.submit.request_bodies import NewJobBody, Storable
+from diffuserve.api.submit.submission import renamed_fields, submit
+from diffuserve.domain.jobs.job import Job
+from diffuserve.domain.resources.job import JobPage, JobResource
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
+
+Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds to delay the response.")]
+_PREFERRED_WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])")
+
+
+@router.post(
+    "",
+    summary="Submit a job",
+    status_code=202,
+    response_model=JobResource,
+    responses={200: {"model": JobResource, "description": "Final within `Prefer: wait=SECONDS`."}},
+)
+async def submit_job(
+    body: NewJobBody,
+    services: ServicesDep,
+    caller: SubmittingCaller,
+    base_url: BaseUrl,
+    prefer: Annotated[str, Header(description="`wait=SECONDS` delays the response, by 60 at most.")] = "",
+    idempotency_key: Annotated[
+        Annotated[str, Storable] | None,
+        Header(min_length=1, max_length=255, description="The same key and body give the same job."),
+    ] = None,
+) -> Response:
+    """Queue a job; with `Prefer: wait=SECONDS` wait for its end."""
+    seconds = _preferred_seconds(prefer, services.config.longest_wait_seconds)
+    async with wait_slot(services, caller) if seconds else nullcontext():  # refused before it is queued
+        with renamed_fields(_path_in_body):
+            job = await submit(services, caller, body, base_url, idempotency_key)
+        headers = {"location": f"{base_url}/v1/jobs/{job.id}"}
+        status = 202
+        if seconds is not None:
+            headers["preference-applied"] = f"wait={seconds}"
+            job = await services.job_watcher.final(job, seconds)
+            status = 200 if job.status.is_final else 202
+    return json_response(await services.serializer.job(job, base_url), status, headers)
+
+
+def _path_in_body(name: str) -> str:
+    """Return the path of a field that is refused: the body's own, or one of its input."""
+    return name if name.partition(".")[0] in NewJobBody.model_fields else f"input.{name}"
+
+
+@router.get(
+    "",
+    summary="List jobs, newest first",
+    response_model=JobPage,
+    responses={304: {"description": "Unchanged since the `ETag` in `If-None-Match`."}},
+)
+async def list_jobs(
+    services: ServicesDep,
+    caller: ClientCaller,
+    base_url: BaseUrl,
+    query: Annotated[JobQuery, Query()],
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """List the caller's jobs. `queue` is null in a list; get a job to see its place.
+
+    With filters a page may hold fewer jobs than `limit`, or none, though more match: go on after `next`.
+    """
+    found = await find_jobs(services.store, caller, query)
+    etag = etag_of(found, services.serializer)
+    if etag == if_none_match:
+        return Response(status_code=304, headers={"etag": etag})
+    resources = tuple([await services.serializer.listed_job(job, base_url) for job in found.jobs])
+    page = JobPage(data=resources, has_more=found.next is not None, next=found.next)
+    return json_response(page, headers={"etag": etag})
+
+
+@router.get(
+    "/{job_id}",
+    summary="Get a job",
+    response_model=JobResource,
+    responses={304: {"description": "Unchanged since the `ETag` in `If-None-Match`."}},
+)
+async def get_job(
+    job_id: JobId,
+    services: ServicesDep,
+    caller: ClientCaller,
+    base_url: BaseUrl,
+    wait: Wait = 0.0,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Get a job; with `wait` respond once it is final, or has changed since `If-None-Match`."""
+    job = await services.store.jobs.get(job_id, caller.scope)
+    seconds = min(wait, services.config.longest_wait_seconds)
+    if seconds and not job.status.is_final:
+        async with wait_slot(services, caller):
+            job = await _wait_for_change(services, job, seconds, if_none_match)
+    etag = services.serializer.etag(job)
+    if etag == if_none_match:
+        return Response(status_code=304, headers={"etag": etag})
+    return json_response(await services.serializer.job(job, base_url), headers={"etag": etag})
+
+
+@router.post(
+    "/{job_id}/cancel",
+    summary="Cancel a job",
+    status_code=202,
+    response_model=JobResource,
+    responses={200: {"model": JobResource, "description": "The job is final, now or before."}},
+)
+async def cancel_job(
+    job_id: JobId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
+) -> Response:
+    """Cancel a job. A running job is `canceling` until its worker has released it."""
+    job = await services.store.jobs.cancel(job_id, caller.scope)
+    resource = await services.serializer.job(job, base_url)
+    return json_response(resource, 200 if job.status.is_final else 202)
+
+
+@router.post("/{job_id}/requeue", summary="Requeue a job", status_code=202, response_model=JobResource)
+async def requeue_job(
+    job_id: JobId, services: ServicesDep, caller: OperatorCaller, base_url: BaseUrl
+) -> Response:
+    """Give a job that failed, expired or was canceled new attempts. For operators."""
+    job = await services.store.operations.requeue(job_id)
+    return json_response(await services.serializer.job(job, base_url), 202)
+
+
+@router.delete("/{job_id}", summary="Delete a job and its files", status_code=204)
+async def delete_job(job_id: JobId, services: ServicesDep, caller: ClientCaller) -> Response:
+    """Delete a job. A job that is not final is canceled first, and deleted once it is final."""
+    job = await services.store.jobs.get(job_id, caller.scope)
+    await delete_with_files(services, job, caller)
+    return Response(status_code=204)
+
+
+def _preferred_seconds(prefer: str, longest: float) -> int | None:
+    """Return the seconds that a `Prefer` header asks to wait, as far as they are granted."""
+    preferred = _PREFERRED_WAIT.search(prefer)
+    return min(int(preferred[1]), int(longest)) if preferred else None
+
+
+async def _wait_for_change(services: Services, job: Job, seconds: float, known_etag: str | None) -> Job:
+    """Return the job once it is final or has another tag than `known_etag`, at the latest after `seconds`."""
+    async with aclosing(services.job_watcher.watch(job, seconds)) as updates:
+        async for update in updates:
+            job = update if isinstance(update, Job) else job
+            if known_etag is not None and services.serializer.etag(job) != known_etag:
+                break
+    return job

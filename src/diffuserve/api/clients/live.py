@@ -1,0 +1,52 @@
+"""Clips while they are drawn."""
+
+from fastapi import APIRouter, Response
+from fastapi.responses import StreamingResponse
+
+from diffuserve.api.auth.waits import FollowingCaller
+from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.files.job_files import artifact_response
+from diffuserve.api.files.serving import Part, file_responses
+from diffuserve.api.following.live_clips import LiveClip
+from diffuserve.api.http.path_params import JobId
+from diffuserve.api.resources.serializers import output_of
+from diffuserve.api.services import ServicesDep
+from diffuserve.domain.errors import ArtifactNotFound, Conflict
+from diffuserve.domain.jobs.job import Artifact, Job
+from diffuserve.storage.live_parts import LIVE_TYPE
+
+router = APIRouter(tags=["results"], route_class=JsonRoute)
+
+_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+@router.get(
+    "/v1/jobs/{job_id}/live",
+    summary="Watch a clip while it is drawn",
+    response_class=StreamingResponse,
+    responses={
+        **file_responses(LIVE_TYPE),
+        409: {"description": "`conflict`: the job is not live, and not finished."},
+    },
+)
+async def watch_clip(job_id: JobId, services: ServicesDep, caller: FollowingCaller, part: Part) -> Response:
+    """Fetch the first clip of a `live` job as one growing MP4, which can be played from its first seconds on.
+
+    It is sent as it is stored, from the beginning at every request, and ends with the job: only a job that
+    has succeeded tells that it is whole. Of a job that has succeeded already the finished file is sent.
+    """
+    job = await services.store.jobs.get(job_id, caller.scope)
+    if job.status.is_final:
+        return await artifact_response(services, job, _finished(job), part)
+    if not job.live:
+        raise Conflict(f'job {job.id} was submitted without "live": true; wait for its result')
+    clip = LiveClip(services.job_watcher, services.artifacts, job)
+    return StreamingResponse(clip.content(), headers=_HEADERS, media_type=LIVE_TYPE)
+
+
+def _finished(job: Job) -> Artifact:
+    """Return the clip of a final job. Raise `ArtifactNotFound`."""
+    clip = output_of(job, 0)
+    if clip is None:
+        raise ArtifactNotFound(f"job {job.id} is {job.status} and has no clip")
+    return clip

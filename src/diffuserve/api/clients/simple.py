@@ -1,0 +1,204 @@
+"""Flat API for scripts, over the same jobs."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Literal
+
+import orjson
+from fastapi import APIRouter, Response, WebSocket
+from pydantic import Field
+
+from diffuserve.api.auth.dependencies import BaseUrl, base_url_of
+from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller, websocket_caller
+from diffuserve.api.auth.waits import wait_slot
+from diffuserve.api.clients.events import send_all
+from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.http.path_params import JobId
+from diffuserve.api.http.responses import json_response
+from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
+from diffuserve.api.submit.request_bodies import (
+    ClipSeconds,
+    FramesPerSecond,
+    GenerationInput,
+    Guidance,
+    ImageName,
+    ImageNames,
+    Kind,
+    ModelName,
+    NegativePrompt,
+    NewJobBody,
+    NumFrames,
+    Pixels,
+    Prompt,
+    RequestBody,
+    Sampler,
+    Seed,
+    Steps,
+    Strength,
+)
+from diffuserve.api.submit.submission import renamed_fields, submit
+from diffuserve.domain.jobs.job import Job, JobStatus
+from diffuserve.domain.resource_base import Resource
+
+router = APIRouter(tags=["simple"], route_class=JsonRoute)
+
+FlatStatus = Literal["pending", "processing", "completed", "failed", "cancelled"]
+_STATUSES: dict[JobStatus, FlatStatus] = {
+    JobStatus.QUEUED: "pending",
+    JobStatus.RUNNING: "processing",
+    JobStatus.CANCELING: "processing",
+    JobStatus.SUCCEEDED: "completed",
+    JobStatus.FAILED: "failed",
+    JobStatus.EXPIRED: "failed",
+    JobStatus.CANCELED: "cancelled",
+}
+_FIELDS = {"num_inference_steps": "steps"}
+
+
+class GenerateBody(RequestBody):
+    """Parameters of an image or a clip. A field that is left out takes the model's default."""
+
+    prompt: Prompt
+    negative_prompt: NegativePrompt | None = None
+    width: Pixels | None = None
+    height: Pixels | None = None
+    steps: Steps | None = None
+    guidance_scale: Guidance | None = None
+    seed: Seed | None = None
+    sampler: Sampler | None = None
+    image: ImageNames | None = None
+    mask: ImageName | None = None
+    strength: Strength | None = None
+    kind: Kind | None = Field(
+        default=None, description="By default a clip where a length is given, and else an image."
+    )
+    num_frames: NumFrames | None = None
+    seconds: ClipSeconds | None = None
+    fps: FramesPerSecond | None = None
+    output_format: FileFormat | None = FILE_FORMAT
+    model: ModelName | None = None
+
+    def job(self) -> NewJobBody:
+        """Build the body of the equivalent job."""
+        values = self.model_dump(exclude={"kind", "model", "output_format", "steps"})
+        generation = GenerationInput.model_construct(**values, num_inference_steps=self.steps)
+        return NewJobBody.model_construct(
+            kind=self.kind or self._usual_kind(),
+            model=self.model,
+            input=generation,
+            output_format=self.output_format,
+        )
+
+    def _usual_kind(self) -> Kind:
+        has_length = self.seconds is not None or (self.num_frames or 1) > 1
+        return "video.generate" if has_length else "image.generate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmittedFlatJob(Resource):
+    """Job that was just submitted."""
+
+    job_id: str
+    status: str
+    queue_position: int | None = field(metadata={"description": "1 is next."})
+    estimated_time: float | None = field(metadata={"description": "Seconds until it is likely finished."})
+    adjusted: Mapping[str, int] | None = field(
+        metadata={
+            "description": "The nearest allowed values in place of those asked for, of `width`, `height` and "
+            "`steps`; null if none was replaced."
+        }
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlatJob(Resource):
+    """Job without nested fields."""
+
+    job_id: str
+    status: FlatStatus
+    progress: float = field(metadata={"description": "In 0…1."})
+    image_url: str | None = field(metadata={"description": "Of a clip its poster, the first frame."})
+    video_url: str | None
+    error: str | None
+
+
+@router.post(
+    "/generate", summary="Generate an image or a clip", status_code=202, response_model=SubmittedFlatJob
+)
+async def generate(
+    body: GenerateBody, services: ServicesDep, caller: SubmittingCaller, base_url: BaseUrl
+) -> Response:
+    """Queue a job of one image or clip."""
+    with renamed_fields(lambda name: _FIELDS.get(name, name)):
+        job = await submit(services, caller, body.job(), base_url)
+    queue = (await services.serializer.job(job, base_url)).queue
+    submitted = SubmittedFlatJob(
+        job_id=job.id,
+        status=_STATUSES[job.status],
+        queue_position=None if queue is None else queue.ahead + 1,
+        estimated_time=None if queue is None else queue.eta_s_high,
+        adjusted={_FIELDS.get(name, name): job.input[name] for name in job.asked} if job.asked else None,
+    )
+    return json_response(submitted, 202)
+
+
+@router.get("/jobs/{job_id}", summary="Get a job, flat", response_model=FlatJob)
+async def get_job(job_id: JobId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl) -> Response:
+    """Get the status, the progress and the image or clip of a job."""
+    job = await services.store.jobs.get(job_id, caller.scope)
+    return json_response(await _flat_job(services, job, base_url))
+
+
+@router.delete("/jobs/{job_id}", summary="Cancel a job, flat", response_model=FlatJob)
+async def cancel_job(
+    job_id: JobId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
+) -> Response:
+    """Cancel a job. A job in `processing` stays so until its worker has released it."""
+    job = await services.store.jobs.cancel(job_id, caller.scope)
+    return json_response(await _flat_job(services, job, base_url))
+
+
+@router.websocket("/ws/jobs/{job_id}")
+async def watch_job(websocket: WebSocket, job_id: JobId, services: ServicesDep) -> None:
+    """Send the job as `GET /jobs/{job_id}` returns it, at every change; close with 1000 after the last."""
+    caller = await websocket_caller(websocket)
+    job = await services.store.jobs.get(job_id, caller.scope)
+    async with wait_slot(services, caller):
+        await send_all(websocket, _changes(services, job, base_url_of(services, websocket)))
+
+
+async def _changes(services: Services, job: Job, base_url: str) -> AsyncGenerator[str]:
+    last: FlatJob | None = None
+    async with aclosing(services.job_watcher.watch(job)) as updates:
+        async for update in updates:
+            job = update if isinstance(update, Job) else job
+            flat = await _flat_job(services, job, base_url)
+            if flat != last:
+                last = flat
+                yield orjson.dumps(flat).decode()
+
+
+async def _flat_job(services: Services, job: Job, base_url: str) -> FlatJob:
+    resource = await services.serializer.listed_job(job, base_url)
+    artifacts = resource.result.artifacts if resource.result else ()
+    files = {artifact.role: artifact.url for artifact in artifacts if artifact.index == 0}
+    return FlatJob(
+        job_id=job.id,
+        status=_STATUSES[job.status],
+        progress=resource.progress.fraction,
+        image_url=files.get("image") or files.get("poster"),
+        video_url=files.get("video"),
+        error=_error(job),
+    )
+
+
+def _error(job: Job) -> str | None:
+    if job.error is not None:
+        return job.error.message
+    return (
+        "the job waited in the queue for longer than it was allowed to"
+        if job.status is JobStatus.EXPIRED
+        else None
+    )

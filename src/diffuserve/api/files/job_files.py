@@ -1,0 +1,30 @@
+"""Files of finished jobs: their responses, and their deletion."""
+
+from fastapi import Response
+from fastapi.responses import RedirectResponse
+
+from diffuserve.api.auth.access import Caller
+from diffuserve.api.files.serving import PartRequest, StoredContent, serve
+from diffuserve.api.services import Services
+from diffuserve.domain.jobs.job import Artifact, Job
+
+
+async def artifact_response(services: Services, job: Job, artifact: Artifact, part: PartRequest) -> Response:
+    """Build the response with a file of a finished job, or that redirects to where it is stored."""
+    external_url = await services.file_urls.external_url(job.id, job.lease_token, artifact.name)
+    if external_url is not None:
+        return RedirectResponse(external_url)
+    content = content_of(job.id, job.lease_token, artifact.name, artifact.sha256)
+    return await serve(services.artifacts, content, part)
+
+
+def content_of(job_id: str, lease_token: int, name: str, sha256: str) -> StoredContent:
+    """Return where the file of a job is stored, and what it is called there."""
+    return StoredContent(f"{job_id}/{lease_token}/{name}", f"{job_id}-{name}", sha256)
+
+
+async def delete_with_files(services: Services, job: Job, caller: Caller) -> None:
+    """Delete a job with its files. One that is not final is canceled first, and deleted once it is."""
+    await services.store.jobs.delete(job.id, caller.scope)
+    if job.status.is_final:
+        await services.artifacts.delete(job.id)

@@ -1,0 +1,325 @@
+"""Errors over HTTP: RFC 9457 problems, and OpenAI's error envelope on OpenAI's paths.
+
+A table maps each `DiffuserveError` to its status; any other exception is a 500 that reveals only the
+request's id.
+"""
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, cast
+
+from fastapi import FastAPI, Response, WebSocket
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
+from pydantic import TypeAdapter
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.websockets import WebSocketState
+
+from diffuserve.api.http.field_errors import FieldError, described, field_error
+from diffuserve.api.http.negotiation import prefers_html
+from diffuserve.api.http.responses import json_response
+from diffuserve.api.openai.resources import OpenAIError, OpenAIErrorEnvelope
+from diffuserve.domain.errors import (
+    BacklogFull,
+    Conflict,
+    DeadlineUnreachable,
+    DiffuserveError,
+    FilesFull,
+    Forbidden,
+    IdempotencyMismatch,
+    ImageBlocked,
+    ImageTooLarge,
+    InvalidParams,
+    LeaseLost,
+    ModelNotFound,
+    NotFound,
+    PromptBlocked,
+    QueueFull,
+    RangeNotSatisfiable,
+    RateLimited,
+    Refused,
+    ServerUnavailable,
+    StorageRefused,
+    TooLarge,
+    TooManyWaits,
+    Unauthorized,
+    UploadTooSlow,
+)
+from diffuserve.telemetry.log_fields import once_a_minute
+
+log = logging.getLogger(__name__)
+
+_INTERNAL_ERROR = 1011  # close code of RFC 6455
+_OPENAI_PATH = re.compile(r"/v1/(images|models|videos)(/.*)?")
+
+# Error class, status, whether a retry may help. The first match counts, so subclasses precede their bases.
+_STATUSES: Sequence[tuple[type[DiffuserveError], int, bool]] = (
+    (ImageTooLarge, 413, False),
+    (InvalidParams, 422, False),
+    (PromptBlocked, 422, False),
+    (ImageBlocked, 422, False),
+    (IdempotencyMismatch, 422, False),
+    (Conflict, 409, False),
+    (ModelNotFound, 404, False),
+    (NotFound, 404, False),
+    (Unauthorized, 401, False),
+    (QueueFull, 429, True),
+    (FilesFull, 429, False),
+    (RateLimited, 429, True),
+    (TooManyWaits, 429, True),
+    (BacklogFull, 503, True),
+    (DeadlineUnreachable, 503, False),
+    (TooLarge, 413, False),
+    (UploadTooSlow, 408, True),
+    (RangeNotSatisfiable, 416, False),
+    (Forbidden, 403, False),
+    (Refused, 403, False),
+    (StorageRefused, 503, False),
+    (ServerUnavailable, 503, True),
+)
+_HTTP_CODES: Mapping[int, str] = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: TooLarge.code,
+    415: "unsupported_media_type",
+}
+_OPENAI_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Error response before it is written; `retry_after` in seconds."""
+
+    status: int
+    code: str
+    detail: str
+    is_retryable: bool = False
+    retry_after: float | None = None
+    errors: tuple[FieldError, ...] = ()
+    extra: Mapping[str, str | float | None] = field(default_factory=dict)
+    allow: str | None = None  # the methods of a path, which 405 names
+    size: int | None = None  # of a file in bytes, which 416 names
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the response; `Retry-After` is rounded up to whole seconds."""
+        headers = {}
+        if self.retry_after is not None:
+            headers["retry-after"] = str(max(1, math.ceil(self.retry_after)))
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        if self.status == 408:
+            headers["connection"] = "close"  # nobody waits for the rest of the body
+        if self.allow is not None:
+            headers["allow"] = self.allow
+        if self.size is not None:
+            headers["content-range"] = f"bytes */{self.size}"
+        return headers
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemResource:
+    """RFC 9457 problem with additional fields; some problems have more of them."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    retryable: bool
+    request_id: str
+
+
+PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": description,
+        "content": {"application/problem+json": {"schema": TypeAdapter(ProblemResource).json_schema()}},
+    }
+    for status, description in (
+        ("4XX", "Rejected; the problem gives the reason."),
+        ("5XX", "Failed; retry later."),
+    )
+}
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return the problem that an exception becomes."""
+    if isinstance(error, DiffuserveError):
+        return _problem_of_known(error)
+    if isinstance(error, RequestValidationError | WebSocketRequestValidationError):
+        return _problem_of_invalid(error)
+    if isinstance(error, HTTPException):
+        code = _HTTP_CODES.get(error.status_code, "http_error")
+        allow = (error.headers or {}).get("Allow")
+        return Problem(status=error.status_code, code=code, detail=str(error.detail), allow=allow)
+    return Problem(
+        status=500,
+        code="internal_error",
+        detail="internal server error; the server's log has it under this request_id",
+        is_retryable=True,
+    )
+
+
+def problem_response(problem: Problem, connection: HTTPConnection) -> Response:
+    """Build the error response, in OpenAI's format on OpenAI's paths."""
+    path = connection.url.path
+    if is_openai_path(path):
+        return openai_response(problem)
+    resource = ProblemResource(
+        type=f"urn:diffuserve:problem:{problem.code}",
+        title=HTTPStatus(problem.status).phrase,
+        status=problem.status,
+        detail=problem.detail,
+        instance=path,
+        code=problem.code,
+        retryable=problem.is_retryable,
+        request_id=connection.state.request_id,
+    )
+    errors = {"errors": problem.errors} if problem.errors else {}
+    content = {**vars(resource), **problem.extra, **errors}
+    return json_response(content, problem.status, problem.headers, "application/problem+json")
+
+
+def is_openai_path(path: str) -> bool:
+    """Return whether errors at this path have OpenAI's format, whether there is a route or not."""
+    return _OPENAI_PATH.fullmatch(path) is not None
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Handle every error that routes raise on purpose; the middleware handles all others."""
+    kinds = (DiffuserveError, RequestValidationError, WebSocketRequestValidationError, HTTPException)
+    for kind in kinds:
+        app.add_exception_handler(kind, cast(Any, _on_error))  # typed for requests or WebSockets, not both
+
+
+async def _on_error(connection: HTTPConnection, error: Exception) -> Response | None:
+    """Return the error response, which Starlette sends. A WebSocket is refused or closed here."""
+    if isinstance(error, LeaseLost):
+        connection.app.state.services.metrics.fenced_writes.inc()
+    if isinstance(connection, Request) and _is_lost_person(error, connection):
+        page: Response = await connection.app.state.services.pages.index(connection, 404)
+        return page
+    problem = problem_of(_routed(error, connection) if isinstance(error, HTTPException) else error)
+    if problem.status == 500:
+        log.error("request %s failed", connection.state.request_id, exc_info=error)
+    if isinstance(error, Unauthorized):
+        client = connection.client.host if connection.client else None
+        log.warning("API key refused", extra=once_a_minute(reason=str(error), client=client))
+    response = problem_response(problem, connection)
+    if not isinstance(connection, WebSocket):
+        return response
+    await _close_websocket(connection, response, problem)
+    return None  # Starlette would send a response once more
+
+
+def _is_lost_person(error: Exception, request: Request) -> bool:
+    """Return whether a browser asks for a page at a path that is none."""
+    return (
+        isinstance(error, HTTPException)
+        and error.status_code == 404
+        and request.method in {"GET", "HEAD"}
+        and not request.url.path.startswith("/v1/")
+        and prefers_html(request.headers.get("accept", ""))
+    )
+
+
+def _routed(error: HTTPException, connection: HTTPConnection) -> HTTPException:
+    """Return the error; one of Starlette's router is told in words that help."""
+    if error.detail != HTTPStatus(error.status_code).phrase:
+        return error
+    path, method = connection.url.path, connection.scope.get("method", "WebSocket")
+    told = error.detail
+    if error.status_code == 405:
+        told = f"{method} is not possible at {path}; it takes {(error.headers or {}).get('Allow')}"
+    elif error.status_code == 404 and path.startswith("/v1/images"):
+        told = (
+            f"{path} is not implemented; images are generated by POST /v1/images/generations, and edited by "
+            "POST /v1/images/edits"
+        )
+    elif error.status_code == 404 and path.startswith("/v1/videos"):
+        told = f"{path} is not implemented; clips are generated by POST /v1/videos"
+    elif error.status_code == 404:
+        told = f"there is nothing at {path}; GET / tells what this server offers"
+    return HTTPException(error.status_code, told, error.headers)
+
+
+async def _close_websocket(websocket: WebSocket, response: Response, problem: Problem) -> None:
+    if websocket.application_state is WebSocketState.CONNECTING:
+        await websocket.send_denial_response(response)
+    else:
+        await websocket.close(_INTERNAL_ERROR, problem.code)
+
+
+def status_of(kind: type[DiffuserveError]) -> tuple[int, bool] | None:
+    """Return the status of an error, and whether a retry may help; `None` if no route means to raise it."""
+    matches = ((status, is_retryable) for base, status, is_retryable in _STATUSES if issubclass(kind, base))
+    return next(matches, None)
+
+
+def _problem_of_known(error: DiffuserveError) -> Problem:
+    status, is_retryable = status_of(type(error)) or (500, False)
+    retry_after = getattr(error, "retry_after", None)
+    return Problem(
+        status=status,
+        code=error.code,
+        detail=str(error),
+        is_retryable=is_retryable,
+        retry_after=(retry_after or 1.0) if is_retryable else retry_after,
+        errors=_field_errors(error),
+        extra=_extra(error),
+        size=error.size if isinstance(error, RangeNotSatisfiable) else None,
+    )
+
+
+def _extra(error: DiffuserveError) -> dict[str, str | float | None]:
+    if isinstance(error, DeadlineUnreachable):
+        return {"eta_s_low": error.eta_s_low, "eta_s_high": error.eta_s_high}
+    if isinstance(error, LeaseLost):
+        return {"job_id": error.job_id}
+    return {"category": error.category} if isinstance(error, PromptBlocked | ImageBlocked) else {}
+
+
+def _field_errors(error: DiffuserveError) -> tuple[FieldError, ...]:
+    if isinstance(error, ImageBlocked):
+        return (FieldError(field=error.field, message="is blocked by the policy of this server"),)
+    if not isinstance(error, InvalidParams):
+        return ()
+    return (FieldError(field=error.field, message=error.remedy),)
+
+
+def _problem_of_invalid(error: RequestValidationError | WebSocketRequestValidationError) -> Problem:
+    errors = error.errors()
+    detail = "; ".join(map(described, errors))
+    return Problem(status=422, code=InvalidParams.code, detail=detail, errors=tuple(map(field_error, errors)))
+
+
+def openai_response(problem: Problem) -> Response:
+    """Build an error response in OpenAI's format, in which invalid input is 400.
+
+    OpenAI's SDK retries 409, 429 and 5xx unless `x-should-retry` forbids it.
+    """
+    status = 400 if problem.status in (413, 422) else problem.status
+    should_retry = "true" if problem.is_retryable else "false"
+    headers = problem.headers | {"x-should-retry": should_retry}
+    return json_response(OpenAIErrorEnvelope(error=openai_error(problem)), status, headers)
+
+
+def openai_error(problem: Problem) -> OpenAIError:
+    """Convert a problem to OpenAI's error object."""
+    fallback = "server_error" if problem.status >= 500 else "invalid_request_error"
+    return OpenAIError(
+        message=problem.detail,
+        type=_OPENAI_TYPES.get(problem.status, fallback),
+        param=problem.errors[0].field if problem.errors else None,
+        code=problem.code,
+    )

@@ -1,0 +1,197 @@
+"""OpenAI's video API: clips as jobs that are created, polled, fetched, remixed and deleted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
+
+from diffuserve.api.auth.access import Caller
+from diffuserve.api.auth.dependencies import BaseUrl
+from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
+from diffuserve.api.door.forms import FORM
+from diffuserve.api.door.json_route import JsonRoute, content_type_of, is_json
+from diffuserve.api.files.inputs import resolve_inputs
+from diffuserve.api.files.job_files import artifact_response, delete_with_files
+from diffuserve.api.files.serving import Part, file_responses
+from diffuserve.api.http.responses import json_response
+from diffuserve.api.openai.resources import (
+    OPENAI_ERROR_RESPONSES,
+    DeletedOpenAIVideo,
+    OpenAIVideo,
+    OpenAIVideoPage,
+)
+from diffuserve.api.openai.schemas import video_schema
+from diffuserve.api.openai.uploads import json_fields, received_body, received_form, video_fields_of
+from diffuserve.api.openai.video_bodies import RemixBody, VideoBody
+from diffuserve.api.openai.video_ids import VideoId, job_id_of, no_such_video, video_id_of
+from diffuserve.api.openai.videos import file_of, page_of_videos, video_of
+from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.submit.request_bodies import GenerationInput, NewJobBody
+from diffuserve.api.submit.submission import InputResolver, renamed_fields, submit
+from diffuserve.domain.errors import InvalidParams, JobNotFound
+from diffuserve.domain.jobs.job import VIDEO_GENERATE, Job
+from diffuserve.domain.models.spec import ModelSpec
+
+router = APIRouter(
+    prefix="/v1/videos", tags=["openai"], route_class=JsonRoute, responses=dict(OPENAI_ERROR_RESPONSES)
+)
+
+UPLOADS = frozenset({router.prefix})
+"""Paths whose bodies bring images, and are limited by their routes."""
+
+Variant = Literal["video", "thumbnail", "spritesheet"]
+_FIELDS = {
+    "kind": "model",
+    "width": "size",
+    "height": "size",
+    "num_frames": "seconds",
+    "image": "input_reference",
+}
+
+
+@router.post("", summary="Generate a clip", response_model=OpenAIVideo, openapi_extra=video_schema())
+async def create_video(
+    request: Request, services: ServicesDep, caller: SubmittingCaller, base_url: BaseUrl
+) -> Response:
+    """Queue a job of one clip, which may begin with the image of a form, or with one that is named."""
+    submit_body = _submit_named if is_json(content_type_of(request)) else _submit_form
+    try:
+        job = await submit_body(request, services, caller, base_url)
+    except ClientDisconnect:
+        return Response(status_code=400)  # the client has disconnected and reads no response
+    return json_response(await video_of(services, job, base_url))
+
+
+@router.get("", summary="List clips", response_model=OpenAIVideoPage)
+async def list_videos(
+    services: ServicesDep,
+    caller: ClientCaller,
+    base_url: BaseUrl,
+    after: Annotated[str | None, Query(description="The `last_id` of the previous page.")] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Annotated[Literal["asc", "desc"], Query(description="`desc` for the newest first.")] = "desc",
+) -> Response:
+    """List the caller's clips, however their jobs were submitted."""
+    jobs = await services.store.jobs.list_jobs(
+        tenant_id=caller.scope,
+        kind=VIDEO_GENERATE,
+        after=None if after is None else job_id_of(after),
+        limit=limit + 1,
+        oldest_first=order == "asc",
+    )
+    page = await page_of_videos(services, jobs[:limit], base_url, has_more=len(jobs) > limit)
+    return json_response(page)
+
+
+@router.get("/{video_id}", summary="Get a clip", response_model=OpenAIVideo)
+async def get_video(
+    video_id: VideoId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
+) -> Response:
+    """Get the status of a clip, and how much of it is done."""
+    job = await _job_of(services, caller, video_id)
+    return json_response(await video_of(services, job, base_url))
+
+
+@router.get(
+    "/{video_id}/content",
+    summary="Fetch a clip",
+    response_class=StreamingResponse,
+    responses={
+        **file_responses("video/*", "image/*"),
+        409: {"description": "`not_finished`: the clip is not completed yet."},
+    },
+)
+async def get_content(
+    video_id: VideoId,
+    services: ServicesDep,
+    caller: ClientCaller,
+    part: Part,
+    variant: Annotated[Variant, Query(description="The clip, its first frame, or its frames as a sheet.")] = (
+        "video"
+    ),
+) -> Response:
+    """Fetch the file, or be redirected to where it is stored."""
+    job = await _job_of(services, caller, video_id)
+    return await artifact_response(services, job, file_of(job, variant), part)
+
+
+@router.delete("/{video_id}", summary="Delete a clip and its files", response_model=DeletedOpenAIVideo)
+async def delete_video(video_id: VideoId, services: ServicesDep, caller: ClientCaller) -> Response:
+    """Delete a clip. One that is not completed is canceled first, and deleted once its worker lets go."""
+    job = await _job_of(services, caller, video_id)
+    await delete_with_files(services, job, caller)
+    return json_response(DeletedOpenAIVideo(id=video_id_of(job.id)))
+
+
+@router.post("/{video_id}/remix", summary="Generate a clip like another", response_model=OpenAIVideo)
+async def remix_video(
+    video_id: VideoId, body: RemixBody, services: ServicesDep, caller: SubmittingCaller, base_url: BaseUrl
+) -> Response:
+    """Queue a job with another prompt and everything else as in the original, the seed included.
+
+    So both are drawn from the same noise and look alike as far as their prompts do. The original need not be
+    completed; an image that it begins with must still be stored.
+    """
+    original = await _job_of(services, caller, video_id)
+    with renamed_fields(_renamed):
+        job = await submit(services, caller, body.job(original), base_url)
+    return json_response(await video_of(services, job, base_url))
+
+
+async def _submit_named(request: Request, services: Services, caller: Caller, base_url: str) -> Job:
+    """Submit the job that JSON asks for, whose image has a URL or an id."""
+    async with received_body(request, services, caller.tenant_id, services.config.max_body_bytes) as body:
+        return await _submit(services, caller, json_fields(body, VideoBody).job(), base_url)
+
+
+async def _submit_form(request: Request, services: Services, caller: Caller, base_url: str) -> Job:
+    """Submit the job that a form asks for; nothing keeps its image in memory once it is stored."""
+    async with received_form(request, services, caller.tenant_id, FORM, "application/json") as form:
+        fields, uploads = video_fields_of(form)
+        if uploads is None:
+            return await _submit(services, caller, fields.job(), base_url)
+        return await _submit(services, caller, fields.job_on(uploads.names[0]), base_url, uploads.resolve)
+
+
+async def _submit(
+    services: Services,
+    caller: Caller,
+    body: NewJobBody,
+    base_url: str,
+    resolve: InputResolver = resolve_inputs,
+) -> Job:
+    with renamed_fields(_renamed):
+        served = await services.catalog.pick(body.model, body.kind)
+        with nullcontext() if served.tiers.sizes else _nearest_size(served.spec, body.input):
+            return await submit(services, caller, body, base_url, resolve=resolve)
+
+
+async def _job_of(services: Services, caller: Caller, job_id: str) -> Job:
+    """Return the job of a clip. Raise `JobNotFound` also for a job of another kind or tenant."""
+    try:
+        job = await services.store.jobs.get(job_id, caller.scope)
+    except JobNotFound as error:
+        raise no_such_video(video_id_of(job_id)) from error
+    if job.kind != VIDEO_GENERATE:
+        raise no_such_video(video_id_of(job_id))
+    return job
+
+
+def _renamed(field: str) -> str:
+    return _FIELDS.get(field, field)
+
+
+@contextmanager
+def _nearest_size(spec: ModelSpec, asked: GenerationInput) -> Iterator[None]:
+    """Add to the refusal of a size the nearest that the model generates."""
+    try:
+        yield
+    except InvalidParams as error:
+        if _renamed(error.field) != "size" or not (asked.width and asked.height):
+            raise
+        width, height = spec.nearest_size(asked.width, asked.height)
+        remedy = f"{error.remedy}; the nearest size is {width}x{height}"
+        raise type(error)("size", f"{asked.width}x{asked.height}", remedy) from error

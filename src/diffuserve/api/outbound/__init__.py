@@ -1,0 +1,1 @@
+"""Requests of this server to URLs that clients name."""

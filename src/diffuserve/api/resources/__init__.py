@@ -1,0 +1,1 @@
+"""Resources of the API, built from what the store holds."""

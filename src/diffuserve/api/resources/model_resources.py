@@ -1,0 +1,114 @@
+"""Resources of models, built from their specs."""
+
+from collections.abc import Collection
+from typing import Any
+
+from diffuserve.domain.jobs.job import MAX_PREVIEWS
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.models.tiers import NO_TIERS, Tiers
+from diffuserve.domain.requests.params import (
+    MAX_FPS,
+    MAX_GUIDANCE_SCALE,
+    MAX_PROMPT_CHARACTERS,
+    MAX_SEED,
+    MAX_STEPS,
+)
+from diffuserve.domain.resources.model import LearnedSizes, ModelResource, ModelSafetyResource, TiersResource
+from diffuserve.domain.workers.exactness import offloads, quantizations
+from diffuserve.domain.workers.readiness import ModelStatus, workers_of
+from diffuserve.domain.workers.worker import Worker
+
+_DEFAULTS = (
+    "width",
+    "height",
+    "num_frames",
+    "fps",
+    "num_inference_steps",
+    "guidance_scale",
+    "max_sequence_length",
+    "sampler",
+    "strength",
+    "mask_strength",
+)
+_LIMITS = (
+    "min_size",
+    "max_size",
+    "max_pixels",
+    "size_multiple",
+    "max_images",
+    "max_frames",
+    "temporal_stride",
+    "longest_sequence_length",
+    "has_guidance",
+    "has_negative_prompt",
+    "samplers",
+    "min_input_images",
+    "max_input_images",
+    "max_reference_pixels",
+    "has_mask",
+    "needs_mask",
+    "has_strength",
+    "has_first_frame",
+)
+_LIMITS_OF_ALL = {
+    "max_prompt_characters": MAX_PROMPT_CHARACTERS,
+    "max_num_inference_steps": MAX_STEPS,
+    "max_guidance_scale": MAX_GUIDANCE_SCALE,
+    "max_fps": MAX_FPS,
+    "max_seed": MAX_SEED,
+    "max_previews": MAX_PREVIEWS,
+}
+
+
+def model_resource(
+    spec: ModelSpec,
+    status: ModelStatus,
+    safety: ModelSafetyResource,
+    tiers: Tiers = NO_TIERS,
+    workers: Collection[Worker] = (),
+    load_seconds: float = 0.0,
+) -> ModelResource:
+    """Build a model's resource. `created` is 0: the time at which a model was made is not known."""
+    offered_by = workers_of(spec.name, workers)
+    return ModelResource(
+        id=spec.name,
+        created=0,
+        owned_by="diffuserve",
+        status=status,
+        family=spec.family,
+        input_modalities=("text", "image") if spec.max_input_images else ("text",),
+        output_modalities=("image", "video") if spec.is_video else ("image",),
+        defaults=_defaults(spec),
+        limits={name: getattr(spec, name) for name in _LIMITS}
+        | {"samplers": list(spec.samplers)}
+        | _LIMITS_OF_ALL,
+        learned_sizes=_learned_sizes(spec),
+        tiers=TiersResource(**vars(tiers)) if tiers.steps or tiers.sizes else None,
+        example_prompt=spec.example_prompt or None,
+        quantizations=quantizations(spec.name, workers),
+        offloads=offloads(spec.name, workers),
+        num_workers=len(offered_by),
+        num_resident=sum(spec.name in worker.report.resident_models for worker in offered_by),
+        load_seconds=load_seconds or None,
+        safety=safety,
+    )
+
+
+def _defaults(spec: ModelSpec) -> dict[str, Any]:
+    """Return what a request has that leaves a field out; null for what means nothing to the model."""
+    values = {name: getattr(spec, name) for name in _DEFAULTS}
+    if not spec.has_strength:
+        values["strength"] = None
+    if not spec.is_video:
+        values["fps"] = None
+    if not (spec.has_strength and spec.has_mask):
+        values["mask_strength"] = None
+    return values | {"sampler": spec.sampler or None}
+
+
+def _learned_sizes(spec: ModelSpec) -> LearnedSizes | None:
+    return (
+        LearnedSizes(min=spec.learned_min_size, max=spec.learned_max_size)
+        if spec.states_learned_sizes
+        else None
+    )

@@ -1,0 +1,199 @@
+"""Bodies of the requests that clients send, as pydantic checks them."""
+
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
+
+from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
+from diffuserve.domain.jobs.job import MAX_PREVIEWS, Band
+from diffuserve.domain.requests.params import (
+    MAX_FPS,
+    MAX_GUIDANCE_SCALE,
+    MAX_IMAGES,
+    MAX_INPUT_IMAGES,
+    MAX_PROMPT_CHARACTERS,
+    MAX_SEED,
+    MAX_SIDE,
+    MAX_STEPS,
+    GenerationParams,
+)
+from diffuserve.domain.requests.samplers import SAMPLERS
+from diffuserve.domain.text.json_text import has_null_character
+
+MAX_METADATA_BYTES = 16_384
+MAX_JOB_SECONDS = 30 * 86_400.0
+MAX_IMAGE_NAME_CHARACTERS = 2_048
+"""Characters of a file's id or a URL; a data URL is limited by the size of the body and of its image."""
+
+
+def _check_text(text: str) -> str:
+    """Return the text. Raise `ValueError` for what PostgreSQL cannot store; pydantic refuses surrogates."""
+    if "\0" in text:
+        raise ValueError("must not contain the character U+0000")
+    return text
+
+
+def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    try:
+        text = orjson.dumps(metadata)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"cannot be stored as JSON: {error}") from error
+    if has_null_character(text):
+        raise ValueError("must not contain the character U+0000")
+    size = len(text)
+    if size > MAX_METADATA_BYTES:
+        raise ValueError(f"has {size:,} bytes as JSON; at most {MAX_METADATA_BYTES:,} are allowed")
+    return metadata
+
+
+def _check_image(name: object) -> str:
+    """Return the name of an input image. Raise `ValueError`, which does not repeat it, for what is none."""
+    if not isinstance(name, str) or not name:
+        raise ValueError("must be a string: the id of an uploaded file, a data: URL, or an https: URL")
+    if len(name) > MAX_IMAGE_NAME_CHARACTERS and name[:5].lower() != "data:":
+        limit = f"{len(name):,} characters; at most {MAX_IMAGE_NAME_CHARACTERS:,} are allowed"
+        raise ValueError(f"has {limit}, unless it is a data: URL")
+    if not name.isascii():
+        raise ValueError("must be ASCII; encode other characters as in a URL")
+    return _check_text(name)
+
+
+def _check_deadline(value: object) -> float | datetime:
+    """Return seconds from now, or a time with its zone."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            time = datetime.fromisoformat(value)
+            if time.tzinfo is not None:
+                return time
+        raise ValueError("is no time with its zone, such as 2026-11-22T18:00:00Z")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_JOB_SECONDS:
+        raise ValueError(f"must be seconds above 0, at most {MAX_JOB_SECONDS:,.0f}, or a time")
+    return float(value)
+
+
+def _check_images(names: object) -> str | list[str]:
+    if not isinstance(names, list):
+        return _check_image(names)
+    if not 1 <= len(names) <= MAX_INPUT_IMAGES:
+        raise ValueError(f"has {len(names):,} images; give 1 to {MAX_INPUT_IMAGES}")
+    return [_check_image(name) for name in names]
+
+
+Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
+Storable = AfterValidator(_check_text)
+Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS), Storable]
+NegativePrompt = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS), Storable]
+Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
+Pixels = Annotated[int, Field(ge=1, le=MAX_SIDE)]
+WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000), Storable]
+Guidance = Annotated[float, Field(ge=0, le=MAX_GUIDANCE_SCALE, allow_inf_nan=False)]
+NumFrames = Annotated[int, Field(ge=1)]
+FramesPerSecond = Annotated[int, Field(ge=1, le=MAX_FPS)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+ModelName = Annotated[str, Field(min_length=1, max_length=200), Storable]
+Sampler = Annotated[str, Field(max_length=100, json_schema_extra={"enum": list(SAMPLERS)}), Storable]
+_ImageSchema = Annotated[str, Field(min_length=1)]
+_ImageListSchema = Annotated[list[_ImageSchema], Field(min_length=1, max_length=MAX_INPUT_IMAGES)]
+_AnyImageSchema = _ImageSchema | _ImageListSchema
+ImageName = Annotated[str, PlainValidator(_check_image, json_schema_input_type=_ImageSchema)]
+ImageNames = Annotated[str | list[str], PlainValidator(_check_images, json_schema_input_type=_AnyImageSchema)]
+Strength = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS, allow_inf_nan=False)]
+_DeadlineSchema = Seconds | Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Deadline = Annotated[
+    float | datetime, PlainValidator(_check_deadline, json_schema_input_type=_DeadlineSchema)
+]
+ClipSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Kind = Literal["image.generate", "video.generate"]
+JobEventName = Literal["job.succeeded", "job.failed", "job.canceled", "job.expired"]
+
+
+class RequestBody(BaseModel):
+    """Base of request bodies: unknown fields are rejected, and values are never converted between types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class GenerationInput(RequestBody):
+    """Parameters of the images or clips. A field that is null or left out takes the model's default."""
+
+    prompt: Prompt
+    negative_prompt: NegativePrompt | None = Field(
+        default=None,
+        description="What the image should not show. To some models null and an empty text differ.",
+    )
+    width: Pixels | None = None
+    height: Pixels | None = None
+    num_inference_steps: Steps | None = None
+    guidance_scale: Guidance | None = None
+    seed: Seed | None = Field(default=None, description="Chosen at random if left out; retries keep it.")
+    num_images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = GenerationParams.num_images
+    num_frames: NumFrames | None = Field(
+        default=None,
+        description="Frames of a clip, in the steps that the model can: see `limits.temporal_stride`.",
+    )
+    seconds: ClipSeconds | None = Field(
+        default=None, description="Length of a clip, instead of `num_frames`: the nearest that the model can."
+    )
+    fps: FramesPerSecond | None = Field(default=None, description="Frames a second at which a clip is shown.")
+    max_sequence_length: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    sampler: Sampler | None = Field(default=None, description="One of the model's `limits.samplers`.")
+    image: ImageNames | None = Field(
+        default=None,
+        description="Image to start from, to fill in, or to edit, or the first frame of a clip: the id of an "
+        "uploaded file, a `data:` URL or an `https:` URL. Models that take several references take a list. "
+        "Without a size the result has the image's.",
+    )
+    mask: ImageName | None = Field(
+        default=None,
+        description="Image of the same size as `image`, white where it is filled in; named as `image` is.",
+    )
+    strength: Strength | None = Field(
+        default=None,
+        description="Part of the steps that `image` goes through, above 0; 1 keeps nothing of it.",
+    )
+
+
+Exact = Annotated[bool, Field(description="Run the job on workers alone whose weights are not quantized.")]
+
+
+class WebhookBody(RequestBody):
+    """Endpoint to notify when the job has ended, in a message signed after Standard Webhooks."""
+
+    url: WebhookUrl
+    events: Annotated[list[JobEventName], Field(min_length=1, fail_fast=True)] | None = Field(
+        default=None, description="Every final status if left out."
+    )
+
+
+class NewJobBody(RequestBody):
+    """Job to submit."""
+
+    kind: Kind = "image.generate"
+    model: ModelName | None = Field(default=None, description="The server's default if left out.")
+    input: GenerationInput
+    priority: Annotated[Band, Field(strict=False)] | None = Field(
+        default=None, description="The plan's default if left out."
+    )
+    expires_in: Seconds | None = Field(default=None, description="Longest wait in the queue, in seconds.")
+    deadline: Deadline | None = Field(
+        default=None,
+        description="When the result is needed: seconds from now, or a time (RFC 3339). A job that cannot be "
+        "done by then is refused, and one that no longer can expires in the queue.",
+    )
+    best_effort: bool = Field(
+        default=False, description="Run the job even if it misses its `deadline`, which only hurries it then."
+    )
+    exact: Exact = False
+    timeout: Seconds | None = Field(default=None, description="Longest run of one attempt, in seconds.")
+    metadata: Metadata = Field(default_factory=dict, description="Returned unchanged; at most 16 KB as JSON.")
+    output_format: FileFormat | None = FILE_FORMAT
+    webhook: WebhookBody | None = None
+    expand_prompt: bool = Field(
+        default=False, description="Expand the prompt with a language model; refused if this server has none."
+    )
+    num_previews: Annotated[int, Field(ge=0, le=MAX_PREVIEWS)] = 0
+    live: bool = Field(default=False, description="Store the first clip in parts while it is decoded.")

@@ -1,0 +1,1 @@
+"""Commands of a server's clients, and their connection to it."""

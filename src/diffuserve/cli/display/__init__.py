@@ -1,0 +1,1 @@
+"""The output of commands, and how a terminal shows it."""

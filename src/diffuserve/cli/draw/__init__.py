@@ -1,0 +1,1 @@
+"""Commands that draw: on this machine, or by a server."""

@@ -1,0 +1,66 @@
+"""Download of the images or clips of a job that succeeded.
+
+Nothing in a path comes from the server: files that arrive are numbered, and those that stay are named by the
+user, or after their prompt.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, UnidentifiedImageError
+
+from diffuserve.cli.images.destination import Destination
+from diffuserve.client.jobs import Client
+from diffuserve.domain.errors import ServerRefused
+from diffuserve.domain.resources.job import ArtifactResource, JobResource
+from diffuserve.media.image_file import read_parameters, save_image
+from diffuserve.media.video_file import VIDEO_FORMATS
+
+_SUFFIXES = {"image/png": (".png",), "image/webp": (".webp",), "image/jpeg": (".jpg", ".jpeg")} | {
+    known.media_type: (known.suffix,) for known in VIDEO_FORMATS.values()
+}
+
+
+async def fetch_images(client: Client, job: JobResource, destination: Destination) -> list[Path]:
+    """Download a job's images or clips; return their paths, in order."""
+    images = job.result.outputs if job.result else []
+    destination.folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    with tempfile.TemporaryDirectory(dir=destination.folder, prefix=".fetch-") as folder:
+        for number, image in enumerate(images, 1):
+            fetched = Path(folder) / str(number)
+            await client.download(job.id, image.index, fetched)
+            parameters = _named_by(read_parameters(fetched)) or _parameters(job, image)
+            path = destination.path(parameters, number if len(images) > 1 else None)
+            if image.role == "video":  # is not converted: it keeps the suffix of what it is
+                path = path.with_suffix(_SUFFIXES.get(image.content_type, (path.suffix,))[0])
+            _place(fetched, image, path, parameters)
+            paths.append(path)
+    return paths
+
+
+def _named_by(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a file if they name it, `{}` if they are of other types."""
+    is_whole = isinstance(found.get("prompt"), str) and isinstance(found.get("seed"), int)
+    return found if is_whole else {}
+
+
+def _parameters(job: JobResource, image: ArtifactResource) -> dict[str, Any]:
+    """Return the parameters for the name of a file that carries none."""
+    first = job.input.get("seed")
+    seed = (first if isinstance(first, int) else 0) + image.index if image.seed is None else image.seed
+    return {"prompt": job.final_prompt, "seed": seed}
+
+
+def _place(fetched: Path, image: ArtifactResource, path: Path, parameters: dict[str, Any]) -> None:
+    """Move the file to `path`, or convert an image if the suffix asks for another format."""
+    if path.suffix.lower() in _SUFFIXES.get(image.content_type, (path.suffix.lower(),)):
+        os.replace(fetched, path)
+        return
+    try:
+        with Image.open(fetched) as opened:
+            save_image(opened.convert("RGB"), path, parameters)
+    except UnidentifiedImageError as error:
+        raise ServerRefused(f"the server's file {image.index} of the job is no image") from error

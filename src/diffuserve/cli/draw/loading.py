@@ -1,0 +1,44 @@
+"""Loading the engine of the commands that generate images in their own process."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from diffuserve.cli.display.console import Console
+from diffuserve.engine_process.model.prepared_model import prepared_weights, read_ahead
+from diffuserve.models.machine.torch_environment import prepare_torch
+from diffuserve.protocol.config import EngineProcessConfig
+
+if TYPE_CHECKING:
+    from diffuserve.engine.engine import Engine
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector away from what is imported and loaded within the block, and stays."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
+    """Load the model while a spinner turns; raise what `Engine.load` raises."""
+    prepare_torch()
+    read_ahead(config)
+    with console.status(f"loading {config.model}"), prepared_weights(config):
+        from diffuserve.engine.engine import Engine
+
+        engine = Engine.load(
+            config.model,
+            device=config.device,
+            dtype=config.dtype,
+            config=config.engine,
+            quantization=config.quantization,
+            offload=config.offload,
+        )
+    console.print(" · ".join(f"{name} {value}" for name, value in engine.describe().items()), style="dim")
+    return engine

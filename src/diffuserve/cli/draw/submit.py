@@ -1,0 +1,286 @@
+"""`diffuserve submit`: a job for a server, and its images or clips."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from diffuserve.cli import options
+from diffuserve.cli.display.console import Console
+from diffuserve.cli.display.echo import echo
+from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
+from diffuserve.cli.images.clips import ClipOptions
+from diffuserve.cli.images.destination import Destination
+from diffuserve.cli.images.input_images import check_images, image_input
+from diffuserve.domain.jobs.job import IMAGE_GENERATE, MAX_PREVIEWS, VIDEO_GENERATE, Band, JobStatus
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.folders.names import ALIASES
+from diffuserve.settings import Settings
+
+if TYPE_CHECKING:
+    from diffuserve.cli.images.previews import Previews
+    from diffuserve.client.jobs import Client
+    from diffuserve.domain.resources.job import JobResource
+
+EXAMPLES = """
+Examples:
+
+  diffuserve submit "a red circle on a white background" -o circle.png
+
+  diffuserve submit "a lighthouse" --size 192x128 --steps 8 --priority batch
+
+  diffuserve submit "a lighthouse" --deadline 60 --best-effort
+
+  diffuserve submit "a lighthouse" -o lighthouse.png --preview --open
+
+  diffuserve submit "a lighthouse in snow" --image lighthouse.png --strength 0.6 -o snow.png
+
+  diffuserve submit "a red ball falls" --seconds 2 -o ball.mp4
+
+  diffuserve submit "a blue star" --wait --json --server https://images.example.com
+"""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job to submit, the server, and what to do with the result."""
+
+    params: GenerationParams
+    model: str | None
+    priority: Band | None
+    settings: Settings
+    is_waited_for: bool
+    destination: Destination | None
+    as_json: bool
+    expand: bool = False
+    has_previews: bool = False
+    is_opened: bool = False
+    kind: str = IMAGE_GENERATE
+    seconds: float | None = None
+    deadline: float | str | None = None
+    best_effort: bool = False
+    exact: bool = False
+
+
+@options.takes_settings("server", "api_key")
+def submit(  # noqa: PLR0913 (a command has as many arguments as options)
+    settings: Settings,
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="Description of the image.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is done.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="A file of an image or a clip, or a folder; waits for it."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model that the server has.")] = None,
+    size: options.Size = None,
+    width: Annotated[int | None, typer.Option(help="Width in pixels, instead of --size.")] = None,
+    height: Annotated[int | None, typer.Option(help="Height in pixels, instead of --size.")] = None,
+    steps: options.Steps = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the first image; others add their number; by default random.")
+    ] = None,
+    num_images: options.NumImages = 1,
+    guidance: options.Guidance = None,
+    negative_prompt: options.NegativePrompt = None,
+    sampler: options.Sampler = None,
+    images: Annotated[list[str] | None, options.image_option(options.SERVED_IMAGE)] = None,
+    mask: Annotated[str | None, options.mask_option(options.SERVED_IMAGE)] = None,
+    strength: options.Strength = None,
+    frames: options.Frames = None,
+    seconds: options.ClipSeconds = None,
+    fps: options.FramesPerSecond = None,
+    expand: Annotated[
+        bool, typer.Option("--expand", help="Have a language model expand the prompt first.")
+    ] = False,
+    priority: Annotated[Band | None, typer.Option(help="Priority of the job; by default the plan's.")] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(help="When the result is needed: seconds from now, or a time: 2026-11-22T18:00Z."),
+    ] = None,
+    best_effort: Annotated[
+        bool, typer.Option("--best-effort", help="Run the job even if it misses its deadline.")
+    ] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Run the job on workers alone whose weights are not quantized.")
+    ] = False,
+    preview: Annotated[
+        bool,
+        typer.Option(
+            "--preview", help="Show previews in a file beside the output, and in a terminal that can."
+        ),
+    ] = False,
+    open_: options.Open = False,
+    as_json: options.Json = False,
+) -> None:
+    """Submit a job. Its id goes to stdout; with -o, the paths of its images.
+
+    Ctrl-C while waiting leaves the job running.
+    """
+    if size is not None and (width or height):
+        raise typer.BadParameter("give --size, or --width and --height")
+    sized_width, sized_height = options.parse_size(size)
+    params = GenerationParams(
+        prompt=prompt,
+        negative_prompt=negative_prompt,
+        width=width or sized_width,
+        height=height or sized_height,
+        num_inference_steps=steps,
+        guidance_scale=guidance,
+        seed=seed,
+        num_images=num_images,
+        num_frames=frames,
+        fps=fps,
+        sampler=sampler,
+        image=image_input(images),
+        mask=mask,
+        strength=strength,
+    )
+    check_images(params)
+    if output is None and open_:
+        output = Path("out")
+    kind = ClipOptions(frames, seconds, fps).kind(output) or IMAGE_GENERATE
+    destination = None if output is None else Destination.parse(output).of_kind(kind)
+    if destination is not None:
+        destination.check()
+    submission = Submission(
+        params,
+        model,
+        priority,
+        settings,
+        is_waited_for=wait or preview or output is not None,
+        destination=destination,
+        as_json=as_json,
+        expand=expand,
+        has_previews=preview,
+        is_opened=open_,
+        kind=kind,
+        seconds=seconds,
+        deadline=_parse_deadline(deadline),
+        best_effort=best_effort,
+        exact=exact,
+    )
+    raise typer.Exit(_run(submission))
+
+
+def _parse_deadline(text: str | None) -> float | str | None:
+    """Return seconds as a number, and a time as it is; the server knows what it means."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+def _run(submission: Submission) -> int:
+    submitted: list[str] = []  # the id of the job once it exists, for Ctrl-C
+    try:
+        return asyncio.run(_submit(submission, submitted))
+    except KeyboardInterrupt:
+        if submitted:
+            Console(stderr=True).print(
+                f"job {submitted[0]} continues; `diffuserve jobs cancel {submitted[0]}` cancels it",
+                highlight=False,
+            )
+        return INTERRUPTED
+
+
+async def _submit(submission: Submission, submitted: list[str]) -> int:
+    from diffuserve.cli.client.connect import connect
+    from diffuserve.client.codec import encode
+
+    wanted: dict[str, Any] = {"expand_prompt": True} if submission.expand else {}
+    if submission.kind == VIDEO_GENERATE and submission.destination is not None:
+        wanted["output_format"] = submission.destination.suffix.lower().removeprefix(".")
+    if submission.has_previews:
+        wanted["num_previews"] = MAX_PREVIEWS
+    if submission.deadline is not None:
+        wanted |= {"deadline": submission.deadline, "best_effort": submission.best_effort}
+    if submission.exact:
+        wanted["exact"] = True
+    async with connect(submission.settings) as client:
+        model = await served_name(client, submission.model)
+        params = await _uploaded(client, submission.params)
+        job = await client.submit(
+            params,
+            model=model,
+            priority=submission.priority,
+            options=wanted,
+            kind=submission.kind,
+            seconds=submission.seconds,
+        )
+    submitted.append(job.id)
+    _tell_replaced(job)
+    if submission.is_waited_for:
+        return await _await_images(submission, job.id)
+    if job.queue is not None and job.queue.reason:
+        from diffuserve.cli.client.watch import warn  # it imports progress bars
+
+        warn(Console(stderr=True), job)
+    echo(encode(job) if submission.as_json else job.id)
+    return 0
+
+
+def _tell_replaced(job: "JobResource") -> None:
+    """Say what the job has in place of what was asked for, where the server allows only some values."""
+    for name, value in (job.asked or {}).items():
+        text = f"warning: {name} is {job.input[name]}, the nearest that this server allows to {value}"
+        Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
+
+
+async def _uploaded(client: "Client", params: GenerationParams) -> GenerationParams:
+    """Return the parameters of a job, whose local images are on the server now."""
+    if not params.images:
+        return params
+    from diffuserve.cli.client.uploads import with_uploads  # it imports progress bars
+
+    return await with_uploads(client, params, Console(stderr=True))
+
+
+async def served_name(client: "Client", model: str | None) -> str | None:
+    """Return the server's name of a model; a short name is also understood where the server has another."""
+    hub_id = None if model is None else ALIASES.get(model)
+    if hub_id is None or any(served.id == model for served in await client.models()):
+        return model
+    return hub_id.partition("/")[2]
+
+
+async def _await_images(submission: Submission, job_id: str) -> int:
+    from diffuserve.cli.client.connect import WAITING_PATIENCE_SECONDS, connect
+    from diffuserve.cli.client.watch import JobBars, follow
+    from diffuserve.cli.draw.fetch import fetch_images
+    from diffuserve.cli.images.viewer import open_images
+    from diffuserve.client.codec import encode
+
+    console = Console(stderr=True)
+    async with connect(submission.settings, patience_seconds=WAITING_PATIENCE_SECONDS) as client:
+        with JobBars(console) as bars:
+            job = await client.get(job_id)
+            previews = _previews_of(submission, job, console)
+            show_preview = None if previews is None else previews.show
+            job = await follow(client, job, bars.show, show_preview)
+        paths = []
+        if submission.destination and job.status is JobStatus.SUCCEEDED:
+            paths = await fetch_images(client, job, submission.destination)
+    if submission.as_json:
+        echo(encode(job))
+    else:
+        echo("\n".join(map(str, paths)) if paths else job.id)
+    if submission.is_opened and paths:
+        open_images(paths, console)
+    for warning in job.result.warnings if job.result else ():
+        console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
+    if job.status is JobStatus.SUCCEEDED:
+        return 0
+    reason = f": {job.error.message} ({job.error.code})" if job.error else ""
+    text = f"job {job.id} {job.status}{reason}"
+    console.print(text, style="red", highlight=False, soft_wrap=True)
+    return FAILED
+
+
+def _previews_of(submission: Submission, job: "JobResource", console: Console) -> "Previews | None":
+    if not submission.has_previews:
+        return None
+    from diffuserve.cli.images.previews import Previews, preview_path
+
+    return Previews(job, preview_path(submission.destination, job.id), console)

@@ -1,0 +1,1 @@
+"""Images and clips on this machine: read, written and shown."""

@@ -1,0 +1,76 @@
+"""Paths of the files of images and clips that commands write."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.jobs.job import VIDEO_GENERATE
+from diffuserve.media.file_names import FORMATS, slug
+from diffuserve.media.video_file import DEFAULT_VIDEO_FORMAT, VIDEO_FORMATS
+
+VIDEO_SUFFIXES = tuple(known.suffix for known in VIDEO_FORMATS.values())
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Destination of images or clips: a folder, or a file name, after which several of them are numbered."""
+
+    folder: Path
+    stem: str | None
+    suffix: str
+
+    @classmethod
+    def parse(cls, output: Path) -> "Destination":
+        """Take `output` for a file if it has the suffix of an image or a clip, else for a folder."""
+        if output.suffix.lower() in (*FORMATS, *VIDEO_SUFFIXES):
+            return cls(output.parent, output.stem, output.suffix)
+        if output.suffix and not output.is_dir():
+            clips = ", ".join(suffix for suffix in VIDEO_SUFFIXES if suffix not in FORMATS)
+            known = f"{', '.join(FORMATS)}; of clips {clips}"
+            raise typer.BadParameter(f"{output}: unknown format {output.suffix!r}; known: {known}")
+        return cls(output, None, ".png")
+
+    def of_kind(self, kind: str) -> "Destination":
+        """Return the destination for images or for clips; those in a folder are of the default format."""
+        is_clips_folder = self.stem is None and kind == VIDEO_GENERATE
+        return replace(self, suffix=f".{DEFAULT_VIDEO_FORMAT}") if is_clips_folder else self
+
+    def check(self) -> None:
+        """Raise `InvalidParams` if no image can be written here. Leave nothing behind."""
+        named = None if self.stem is None else self.folder / f"{self.stem}{self.suffix}"
+        if named is not None and named.is_dir():
+            raise InvalidParams("output", str(named), "is a folder; give another name for the image")
+        parent = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.exists())
+        try:
+            with tempfile.TemporaryFile(dir=parent):
+                pass
+        except OSError as error:
+            remedy = f"cannot be written to {parent} ({error.strerror}); give another folder with -o"
+            raise InvalidParams("output", str(named or self.folder), remedy) from error
+
+    def path(self, parameters: Mapping[str, Any], number: int | None) -> Path:
+        """Return the path for the image of these parameters; `number` counts several of a named file.
+
+        A file named by the user is replaced, as with `-o` of any tool. A file named after its prompt is
+        replaced only by an image with the same parameters.
+        """
+        if self.stem is not None:
+            stem = self.stem if number is None else f"{self.stem}-{number}"
+            return self.folder / f"{stem}{self.suffix}"
+        name = f"{slug(parameters['prompt'])}-{int(parameters['seed'])}{self.suffix}"
+        return _free(self.folder / name, parameters)
+
+
+def _free(path: Path, parameters: Mapping[str, Any]) -> Path:
+    """Return `path`, numbered if a different image is there."""
+    from diffuserve.media.image_file import read_parameters  # Pillow is needed only where an image is
+
+    candidate, number = path, 2
+    while candidate.exists() and read_parameters(candidate) != parameters:
+        candidate, number = path.with_stem(f"{path.stem}-{number}"), number + 1
+    return candidate

@@ -1,0 +1,104 @@
+"""Writing the images of finished requests, and a table of their timings."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL.Image import Image
+from rich.table import Table
+
+from diffuserve.cli.display.console import Console
+from diffuserve.cli.images.clip_writer import ClipWriter
+from diffuserve.cli.images.destination import Destination
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.engine.outputs import FrameChunk, GenerationResult
+from diffuserve.engine_process.output.image_output import ImageOutput
+from diffuserve.media.contact_sheet import contact_sheet
+from diffuserve.media.image_file import save_image
+
+
+class ImageWriter:
+    """Writer of the images and clips that pass the image filter. Used by one thread."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        image_output: ImageOutput,
+        num_images: int,
+        console: Console | None = None,
+    ) -> None:
+        self._destination = destination
+        self._image_output = image_output
+        self._clips = ClipWriter(
+            destination.folder,
+            image_output,
+            destination.suffix.lower().removeprefix("."),
+            console or Console(stderr=True),
+        )
+        self._numbers = itertools.count(1) if num_images > 1 else itertools.repeat(None)
+        self.paths: dict[int, list[Path]] = {}
+        destination.folder.mkdir(parents=True, exist_ok=True)
+
+    def add_frames(self, index: int, params: GenerationParams, chunk: FrameChunk) -> None:
+        """Write the next frames of the clips of request `index`."""
+        self._clips.add(index, params, chunk)
+
+    def close(self) -> None:
+        """Remove what is left of clips that were not finished."""
+        self._clips.close()
+
+    def save(self, index: int, result: GenerationResult) -> GenerationResult:
+        """Write the images; return the result with those that passed. Raise `OutputBlocked` before that.
+
+        Clips are complete then, and only take their names.
+        """
+        if result.params.num_frames != 1:
+            self.paths[index] = self._clips.finish(
+                index, lambda named: self._destination.path(named, next(self._numbers))
+            )
+            return result
+        passed = self._image_output.screened(result)
+        for i, image in enumerate(passed.images):
+            origin = self._image_output.origin(passed.params, i)
+            path = self._destination.path(origin or _named_after(passed, i), next(self._numbers))
+            save_image(image, path, origin)
+            self.paths.setdefault(index, []).append(path)
+        return passed
+
+    def save_sheet(self, results: Sequence[GenerationResult]) -> Path:
+        """Write a contact sheet of all images beside them; return its path."""
+        name = f"{self._destination.stem or 'contact_sheet'}{'-grid' if self._destination.stem else ''}"
+        path = self._destination.folder / f"{name}.png"
+        images: list[tuple[Image, str]] = [
+            (image, f"{result.params.prompt} ({result.params.width}x{result.params.height})")
+            for result in results
+            for image in result.images
+        ]
+        images += self._clips.captioned_posters()
+        save_image(contact_sheet(images), path, {})
+        return path
+
+
+def _named_after(result: GenerationResult, image: int) -> dict[str, Any]:
+    return {"prompt": result.params.prompt, "seed": result.seed + image}
+
+
+def print_timings(console: Console, results: Sequence[GenerationResult]) -> None:
+    table = Table(box=None, header_style="bold", caption="times in seconds")
+    table.add_column("prompt", no_wrap=True, max_width=24)
+    for name in ("size", "steps", "queue", "encode", "denoise", "decode", "total"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for result in results:
+        params, timings = result.params, result.timings
+        seconds = (
+            timings.queue_seconds,
+            timings.encode_seconds,
+            timings.denoise_seconds,
+            timings.decode_seconds,
+            timings.total_seconds,
+        )
+        frames = f"x{params.num_frames}" if params.num_frames != 1 else ""
+        size, steps = f"{params.width}x{params.height}{frames}", str(params.num_inference_steps)
+        table.add_row(params.prompt, size, steps, *(f"{value:.2f}" for value in seconds))
+    console.print(table)

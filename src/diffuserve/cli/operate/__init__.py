@@ -1,0 +1,1 @@
+"""Commands of operators: what runs, what it costs, who may use it."""

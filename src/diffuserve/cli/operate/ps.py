@@ -1,0 +1,35 @@
+"""`diffuserve ps`: what a server runs."""
+
+from diffuserve.cli import options
+from diffuserve.cli.client.ask import ask
+from diffuserve.cli.display.console import Console
+from diffuserve.cli.display.echo import echo
+from diffuserve.cli.display.results import results
+from diffuserve.settings import Settings
+
+EXAMPLES = """
+Examples:
+
+  diffuserve ps
+
+  diffuserve ps --server https://images.example.com --json
+"""
+
+
+@options.takes_settings("server", "api_key")
+def ps(settings: Settings, as_json: options.Json = False) -> None:
+    """Show what a server runs: its workers, its models, and the jobs that run now.
+
+    Workers are shown to operators; with another key, or while there are none, the jobs of its tenant are.
+    """
+    from diffuserve.cli.operate.server_tables import view_of
+    from diffuserve.cli.operate.server_view import read_view
+    from diffuserve.client.codec import encode
+
+    view = ask(settings, read_view)
+    if as_json:
+        echo(encode(view))
+        return
+    results().print(view_of(view))
+    if view.refusal:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(view.refusal, style="yellow")

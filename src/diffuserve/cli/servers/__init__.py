@@ -1,0 +1,1 @@
+"""Commands that serve: control planes, workers, and both on one machine."""

@@ -1,0 +1,1 @@
+"""Commands that keep models: downloaded, published, quantized, compiled."""

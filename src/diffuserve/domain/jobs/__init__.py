@@ -1,0 +1,1 @@
+"""Jobs, their batches, files and webhooks, from the queue to their end."""

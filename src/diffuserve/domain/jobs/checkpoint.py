@@ -1,0 +1,87 @@
+"""Half-done work of a job: what it belongs to, how large it may be, and where it is stored."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import orjson
+
+from diffuserve.domain.requests.params import GenerationParams
+
+FORMAT = "1"
+"""Version of the file; a worker refuses every other one."""
+HEADER_BYTES = 16_384
+"""Bound of the names, shapes and texts before the tensors of a file."""
+MOST_TENSORS = 16
+"""Bound of all tensors of a request together, in latents of it: sampler's memory, noise and guides."""
+CHECKPOINT_ID = "checkpoint"
+"""Id of a job's checkpoint among the files that its lease reads."""
+NUM_SLOTS = 2
+"""Files of one lease that take turns, so that the last one that was reported is never written over."""
+_VALUE_BYTES = 4
+_GENERATOR_BYTES = 8_192
+_STEP_BYTES = 3 * 8
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Names what a checkpoint belongs to: only an engine that has all of it may go on with it.
+
+    `weights` is the hash of the model's weights, `dtype` the name of that in which they compute, `request`
+    the hash of the parameters, seed and names of input images included.
+    """
+
+    model: str
+    weights: str
+    dtype: str
+    request: str
+
+    @classmethod
+    def of(cls, model: str, weights: str, dtype: str, params: GenerationParams) -> "Identity":
+        """Identify a request whose defaults are filled in."""
+        values = orjson.dumps(params.to_dict(), option=orjson.OPT_SORT_KEYS)
+        return cls(model, weights, dtype, hashlib.sha256(values).hexdigest())
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Identity":
+        """Build an identity from the texts of a file. Raise `KeyError` if one is missing."""
+        return cls(**{field.name: str(values[field.name]) for field in fields(cls)})
+
+    def to_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+    def difference(self, other: "Identity") -> str | None:
+        """Say in what another identity differs from this one, `None` if in nothing."""
+        for name, value in self.to_dict().items():
+            if getattr(other, name) != value:
+                return f"{name} {getattr(other, name)!r} instead of {value!r}"
+        return None
+
+
+def interval(predicted_seconds: float, checkpoint_seconds: float) -> float:
+    """Return the seconds between a job's checkpoints; 0 for none: at its end less than those are at stake."""
+    return checkpoint_seconds if predicted_seconds >= checkpoint_seconds else 0.0
+
+
+def most_bytes(latent_values: int, num_images: int, num_evaluations: int) -> int:
+    """Return the bytes that the file of a request's checkpoint has at most, known before any work.
+
+    `latent_values` counts the numbers of all its latents, `num_evaluations` the entries of its schedule.
+    """
+    tensors = MOST_TENSORS * _VALUE_BYTES * latent_values
+    return HEADER_BYTES + tensors + _GENERATOR_BYTES * num_images + _STEP_BYTES * (num_evaluations + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredCheckpoint:
+    """A job's checkpoint after `step` steps, stored under the token of the lease that uploaded it.
+
+    `sha256`, in hexadecimal, is that of its file, which is that of the `slot`.
+    """
+
+    lease_token: int
+    slot: int
+    step: int
+    size_bytes: int
+    sha256: str

@@ -1,0 +1,62 @@
+"""Claims of workers: as many jobs as it has room for, or those that go before the jobs that it has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from diffuserve.domain.jobs.job import Band
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePlace:
+    """Place in the order in which an engine gives steps: by band, then by `step_tokens` beyond a step's.
+
+    `step_tokens` are 0 for jobs that fit a step: those of one band share it, and none goes before another.
+    """
+
+    band: Band
+    step_tokens: int = 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Return what places are compared by."""
+        return (self.band.rank, self.step_tokens)
+
+    @property
+    def worst_before(self) -> Band | None:
+        """The worst band of jobs that go before this place; `None` if none do."""
+        bands = [band for band in Band if (band.rank, 0) < self.order]
+        return max(bands, key=lambda band: band.rank, default=None)
+
+    def is_after(self, band: Band, step_tokens: int) -> bool:
+        """Return whether a job of this band and so many tokens goes before this place."""
+        return (band.rank, step_tokens) < self.order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Request for leases: at most `num_jobs`, with at most `num_tokens` per step in all.
+
+    A single job may exceed `num_tokens`. The same `claim_id` gets the same leases again, so a lost response
+    loses no job. Of models that are in `ahead_of` the engine has enough to do: jobs of these are wanted only
+    if they go before a place there.
+    """
+
+    claim_id: str
+    num_jobs: int
+    num_tokens: int | None = None
+    models: tuple[str, ...] = ()
+    resident_models: tuple[str, ...] = ()
+    ahead_of: Mapping[str, EnginePlace] = field(default_factory=dict)
+
+    def wants(self, model: str, band: Band, step_tokens: int = 0) -> bool:
+        """Return whether a job is wanted: of this model and band, and of so many tokens in a step."""
+        place = self.ahead_of.get(model)
+        return place is None or place.is_after(band, step_tokens)
+
+    @property
+    def worst_band(self) -> Band | None:
+        """The worst band of jobs that are wanted; `None` if none are."""
+        if not self.models or any(model not in self.ahead_of for model in self.models):
+            return Band.BATCH
+        worst = [band for place in self.ahead_of.values() if (band := place.worst_before) is not None]
+        return max(worst, key=lambda band: band.rank, default=None)

@@ -1,0 +1,300 @@
+"""Jobs: accepted work, from the queue to its final status."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from diffuserve.domain.jobs.prompt import PromptRecord
+from diffuserve.domain.jobs.webhook import Webhook
+from diffuserve.domain.text.path_parts import FileName
+
+IMAGE_GENERATE = "image.generate"
+VIDEO_GENERATE = "video.generate"
+MAX_PREVIEWS = 3
+"""Previews that a job may ask for."""
+
+
+class JobStatus(StrEnum):
+    """Status of a job: `queued → running → succeeded | failed | canceled | expired`.
+
+    A running job that a client canceled is `canceling` until its worker has let go of it.
+    """
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELING = "canceling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    EXPIRED = "expired"
+
+    @property
+    def is_final(self) -> bool:
+        """True if the job has ended; only an operator can queue it again."""
+        return self in FINAL_STATUSES
+
+    @property
+    def is_leased(self) -> bool:
+        """True if a worker holds a lease on the job."""
+        return self in (JobStatus.RUNNING, JobStatus.CANCELING)
+
+
+FINAL_STATUSES = frozenset({JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELED, JobStatus.EXPIRED})
+
+
+class Band(StrEnum):
+    """Urgency of a job: a better band is served first, until a job of a worse one has waited long enough."""
+
+    INTERACTIVE = "interactive"
+    STANDARD = "standard"
+    BATCH = "batch"
+
+    @property
+    def rank(self) -> int:
+        """Place of the band in the order of service, from 0."""
+        return _RANKS[self]
+
+
+_RANKS = {Band.INTERACTIVE: 0, Band.STANDARD: 1, Band.BATCH: 2}
+
+
+class Phase(StrEnum):
+    """Stage of work that a running job is in."""
+
+    LOAD = "load"
+    ENCODE = "encode"
+    DENOISE = "denoise"
+    DECODE = "decode"
+    FILTER = "filter"
+    UPLOAD = "upload"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Number of denoising steps done (`step`) out of all (`total`)."""
+
+    step: int
+    total: int
+
+    @property
+    def fraction(self) -> float:
+        """Part of the steps that is done, in 0…1."""
+        return min(self.step / self.total, 1.0) if self.total > 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A finished file of a job. `name` is unique within the job; `index` counts its images or clips from 0.
+
+    `width` and `height` are in pixels, `sha256` is in hex, and `seed` is that of the image. `num_frames` and
+    `fps`, frames a second, are those of what moves. Roles: `image` or `video` for what was asked for,
+    `thumbnail`, and `poster` and `sprites` of a clip.
+    """
+
+    name: FileName
+    content_type: str
+    size_bytes: int
+    sha256: str
+    width: int
+    height: int
+    index: int = 0
+    role: str = "image"
+    seed: int | None = None
+    num_frames: int | None = None
+    fps: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """Result of a job. `input` has every default filled in; `timings` are seconds, by the worker's clock.
+
+    `safety["image"]` is an `ImagesRecord` as a dict; there is none without an image filter.
+    """
+
+    artifacts: tuple[Artifact, ...] = ()
+    input: Mapping[str, Any] = field(default_factory=dict)
+    timings: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    safety: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JobError:
+    """Reason why a job failed: a stable `code`, and a `message` for people.
+
+    `safety` is as in `JobResult`, for a job whose images were blocked.
+    """
+
+    code: str
+    message: str
+    retryable: bool = False
+    safety: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewJob:
+    """A job that is checked and priced, and not yet stored.
+
+    `cost_seconds` are the predicted device-seconds, `decode_seconds` those of them that decoding takes,
+    `latent_bytes` the predicted size of the latents, and `step_tokens` the packed tokens of one denoising
+    step. `expires_in` bounds the wait in the queue and `timeout` one attempt, both in seconds. `finish_in`
+    are the seconds until its deadline, which a job of `best_effort` may miss. An `exact` job is drawn with
+    weights that are not quantized. The worker
+    sends `num_previews` previews while the job runs, and the first clip in parts if it is `live`. `asked` has
+    what the client asked for where `input` has the nearest allowed value. An item of
+    a batch has the `custom_id` that its client gave it. `fingerprint` is a hash of the body that came with
+    `idempotency_key`. `traceparent` is the place of its submission in a trace.
+    """
+
+    tenant_id: str
+    model: str
+    input: Mapping[str, Any]
+    cost_seconds: float
+    asked: Mapping[str, Any] | None = None
+    step_tokens: int = 0
+    decode_seconds: float = 0.0
+    latent_bytes: int = 0
+    kind: str = IMAGE_GENERATE
+    band: Band = Band.STANDARD
+    expires_in: float | None = None
+    finish_in: float | None = None
+    best_effort: bool = False
+    exact: bool = False
+    timeout: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    num_previews: int = 0
+    live: bool = False
+    output_format: str = "png"
+    batch_id: str | None = None
+    custom_id: str | None = None
+    prompt: PromptRecord | None = None
+    webhook: Webhook | None = None
+    idempotency_key: str | None = None
+    fingerprint: str = ""
+    traceparent: str | None = None
+
+    @property
+    def has_to_be_in_time(self) -> bool:
+        """True if the job has a deadline that it must not miss."""
+        return self.finish_in is not None and not self.best_effort
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedJob:
+    """A job that has just become final, for the metrics and the log. `input` holds its prompt too.
+
+    No job `was_final` before: that its end is noticed twice would be a defect of the store.
+    """
+
+    id: str
+    tenant_id: str
+    model: str
+    status: JobStatus
+    input: Mapping[str, Any]
+    created_at: float
+    started_at: float | None
+    finished_at: float
+    error_code: str | None = None
+    was_final: bool = False
+    worker_id: str | None = None
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True)
+class Revision:
+    """Mark of a state of one job, of which no two have the same: its version, and its stored progress."""
+
+    version: int
+    phase: Phase | None
+    step: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job as clients see it. Times are seconds since the epoch, by the store's clock.
+
+    `attempt` counts the leases granted on the job, and `lease_token` is that of the newest one. `version`
+    grows with every change. `seq` is the job's place in its tenant's queue. `decode_seconds` are those of
+    `cost_seconds` that decoding takes. It is to start by `deadline` at the latest, and to end by `finish_by`,
+    which one of `best_effort` may miss. An `exact` one is drawn with weights that are not quantized.
+    `phase` and `progress` are those of a running job, as of its last heartbeat. A job that `is_denoised` has
+    its latents, and waits to be decoded or is being so. `traceparent` is the place of its submission in a
+    trace.
+    """
+
+    id: str
+    tenant_id: str
+    kind: str
+    model: str
+    status: JobStatus
+    band: Band
+    input: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    cost_seconds: float
+    step_tokens: int
+    attempt: int
+    lease_token: int
+    version: int
+    created_at: float
+    asked: Mapping[str, Any] | None = None
+    decode_seconds: float = 0.0
+    is_denoised: bool = False
+    seq: int = 0
+    num_previews: int = 0
+    live: bool = False
+    output_format: str = "png"
+    batch_id: str | None = None
+    custom_id: str | None = None
+    prompt: PromptRecord | None = None
+    timeout: float | None = None
+    deadline: float | None = None
+    finish_by: float | None = None
+    best_effort: bool = False
+    exact: bool = False
+    started_at: float | None = None
+    finished_at: float | None = None
+    worker_id: str | None = None
+    phase: Phase | None = None
+    progress: Progress | None = None
+    actual_seconds: float | None = None
+    traceparent: str | None = None
+    result: JobResult | None = None
+    error: JobError | None = None
+
+    @property
+    def work_seconds(self) -> float:
+        """Predicted device-seconds of what is still to be done."""
+        return self.decode_seconds if self.is_denoised else self.cost_seconds
+
+    @property
+    def revision(self) -> Revision:
+        """Revision of this state of the job."""
+        return Revision(self.version, self.phase, None if self.progress is None else self.progress.step)
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """An entry of a job's log; `seq` counts from 1 without gaps."""
+
+    job_id: str
+    seq: int
+    type: str
+    data: Mapping[str, Any]
+    created_at: float
+
+
+@dataclass(frozen=True)
+class QueueEstimate:
+    """Prediction for a queued job.
+
+    `ahead` jobs are likely to start before it, `ahead_high` at most of those that are queued now, and it is
+    likely to finish in `eta_s_low` to `eta_s_high` seconds from now. The times are `None` if they cannot be
+    foretold, for the `reason`; `ahead_high` is so in what older servers send.
+    """
+
+    ahead: int
+    eta_s_low: float | None
+    eta_s_high: float | None
+    reason: str | None = None
+    ahead_high: int | None = None

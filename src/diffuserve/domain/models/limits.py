@@ -1,0 +1,172 @@
+"""Refusals of what a model cannot do. Requests that are checked have their defaults filled in."""
+
+import math
+from typing import TYPE_CHECKING
+
+from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.samplers import MOST_STEPS
+
+if TYPE_CHECKING:
+    from diffuserve.domain.models.spec import ModelSpec
+
+
+def check_request(spec: "ModelSpec", params: GenerationParams) -> None:
+    """Raise `InvalidParams` or `ModelNotCapable` if the model cannot do what is asked."""
+    _check_size(spec, params)
+    _check_limits(spec, params)
+    _check_abilities(spec, params)
+    _check_sampler(spec, params)
+    _check_frames(spec, params)
+    _check_images(spec, params)
+
+
+def least_strength(num_steps: int) -> float:
+    """Return a strength, of few digits, that leaves one step."""
+    return math.ceil(1000 / num_steps) / 1000
+
+
+def _check_size(spec: "ModelSpec", params: GenerationParams) -> None:
+    assert params.width is not None
+    assert params.height is not None
+    for field, value in (("width", params.width), ("height", params.height)):
+        if not spec.min_size <= value <= spec.max_size:
+            raise InvalidParams(
+                field, value, f"{spec.name} generates {spec.min_size}…{spec.max_size} pixels a side"
+            )
+        _check_multiple(spec, field, value)
+    if params.width * params.height > spec.max_pixels:
+        size = f"{params.width}x{params.height}"
+        limit = f"{spec.name} generates at most {spec.max_pixels:,} pixels an image"
+        raise ImageTooLarge("size", size, f"{limit}; try {_largest_like(spec, params.width, params.height)}")
+
+
+def _largest_like(spec: "ModelSpec", width: int, height: int) -> str:
+    """Return the largest size of about the same proportions that the model generates."""
+    step = spec.size_multiple
+    scale = math.sqrt(spec.max_pixels / (width * height))
+    shorter = max(-(-spec.min_size // step), int(min(width, height) * scale) // step) * step
+    longer = min(int(max(width, height) * scale), spec.max_pixels // shorter) // step * step
+    return f"{longer}x{shorter}" if width >= height else f"{shorter}x{longer}"
+
+
+def _check_multiple(spec: "ModelSpec", field: str, value: int) -> None:
+    if value % spec.size_multiple:
+        lower = value // spec.size_multiple * spec.size_multiple
+        sides = [
+            side for side in (lower, lower + spec.size_multiple) if spec.min_size <= side <= spec.max_size
+        ]
+        nearest = " or ".join(map(str, sides))
+        raise InvalidParams(field, value, f"must be a multiple of {spec.size_multiple} pixels; try {nearest}")
+
+
+def _check_limits(spec: "ModelSpec", params: GenerationParams) -> None:
+    assert params.max_sequence_length is not None
+    if params.num_images > spec.max_images:
+        raise InvalidParams(
+            "num_images", params.num_images, f"{spec.name} generates at most {spec.max_images} a request"
+        )
+    if params.max_sequence_length > spec.longest_sequence_length:
+        raise InvalidParams(
+            "max_sequence_length",
+            params.max_sequence_length,
+            f"{spec.name} reads at most {spec.longest_sequence_length} tokens",
+        )
+
+
+def _check_abilities(spec: "ModelSpec", params: GenerationParams) -> None:
+    if params.negative_prompt and not spec.has_negative_prompt:
+        raise ModelNotCapable(
+            "negative_prompt",
+            params.negative_prompt,
+            f"{spec.name} has no negative prompt; describe the wanted image instead",
+        )
+    if params.guidance_scale not in (0, 1) and not spec.has_guidance:
+        raise ModelNotCapable(
+            "guidance_scale",
+            params.guidance_scale,
+            f"{spec.name} has no guidance; leave it out or give 0",
+        )
+
+
+def _check_sampler(spec: "ModelSpec", params: GenerationParams) -> None:
+    if params.sampler is not None and params.sampler not in spec.samplers:
+        known = (
+            f"it has {', '.join(spec.samplers)}" if spec.samplers else "it has its own alone; leave it out"
+        )
+        raise ModelNotCapable("sampler", params.sampler, f"{spec.name} cannot use it; {known}")
+    name, steps = params.sampler or spec.sampler, params.num_inference_steps or 0
+    if steps > MOST_STEPS.get(name, steps):
+        raise InvalidParams("num_inference_steps", steps, f"{name} takes at most {MOST_STEPS[name]}")
+
+
+def _check_frames(spec: "ModelSpec", params: GenerationParams) -> None:
+    """Refuse numbers of frames that are too large, or between two numbers of latent frames."""
+    frames, stride = params.num_frames or 1, spec.temporal_stride
+    if params.fps is not None and frames == 1:
+        raise InvalidParams("fps", params.fps, "is for clips; leave it out, or give more num_frames")
+    if frames > spec.max_frames:
+        ability = (
+            "generates single images"
+            if spec.max_frames == 1
+            else f"generates at most {spec.max_frames} frames"
+        )
+        raise ModelNotCapable("num_frames", frames, f"{spec.name} {ability}")
+    if (frames - 1) % stride:
+        lower = (frames - 1) // stride * stride + 1
+        nearest = f"{lower} or {lower + stride}" if lower + stride <= spec.max_frames else f"{lower}"
+        raise ModelNotCapable(
+            "num_frames",
+            frames,
+            f"{spec.name} generates a multiple of {stride} frames, plus 1; try {nearest}",
+        )
+
+
+def _check_images(spec: "ModelSpec", params: GenerationParams) -> None:
+    """Refuse input images that the model cannot use, or the lack of one that it needs."""
+    count = len(params.images)
+    if count > spec.max_input_images:
+        ability = (
+            f"takes at most {spec.max_input_images}; leave the others out"
+            if spec.max_input_images
+            else "takes no image; leave it out"
+        )
+        raise ModelNotCapable("image", count, f"{spec.name} {ability}")
+    if count < spec.min_input_images:
+        raise InvalidParams("image", count or None, f"{spec.name} needs an image to work on; give image")
+    if params.mask is not None and not spec.has_mask:
+        raise ModelNotCapable("mask", "an image", f"{spec.name} fills nothing in; leave mask out")
+    if params.mask is None and spec.needs_mask:
+        raise InvalidParams("mask", None, f"{spec.name} fills in where a mask is white; give mask")
+    _check_mask_fits(params)
+    _check_strength(spec, params)
+
+
+def _check_strength(spec: "ModelSpec", params: GenerationParams) -> None:
+    if params.strength is None:
+        return
+    if not spec.has_strength:
+        raise ModelNotCapable(
+            "strength", params.strength, f"{spec.name} takes images as references; leave strength out"
+        )
+    if spec.steps_taken(params) < 1:
+        raise InvalidParams(
+            "strength",
+            params.strength,
+            f"leaves none of {params.num_inference_steps} steps; give at least "
+            f"{least_strength(params.num_inference_steps or 1):g}, or more num_inference_steps",
+        )
+
+
+def _check_mask_fits(params: GenerationParams) -> None:
+    """Refuse a mask of other proportions than the image: it would be stretched over other parts of it."""
+    image, mask = params.images[0] if params.images else None, params.mask
+    if not isinstance(image, InputImage) or not isinstance(mask, InputImage):
+        return
+    if not image.fits(mask.width, mask.height):
+        raise InvalidParams(
+            "mask",
+            f"{mask.width}x{mask.height}",
+            f"does not fit the image of {image.width}x{image.height}; send a mask of the same size",
+        )

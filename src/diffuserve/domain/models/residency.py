@@ -1,0 +1,60 @@
+"""The places of a loaded model's weights: on the device, or on the host until they are used."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from diffuserve.domain.known_fields import known_fields
+from diffuserve.domain.models.cost import CostFit
+from diffuserve.domain.models.offload import Offload
+
+_COPY_SECONDS = {"cuda": 1 / 25e9, "cpu": 1 / 5e9}  # of a byte; like all of a prior it is refitted
+
+
+@dataclass(frozen=True)
+class Residency:
+    """The bytes of a model's weights on the device and on the host, and those that each phase copies.
+
+    Those of weights that are all on the device are not counted: 0.
+    """
+
+    mode: Offload = Offload.NONE
+    device_bytes: int = 0
+    host_bytes: int = 0
+    encode_bytes: int = 0
+    step_bytes: int = 0
+    decode_bytes: int = 0
+
+    def describe(self) -> Mapping[str, str]:
+        """Return what a pipeline's `describe` says of it; nothing without offload."""
+        if self.mode is Offload.NONE:
+            return {}
+        return {
+            "offload": self.mode.value,
+            "weights on the device": _size(self.device_bytes),
+            "weights on the host": _size(self.host_bytes),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Residency":
+        """Build a residency from its fields."""
+        return cls(**{**known_fields(cls, values), "mode": Offload(values["mode"])})
+
+    def slowed(self, fit: CostFit, device_type: str) -> CostFit:
+        """Return a guessed fit with the copies of each phase, which its size does not change."""
+        rate = _COPY_SECONDS[device_type]
+        return replace(
+            fit,
+            encode=(fit.encode[0] + self.encode_bytes * rate, *fit.encode[1:]),
+            step=(fit.step[0] + self.step_bytes * rate, *fit.step[1:]),
+            decode=(fit.decode[0] + self.decode_bytes * rate, *fit.decode[1:]),
+        )
+
+
+def _size(num_bytes: int) -> str:
+    unit, name = (1e9, "GB") if num_bytes >= 1e9 else (1e6, "MB")
+    return f"{num_bytes / unit:.2f} {name}"
+
+
+RESIDENT = Residency()
+"""All weights are on the device."""

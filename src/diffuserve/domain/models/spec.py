@@ -1,0 +1,316 @@
+"""The abilities of a model, its defaults, and the size of its requests."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from diffuserve.domain.known_fields import known_fields
+from diffuserve.domain.models.cost import FIRST_LATENT_FRAME, Workload
+from diffuserve.domain.models.limits import check_request, least_strength
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.samplers import evaluations_before, num_evaluations
+
+_ROUNDING = 1e-6  # pixels by which a side may be off that was computed
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """Defaults and limits of one model; sizes in pixels, the text length in tokens.
+
+    `has_guidance`: `guidance_scale` means something to the model; 0 and 1 always mean "no guidance".
+    `guidance_passes`: forward passes in a step of a guided request: 2 for classifier-free guidance (Ho &
+    Salimans 2022, arXiv:2207.12598), 1 where the scale is an input of the model. `max_pixels` bounds
+    width × height of one image.
+
+    A clip of `num_frames`, at most `max_frames`, is `(num_frames - 1) / temporal_stride + 1` latent frames,
+    and each token of a latent frame stands for `pixels_per_token` pixels. It is shown at `fps` frames a
+    second. `has_joint_attention`: the prompt's tokens stand in
+    the image's sequence; otherwise the model reads them by cross-attention and they count for nothing
+    in a step.
+
+    `size_multiple` divides both sides of an image. `sampler` is the name of the checkpoint's own sampler, ""
+    if it has no name, and `samplers` are those that a request may ask for.
+
+    `max_input_images`: images that a request may bring, `min_input_images` those that it must. The image is
+    where the drawing starts if `has_strength`, with the default `strength`, or `mask_strength` where there is
+    a mask (`has_mask`; `needs_mask` for models that do nothing else). It is the first frame of the clip if
+    `has_first_frame`; with `encodes_clip` the autoencoder then encodes a clip of the asked length that begins
+    with it, and not the image alone. Otherwise images are references, shrunk to at most
+    `max_reference_pixels` each, whose tokens stand in the sequence. `strength_rounds_up`: the steps taken are
+    `num_inference_steps * strength` rounded up, not down.
+
+    `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
+    its folder does not say. Others are drawn as well, with a warning. `example_prompt` is one that it draws
+    well, "" if its folder names none.
+    """
+
+    name: str
+    family: str
+    width: int
+    height: int
+    num_inference_steps: int
+    max_sequence_length: int
+    longest_sequence_length: int
+    guidance_scale: float = 0.0
+    has_guidance: bool = False
+    guidance_passes: int = 1
+    has_negative_prompt: bool = False
+    min_size: int = 16
+    max_size: int = 4096
+    max_pixels: int = 4 * 1024 * 1024
+    max_images: int = 16
+    num_frames: int = 1
+    max_frames: int = 1
+    fps: int = 16
+    temporal_stride: int = 1
+    pixels_per_token: int = 256
+    has_joint_attention: bool = True
+    size_multiple: int = 16
+    sampler: str = ""
+    samplers: tuple[str, ...] = ()
+    min_input_images: int = 0
+    max_input_images: int = 0
+    has_mask: bool = False
+    needs_mask: bool = False
+    has_first_frame: bool = False
+    encodes_clip: bool = False
+    has_strength: bool = False
+    strength: float = 0.8
+    mask_strength: float = 1.0
+    strength_rounds_up: bool = False
+    max_reference_pixels: int = 0
+    learned_min_size: int = 0
+    learned_max_size: int = 0
+    example_prompt: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelSpec":
+        """Build a spec from what `to_dict` returned, here or in another version.
+
+        Unknown names are ignored and missing ones get their defaults. Raise `ValueError` if a field
+        without a default is missing.
+        """
+        known = known_fields(cls, values)
+        if "samplers" in known:
+            known["samplers"] = tuple(known["samplers"])
+        try:
+            return cls(**known)
+        except TypeError as error:
+            raise ValueError(f"not a model spec: {error}") from error
+
+    def num_passes(self, params: GenerationParams) -> int:
+        """Return the forward passes that a step of this request takes; 1 without guidance."""
+        return self.guidance_passes if (params.guidance_scale or 0) > 1 else 1
+
+    def latent_frames(self, params: GenerationParams) -> int:
+        """Return the frames of a request's latents; 1 for an image."""
+        return -(-((params.num_frames or 1) - 1) // self.temporal_stride) + 1
+
+    def frames_in(self, seconds: float, fps: int | None = None) -> int:
+        """Return the number of frames, among those that the model generates, nearest to a duration."""
+        num_strides = round((seconds * (fps or self.fps) - 1) / self.temporal_stride)
+        return max(num_strides, 0) * self.temporal_stride + 1
+
+    def image_tokens(self, params: GenerationParams) -> int:
+        """Return the tokens of one image or video, of all its latent frames, without its prompt."""
+        assert params.width is not None
+        assert params.height is not None
+        return self.latent_frames(params) * -(-params.width * params.height // self.pixels_per_token)
+
+    def reference_tokens(self, params: GenerationParams) -> int:
+        """Return the tokens of the images that stand in a request's sequence as references."""
+        if self.has_strength or self.has_first_frame:
+            return 0
+        sizes = [self.reference_size(image) for image in params.images if isinstance(image, InputImage)]
+        return sum(-(-width * height // self.pixels_per_token) for width, height in sizes)
+
+    def reference_size(self, image: InputImage) -> tuple[int, int]:
+        """Return the width and height to which a reference is resized."""
+        return image.fitted(self.max_reference_pixels, self.size_multiple)
+
+    def num_steps(self, params: GenerationParams) -> int:
+        """Return how often the model is called for a request whose defaults are filled in.
+
+        Solvers may call it more than once in a step, and a request with `strength` skips its first steps.
+        """
+        asked = params.num_inference_steps or 0
+        return num_evaluations(params.sampler or self.sampler, asked) - self.first_step(params)
+
+    def first_step(self, params: GenerationParams) -> int:
+        """Return the call of the model, counted from 0, with which a request's schedule begins."""
+        if params.strength is None:
+            return 0
+        skipped = (params.num_inference_steps or 0) - self.steps_taken(params)
+        return evaluations_before(params.sampler or self.sampler, skipped)
+
+    def steps_taken(self, params: GenerationParams) -> int:
+        """Return how many of its steps a request takes with its `strength`."""
+        assert params.strength is not None
+        asked = params.num_inference_steps or 0
+        taken = min(asked * params.strength, asked)
+        return asked - int(asked - taken) if self.strength_rounds_up else int(taken)
+
+    def workload(self, params: GenerationParams) -> Workload:
+        """Return the size of a request whose defaults are filled in."""
+        num_passes = self.num_passes(params)
+        text, image = params.max_sequence_length or 0, self.image_tokens(params)
+        sequence = image + self.reference_tokens(params)
+        return Workload(
+            num_sequences=params.num_images * num_passes,
+            sequence_tokens=text + sequence if self.has_joint_attention else sequence,
+            text_tokens=text * num_passes,
+            num_pixels=params.num_images * self._decoded_pixels(params, 0, params.num_frames or 1),
+            num_inference_steps=self.num_steps(params),
+            input_pixels=self._input_pixels(params, image * self.pixels_per_token),
+            num_chunks=self._num_chunks(params),
+        )
+
+    def latent_bytes(self, params: GenerationParams) -> int:
+        """Return the bytes of finished latents, at most: 16 channels of float32 for 8×8 pixels of a frame.
+
+        So it is in FLUX.1 and Wan 2.1; other models have fewer, or in two bytes each.
+        """
+        return params.num_images * self.image_tokens(params) * self.pixels_per_token
+
+    def chunk_workload(self, params: GenerationParams, start: int, stop: int) -> Workload:
+        """Return the size of decoding the frames from `start` up to `stop` of a clip, as one piece."""
+        return replace(
+            self.workload(params), num_pixels=self._decoded_pixels(params, start, stop), num_chunks=1
+        )
+
+    def _num_chunks(self, params: GenerationParams) -> int:
+        """Return the pieces in which a request is decoded: images all at once, clips by latent frames."""
+        latent_frames = self.latent_frames(params)
+        return params.num_images * latent_frames if latent_frames > 1 else 1
+
+    def _decoded_pixels(self, params: GenerationParams, start: int, stop: int) -> int:
+        """Return the pixels of the latent frames of some frames, counted as the decoder's work."""
+        pixels = self.image_tokens(params) // self.latent_frames(params) * self.pixels_per_token
+        num_later = -(-(stop - max(start, 1)) // self.temporal_stride)
+        first = FIRST_LATENT_FRAME if self.temporal_stride > 1 else 1
+        return round(pixels * (num_later + (first if start == 0 else 0)))
+
+    def _input_pixels(self, params: GenerationParams, target: int) -> int:
+        """Return the pixels that the VAE encodes; an image to start from is resized to the `target`.
+
+        Those of clips are counted as the decoder's are: an encoder does the same the other way round.
+        """
+        if self.has_first_frame:
+            stop = (params.num_frames or 1) if self.encodes_clip else 1
+            return len(params.images) * self._decoded_pixels(params, 0, stop)
+        if not self.has_strength:
+            return self.reference_tokens(params) * self.pixels_per_token
+        return target * (len(params.images) + (params.mask is not None))
+
+    @property
+    def is_video(self) -> bool:
+        """True if the model generates clips."""
+        return self.max_frames > 1
+
+    @property
+    def states_learned_sizes(self) -> bool:
+        """True if the model's folder says which sizes it was trained on."""
+        return self.learned_max_size > 0
+
+    def size_warnings(self, params: GenerationParams) -> tuple[str, ...]:
+        """Return warnings of a request, whose defaults are filled in: of its size and of its images'."""
+        low, high = self.learned_min_size, self.learned_max_size
+        width, height = params.width or 0, params.height or 0
+        warnings = [
+            f"the image of {image.width}x{image.height} is stretched to {width}x{height}; leave out width or "
+            "height to keep its proportions"
+            for image in params.images
+            if isinstance(image, InputImage) and (self.has_strength or self.has_first_frame)
+            if not image.fits(width, height, self.size_multiple)
+        ]
+        if self.states_learned_sizes and not all(low <= side <= high for side in (width, height)):
+            warnings.append(
+                f"{self.name} has learned images of {low} to {high} pixels a side; at {width}x{height} it "
+                f"may draw something else, or nothing. Its own size is {self.width}x{self.height}"
+            )
+        return tuple(warnings)
+
+    def simple_request(self, prompt: str, **values: Any) -> GenerationParams:
+        """Return a request that the model can do, in any number of steps; images that it needs are blank."""
+        if self.min_input_images:
+            values["image"] = (InputImage.blank(self.width, self.height),) * self.min_input_images
+        if self.min_input_images and self.has_strength:
+            values["strength"] = 1.0
+        if self.needs_mask:
+            values["mask"] = InputImage.blank(self.width, self.height, "L")
+        return GenerationParams(prompt=prompt, **values)
+
+    def resolve(self, params: GenerationParams, seed: int) -> GenerationParams:
+        """Return the parameters with every default filled in, `seed` included.
+
+        Raise `InvalidParams` or `ModelNotCapable` if the model cannot do what is asked.
+        """
+        width, height = self.size_of(params)
+        num_frames = params.num_frames or self.num_frames
+        num_steps = params.num_inference_steps or self.num_inference_steps
+        resolved = replace(
+            params,
+            width=width,
+            height=height,
+            num_frames=num_frames,
+            fps=params.fps or (self.fps if num_frames > 1 else None),
+            num_inference_steps=num_steps,
+            guidance_scale=self.guidance_scale if params.guidance_scale is None else params.guidance_scale,
+            max_sequence_length=params.max_sequence_length or self.max_sequence_length,
+            seed=seed if params.seed is None else params.seed,
+            strength=self._strength(params, num_steps),
+        )
+        check_request(self, resolved)
+        return resolved
+
+    def size_of(self, params: GenerationParams) -> tuple[int, int]:
+        """Return width and height: as asked, else those of the input image as far as the model can."""
+        first = next((image for image in params.images if isinstance(image, InputImage)), None)
+        width, height = params.width, params.height
+        if first is None or (width and height):
+            return width or self.width, height or self.height
+        if width:
+            return width, self._side(width * first.height / first.width)
+        if height:
+            return self._side(height * first.width / first.height), height
+        return self._size_like(first)
+
+    def _size_like(self, image: InputImage) -> tuple[int, int]:
+        """Return the size nearest to an image's; of a reference it is the size to which that is resized.
+
+        A clip has about as many pixels as the default, whatever the size of its first frame.
+        """
+        default = self.width * self.height
+        scale = math.sqrt(default / image.num_pixels) if self.has_first_frame else 1.0
+        return self.nearest_size(scale * image.width, scale * image.height)
+
+    def nearest_size(self, width: float, height: float) -> tuple[int, int]:
+        """Return the nearest size that the model generates, not larger where possible, and in proportion."""
+        most = min(self.max_pixels, self.max_reference_pixels or self.max_pixels)
+        scale = min(1.0, math.sqrt(most / (width * height)))
+        scale = max(scale, self._smallest_side / min(width, height))
+        width, height = self._side(scale * width), self._side(scale * height)
+        if width * height > self.max_pixels:  # far from square, and enlarged for the shorter side
+            longest = self._side(self.max_pixels / min(width, height))
+            width, height = min(width, longest), min(height, longest)
+        return width, height
+
+    @property
+    def _smallest_side(self) -> int:
+        return -(-self.min_size // self.size_multiple) * self.size_multiple
+
+    def _side(self, pixels: float) -> int:
+        """Return the nearest side, not longer where possible, that the model generates."""
+        side = int(pixels + _ROUNDING) // self.size_multiple * self.size_multiple
+        return min(max(side, self._smallest_side), self.max_size // self.size_multiple * self.size_multiple)
+
+    def _strength(self, params: GenerationParams, num_steps: int) -> float | None:
+        """Return the strength asked for, else the default, or what leaves one of few steps."""
+        if params.strength is not None or not params.images or not self.has_strength:
+            return params.strength
+        return max(self.strength if params.mask is None else self.mask_strength, least_strength(num_steps))

@@ -1,0 +1,1 @@
+"""Requests: what they may ask for."""

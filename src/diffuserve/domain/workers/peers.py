@@ -1,0 +1,88 @@
+"""Workers that fetch a model together: what they tell of themselves, and which pieces each then reads."""
+
+import ipaddress
+from dataclasses import dataclass
+
+from diffuserve.domain.resource_base import Resource
+
+PRIVATE_NETWORKS = (
+    *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8"),
+    *("fc00::/7", "::1"),
+)
+_FLEET_READS = 16
+MOST_READS = 4
+JOIN_SECONDS = 1.0
+"""Seconds from the first report of a model, within which workers report it that share its reads."""
+
+
+@dataclass(frozen=True, order=True)
+class PeerAddress:
+    """Place at which a peer listens: a literal IP address and a port."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerReport:
+    """Part of a worker in the model with this hash, which it has, or fetches.
+
+    `since` is when the store first heard of it, by its clock; what a worker says there is overwritten.
+    """
+
+    model: str
+    address: PeerAddress
+    is_complete: bool = False
+    since: float = 0.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of a model's pieces that one of several workers reads from the bucket.
+
+    Those with an `index` below `num_readers` share all pieces; of `num_starting` workers the others read
+    only what they have waited for in vain.
+    """
+
+    index: int = 0
+    num_readers: int = 1
+    num_starting: int = 1
+
+    def has(self, piece: int, num_waits: int) -> bool:
+        """Return whether a piece that nobody has is this worker's to read, after so many waits in vain.
+
+        After the first wait one more worker reads each piece, after every further one twice as many.
+        """
+        if piece % self.num_readers == self.index:
+            return True
+        distance = (self.index - piece) % self.num_starting
+        return num_waits > 0 and distance < 1 << (num_waits - 1)
+
+    def reads_at_once(self, num_waits: int) -> int:
+        """Return how many pieces the worker reads from the bucket at a time, 1 to 4.
+
+        All workers together read 16 at most, or one each: of more, on a slow bucket, none would end in time.
+        """
+        num_reading = self.num_starting if num_waits else self.num_readers
+        return min(max(_FLEET_READS // num_reading, 1), MOST_READS)
+
+
+@dataclass(frozen=True)
+class PeerAdvice(Resource):
+    """Peers of a worker, and its share of a model's pieces; without others it reads everything."""
+
+    peers: tuple[PeerAddress, ...] = ()
+    share: Share = Share()
+
+
+UNADVISED = PeerAdvice((), Share(1, 1, 1))
+"""Advice before there is any: nothing is read until a wait in vain."""
+
+
+def is_private(host: str) -> bool:
+    """Return whether a host is a literal address of a private network, or this machine's own."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return any(address in ipaddress.ip_network(network) for network in PRIVATE_NETWORKS)

@@ -1,0 +1,384 @@
+"""Messages between workers and the control plane, shared by the client and the API."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
+from diffuserve.domain.jobs.job import Band, JobError, JobResult, Phase
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.residency import Residency
+from diffuserve.domain.resource_base import Resource
+from diffuserve.domain.text.path_parts import Id, Suffix
+from diffuserve.domain.workers.peers import PeerReport
+
+MAX_WORKERS_OF_KEY = 1_000
+"""Workers that the control plane remembers for an API key."""
+MAX_MODELS_OF_KEY = 100
+"""Models that the live workers of an API key offer together."""
+
+
+class WorkerRole(StrEnum):
+    """Part of the work that a worker does: all of it, up to finished latents, or from them on."""
+
+    ALL = "all"
+    DENOISE = "denoise"
+    DECODE = "decode"
+
+    @property
+    def denoises(self) -> bool:
+        """True if workers of this role start jobs."""
+        return self is not WorkerRole.DECODE
+
+    @property
+    def decodes(self) -> bool:
+        """True if workers of this role start from finished latents."""
+        return self is not WorkerRole.DENOISE
+
+
+class WorkerState(StrEnum):
+    """State of a worker, by its own report; `LOST` is set by the control plane alone."""
+
+    INITIALIZING = "initializing"
+    READY = "ready"
+    OCCUPIED = "occupied"
+    DRAINING = "draining"
+    STALLED = "stalled"
+    LOST = "lost"  # its heartbeats have stopped
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOffer:
+    """Model that a worker serves: its `ModelSpec`, and the `CostFit` to start from, as dicts."""
+
+    spec: Mapping[str, Any]
+    fit: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadProgress:
+    """Progress of a worker that loads its model: the phase, and the bytes of the weights read so far."""
+
+    phase: str
+    bytes_read: int = 0
+    bytes_total: int = 0
+
+    def __str__(self) -> str:
+        if not self.bytes_total:
+            return self.phase
+        share = min(self.bytes_read / self.bytes_total, 1.0)
+        unit, name = (1e9, "GB") if self.bytes_total >= 1e9 else (1e6, "MB")
+        return (
+            f"{self.phase} {self.bytes_read / unit:.1f} of {self.bytes_total / unit:.1f} {name}, {share:.0%}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerReport:
+    """Condition of a worker, sent with every heartbeat. `timestamp` is in seconds by the worker's clock.
+
+    `device_name` is that of its GPUs, `""` without one. `image_filter` is the `FilterInfo` of the filter that
+    checks its images, as a dict; `None` without a filter, and until the engine is ready. `mean_batch` is how
+    many requests shared a denoising step, on average since the last report; `None` if there was no step.
+    `loading` is the progress of an engine that is not ready yet. `drain_reason` says why the worker drains.
+    `quantization` is what its weights are kept in; `None` until the engine is ready, and of workers of
+    versions that do not say so. `withdrawn_models` are those that it offered and cannot load, with reasons.
+    `residency` tells where its weights are; `None` where `quantization` is. `peers` are the models that it
+    fetches or gives with peers.
+    """
+
+    state: WorkerState
+    timestamp: float = 0.0
+    num_gpus: int = 0
+    device_name: str = ""
+    num_cpus: int = 0
+    memory_bytes: int = 0
+    memory_limit_bytes: int = 0
+    resident_models: tuple[str, ...] = ()
+    last_step_seconds: float | None = None
+    num_running: int = 0
+    mean_batch: float | None = None
+    image_filter: Mapping[str, Any] | None = None
+    loading: LoadProgress | None = None
+    drain_reason: str = ""
+    quantization: str | None = None
+    residency: Residency | None = None
+    withdrawn_models: Mapping[str, str] = field(default_factory=dict)
+    peers: tuple[PeerReport, ...] = ()
+
+
+def is_exact(report: WorkerReport) -> bool:
+    """Return whether a worker has said that its weights are not quantized."""
+    return report.quantization == Quantization.NONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """First message of a worker, with a price in the operator's currency. If `is_spot` it may vanish."""
+
+    models: tuple[ModelOffer, ...]
+    report: WorkerReport
+    name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    price_per_hour: float | None = None
+    is_spot: bool = False
+    role: WorkerRole = WorkerRole.ALL
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Response to a registration: the worker's id and the timing of leases and heartbeats, in seconds.
+
+    If `asks_for_upload_urls`, the worker requests a URL for each finished file and uploads it to a bucket.
+    Files of up to `max_inline_bytes` together may be sent with the completion instead.
+    """
+
+    worker_id: str
+    lease_seconds: float
+    heartbeat_seconds: float
+    asks_for_upload_urls: bool = False
+    max_inline_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """Worker as it is stored. Times are seconds since the epoch by the store's clock."""
+
+    id: str
+    name: str
+    state: WorkerState
+    labels: Mapping[str, str]
+    models: tuple[str, ...]
+    report: WorkerReport
+    registered_at: float
+    heartbeat_at: float
+    is_draining: bool = False
+    price_per_hour: float | None = None
+    is_spot: bool = False
+    num_leases: int = 0
+    role: WorkerRole = WorkerRole.ALL
+
+
+class Until(StrEnum):
+    """End of a leased job: finished latents, which another worker decodes, or files."""
+
+    LATENTS = "latents"
+    FILES = "files"
+
+
+LATENTS_NAME = "latents.safetensors"
+"""File of a job's finished latents; no result may have a file of this name."""
+LATENTS_ID = "latents"
+"""Id of a job's finished latents among the files that its lease reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredLatents:
+    """Finished latents of a job, stored under the token of the lease that uploaded them.
+
+    `weights` is the hash of the weights that they come from, `seconds` are the device-seconds that they took.
+    """
+
+    lease_token: int
+    size_bytes: int
+    sha256: str
+    weights: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """Right to run a job for `lease_seconds`, proven by `lease_token` in every write.
+
+    The job runs `until` its latents or its files are there. With `latents` or a `checkpoint` it starts there.
+    A job `is_suspect` if an engine died while running it; such a job runs alone. `timeout` is in seconds,
+    `cost_seconds` are the predicted device-seconds. Of a `live` job the first clip is stored in parts too.
+    `created_at` is the time of its submission, and `traceparent` the place of that in a trace.
+    """
+
+    job_id: Id
+    lease_token: int
+    kind: str
+    model: str
+    input: Mapping[str, Any]
+    attempt: int
+    lease_seconds: float
+    band: Band = Band.STANDARD
+    is_suspect: bool = False
+    step_tokens: int = 0
+    cost_seconds: float = 0.0
+    timeout: float | None = None
+    num_previews: int = 0
+    live: bool = False
+    output_format: Suffix = "png"
+    until: Until = Until.FILES
+    latents: StoredLatents | None = None
+    checkpoint: StoredCheckpoint | None = None
+    tenant_id: str = ""
+    worker_id: str | None = None
+    traceparent: str | None = None
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimedLeases(Resource):
+    """Response to a claim; empty if there is no job for the worker."""
+
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldLease:
+    """Lease to renew, and the progress of its job."""
+
+    job_id: str
+    lease_token: int
+    phase: Phase | None = None
+    step: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat:
+    """Periodic message of a worker. Leases not in `held` expire. `fits` are `CostFit`s by model, as dicts."""
+
+    report: WorkerReport
+    held: tuple[HeldLease, ...] = ()
+    fits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlCommands:
+    """Commands to a worker: jobs to cancel, attempts to preempt, leases it has lost, whether to drain."""
+
+    cancel: tuple[str, ...] = ()
+    preempt: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    drain: bool = False
+
+    def __bool__(self) -> bool:
+        """Return whether there is any command."""
+        return bool(self.cancel or self.preempt or self.lost or self.drain)
+
+
+@dataclass(frozen=True)
+class ReceivedCommands:
+    """Commands that a worker follows already. Without `preempt` it is of a version that puts no job down."""
+
+    cancel: tuple[str, ...] = ()
+    preempt: tuple[str, ...] | None = ()
+    drain: bool = False
+
+    def new_among(self, commands: ControlCommands) -> ControlCommands:
+        """Return those of the commands that the worker has not received."""
+        preempt = () if self.preempt is None else commands.preempt
+        return ControlCommands(
+            cancel=tuple(job_id for job_id in commands.cancel if job_id not in self.cancel),
+            preempt=tuple(job_id for job_id in preempt if job_id not in (self.preempt or ())),
+            lost=commands.lost,
+            drain=commands.drain and not self.drain,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """Success of a job. `actual_seconds` are the device-seconds that it took.
+
+    `contents` are small files of the result by their names, in base64; all others were uploaded before.
+    """
+
+    lease_token: int
+    result: JobResult
+    actual_seconds: float
+    contents: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandOver:
+    """End of a job's first phase: its latents are stored, in `actual_seconds` device-seconds.
+
+    `sha256`, in hexadecimal, is that of their file, `weights` the hash of the weights that they come from.
+    """
+
+    lease_token: int
+    size_bytes: int
+    sha256: str
+    weights: str
+    actual_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Failure of an attempt; the job is retried a few times if the error is retryable.
+
+    `actual_seconds` are the device-seconds that it took; earlier workers do not say them.
+    """
+
+    lease_token: int
+    error: JobError
+    actual_seconds: float | None = None
+
+
+class ReleaseCause(StrEnum):
+    """Reason for a worker to release a job. Only `WORKER_LOST` counts towards the limit of lost workers."""
+
+    DRAIN = "drain"  # the worker is leaving
+    PREEMPTED = "preempted"  # the worker was told to make room for a more urgent job
+    INTERRUPTED = "interrupted"  # its machine is taken away
+    BYSTANDER = "bystander"  # its engine died while running another job
+    WORKER_LOST = "worker_lost"  # its engine died
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """Return of a job to the queue. The job `is_suspect` if the engine died while running it.
+
+    `actual_seconds` are the device-seconds in the checkpoint that the worker has stored of it, if any.
+    """
+
+    lease_token: int
+    cause: ReleaseCause = ReleaseCause.DRAIN
+    is_suspect: bool = False
+    actual_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class LeaseOutcome:
+    """Status of a job after its worker has completed, failed or released it."""
+
+    job_id: str
+    status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFile(Resource):
+    """Uploaded file as it is stored; `sha256` in hexadecimal."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadUrl(Resource):
+    """URL of the bucket that accepts a file by PUT; `None` if the control plane takes files itself."""
+
+    url: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeasedFile(Resource):
+    """File that a leased job reads; `sha256` in hexadecimal. `url` serves it, else the control plane does."""
+
+    id: str
+    size_bytes: int
+    sha256: str
+    url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeasedFiles(Resource):
+    """Files that a leased job reads, each once."""
+
+    files: tuple[LeasedFile, ...]

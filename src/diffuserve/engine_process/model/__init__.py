@@ -1,0 +1,1 @@
+"""The model of an engine process: described, fetched, prepared and loaded."""

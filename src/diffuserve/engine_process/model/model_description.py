@@ -1,0 +1,57 @@
+"""The description of a model that a worker offers: read from its configs, before its weights are fetched."""
+
+from collections.abc import Collection
+from importlib.util import find_spec
+from pathlib import PurePosixPath
+
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.models.parts import Parts
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.engine_process.model.stored_model import with_patience
+from diffuserve.models.folders.folder import find_local_model
+from diffuserve.models.registry import num_weight_bytes, read_offer, weight_folders
+from diffuserve.modelstore.configs import DescribedModel
+from diffuserve.modelstore.store import describe_stored
+from diffuserve.protocol.config import EngineProcessConfig
+from diffuserve.protocol.messages import ModelAnnounced
+
+_WEIGHTS = ".safetensors"
+
+
+def describe(config: EngineProcessConfig) -> ModelAnnounced:
+    """Read what a model is; a store that does not respond is waited for.
+
+    Raise `ModelNotFound` or `InvalidModel` for one that cannot be loaded, or whose clips cannot be written.
+    """
+    return with_patience(lambda: _described(config))
+
+
+def _described(config: EngineProcessConfig) -> ModelAnnounced:
+    with describe_stored(config.model, config.stored) as stored:
+        if stored is not None:
+            num_bytes = _weight_bytes(stored, config.parts)
+            return _announced(str(stored.folder), stored.manifest.reference, num_bytes, config.parts)
+    is_here = find_local_model(config.model) is not None
+    num_bytes = num_weight_bytes(config.model, config.parts) if is_here else 0
+    return _announced(config.model, config.model, num_bytes, config.parts)
+
+
+def check_encoder(model: str, spec: ModelSpec) -> None:
+    """Raise `InvalidModel` for a model of clips if what writes them is not installed: images need no PyAV."""
+    if spec.is_video and find_spec("av") is None:
+        remedy = "makes clips, which av writes, and that is not installed; pip install 'diffuserve[engine]'"
+        raise InvalidModel(f"{model} {remedy}")
+
+
+def _announced(folder: str, reference: str, num_bytes: int, parts: Parts) -> ModelAnnounced:
+    spec, fit = read_offer(folder)
+    if parts.decoding:
+        check_encoder(reference, spec)
+    return ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict(), reference=reference, num_bytes=num_bytes)
+
+
+def _weight_bytes(stored: DescribedModel, parts: Parts) -> int:
+    """Return the size of the weights that are loaded for `parts`, by the manifest."""
+    folders: Collection[str] = weight_folders(str(stored.folder), parts)
+    paths = [(PurePosixPath(file.path), file.size) for file in stored.manifest.files]
+    return sum(size for path, size in paths if path.parent.name in folders and path.suffix == _WEIGHTS)

@@ -1,0 +1,208 @@
+"""The files of a finished request: its images as the image filter allows them, with their provenance."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from PIL.Image import Image
+
+from diffuserve.domain.errors import OutputBlocked, OutputNotWritten, RequestFailed
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.safety import PASSES, Action, ImagesRecord, Verdict
+from diffuserve.engine.outputs import GenerationResult
+from diffuserve.engine_process.output.clip_screen import Judgement
+from diffuserve.media.image_file import save_image
+from diffuserve.media.provenance import provenance
+from diffuserve.models.folders.folder import open_model
+from diffuserve.models.weights.loading.fingerprint import fingerprint, hash_weights
+from diffuserve.protocol.config import ImageOptions
+from diffuserve.protocol.messages import FinishedFile
+from diffuserve.safety.base import ImageFilter
+from diffuserve.safety.image import blur, check_frames
+from diffuserve.safety.image_filters import open_image_filter
+from diffuserve.storage.base import content_type_of
+
+THUMBNAIL_PIXELS = 256
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ImageOutput:
+    """Filters and writes images; every image that leaves the engine passes it. Safe from any thread.
+
+    `model_hash` may still be computed when images are first written, which then waits for it; without a
+    future, or if its result is `None`, files name no hash. Of clips the filter judges the first and the last
+    frame, and one in `frames_every` between.
+    """
+
+    image_filter: ImageFilter | None
+    model: str
+    model_hash: "Future[str | None] | None" = None
+    has_metadata: bool = True
+    folder: Path = Path()
+    frames_every: int = 1
+    quantization: Quantization = Quantization.NONE
+
+    def describe(self) -> str:
+        """Return the filter's name, version and thresholds, for people to read."""
+        if self.image_filter is None:
+            return "none"
+        filter_info = self.image_filter.info
+        thresholds = ", ".join(f"{label} from {score:g}" for label, score in filter_info.thresholds.items())
+        return f"{filter_info.name} {filter_info.version} ({thresholds})"
+
+    def judge(self, frames: Sequence[Image]) -> Judgement:
+        """Check one image, or the frames of one video. Raise `RuntimeError` if the filter fails."""
+        if self.image_filter is None:
+            return Judgement(PASSES, 0.0)
+        start = time.perf_counter()
+        try:
+            verdict = check_frames(self.image_filter, frames, self.frames_every)
+        except Exception as error:  # of any kind: another worker's filter may work
+            name, reason = self.image_filter.info.name, f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"the image filter {name} failed ({reason})") from error
+        return Judgement(verdict, time.perf_counter() - start)
+
+    def screened(self, result: GenerationResult) -> GenerationResult:
+        """Return what may be shown of a result.
+
+        Raise `OutputBlocked` if the filter blocks an image, `RequestFailed` if the filter fails.
+        """
+        try:
+            verdicts = [self.judge(frames).verdict for frames in result.frames]
+        except RuntimeError as error:
+            raise RequestFailed(result.request_id, str(error)) from error
+        return passed(result, verdicts)
+
+    def write(self, result: GenerationResult, folder: Path, output_format: str) -> tuple[FinishedFile, ...]:
+        """Write the images of a result that passed the filter, and a thumbnail of the first."""
+        files = []
+        for index, image in enumerate(result.images):
+            path = folder / f"{index}.{output_format}"
+            save_image(image, path, self.origin(result.params, index))
+            files.append(_file(path, image, index, result.seed + index))
+        return (*files, self.thumbnail(result.images[0], folder, self.origin(result.params, 0)))
+
+    def record(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the filter's record for the result of a job; empty without a filter."""
+        if self.image_filter is None:
+            return {}
+        return {"image": ImagesRecord(self.image_filter.info, tuple(verdicts)).to_dict()}
+
+    def weights_hash(self) -> str:
+        """Return the hash of the model's weights, which is computed unless it has been. Raise `OSError`."""
+        known = None if self.model_hash is None else self.model_hash.result()
+        return known or _hash_of(self.folder)
+
+    def fingerprint(self) -> str:
+        """Return what tells the weights apart, however they are kept in memory. Raise `OSError`."""
+        return fingerprint(self.weights_hash(), self.quantization)
+
+    def origin(self, params: GenerationParams, index: int) -> Mapping[str, Any]:
+        """Return the provenance that the file of image or clip `index` carries; empty without metadata."""
+        if not self.has_metadata:
+            return {}
+        model_hash = None if self.model_hash is None else self.model_hash.result()
+        quantization = None if self.quantization is Quantization.NONE else self.quantization.value
+        return provenance(params.to_dict(), index, self.model, model_hash, quantization)
+
+    def thumbnail(self, image: Image, folder: Path, origin: Mapping[str, Any]) -> FinishedFile:
+        """Write a small copy of an image that passed the filter."""
+        small = image.copy()
+        small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+        path = folder / "thumbnail.webp"
+        save_image(small, path, origin, quality=80, method=1)
+        return _file(path, small, 0, None, role="thumbnail")
+
+
+def passed(result: GenerationResult, verdicts: Sequence[Verdict]) -> GenerationResult:
+    """Return the result with each image as its verdict allows, and a warning for each that is blurred.
+
+    Raise `OutputBlocked` if any image is blocked: then no image of the request is shown.
+    """
+    for verdict in verdicts:
+        if verdict.action is Action.BLOCK:
+            reason = f"an image is blocked by the image filter (category {verdict.category!r})"
+            raise OutputBlocked(result.request_id, reason, verdict.category)
+    pairs = zip(result.frames, verdicts, strict=True)
+    frames = [[allowed(frame, verdict) for frame in shown] for shown, verdict in pairs]
+    noun = "clip" if (result.params.num_frames or 1) > 1 else "image"
+    return replace(result, frames=frames, warnings=(*result.warnings, *blur_warnings(verdicts, noun)))
+
+
+def allowed(image: Image, verdict: Verdict) -> Image:
+    """Return the image, blurred if its verdict says so; it must not be a blocked one."""
+    assert verdict.action is not Action.BLOCK
+    return blur(image) if verdict.action is Action.BLUR else image
+
+
+def blur_warnings(verdicts: Sequence[Verdict], noun: str) -> Iterator[str]:
+    """Yield a warning for each image or clip, as the `noun` says, that is blurred."""
+    for index, verdict in enumerate(verdicts):
+        if verdict.action is Action.BLUR:
+            yield f"{noun} {index} was blurred by the image filter (category {verdict.category!r})"
+
+
+@contextmanager
+def writing(request_id: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """Raise `OutputNotWritten` for errors of the disk, or for those of these classes."""
+    try:
+        yield
+    except errors as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise OutputNotWritten(request_id, f"its files cannot be written ({reason})") from error
+
+
+def open_image_output(model: str, options: ImageOptions) -> ImageOutput:
+    """Load the filter, and hash the weights meanwhile. Raise `InvalidParams` for an unknown filter."""
+    image_filter = open_image_filter(options.image_filter, options.image_rules)
+    folder = open_model(model)
+    model_hash = in_background(partial(_hash, folder.path)) if options.file_metadata else None
+    every = options.filter_frames_every
+    return ImageOutput(image_filter, folder.name, model_hash, options.file_metadata, folder.path, every)
+
+
+def in_background(work: Callable[[], T]) -> "Future[T]":
+    """Run `work` on a daemon thread, which holds up no exit, and return its future result."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # raised where the result is asked for
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="diffuserve-background", daemon=True).start()
+    return future
+
+
+@cache
+def _hash_of(folder: Path) -> str:
+    return hash_weights(folder)
+
+
+def _hash(folder: Path) -> str | None:
+    try:
+        return hash_weights(folder)
+    except OSError:  # the model itself is loaded, and images need no hash
+        return None
+
+
+def _file(path: Path, image: Image, index: int, seed: int | None, role: str = "image") -> FinishedFile:
+    return FinishedFile(
+        path=str(path),
+        name=path.name,
+        content_type=content_type_of(path.name),
+        width=image.width,
+        height=image.height,
+        index=index,
+        role=role,
+        seed=seed,
+    )

@@ -1,0 +1,46 @@
+"""Warm-up of an engine before its first job, so that nobody waits for what a process does only once."""
+
+import logging
+from dataclasses import replace
+
+import torch
+
+from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.engine.engine import Engine
+from diffuserve.engine.outputs import GenerationResult
+from diffuserve.engine_process.output.image_output import ImageOutput
+
+log = logging.getLogger(__name__)
+
+_LONGEST_SECONDS = 5.0  # of a step at the model's own size, as predicted; a smaller image must do then
+
+
+def warm_up(engine: Engine, images: ImageOutput) -> None:
+    """Draw an image in one step, or do the engine's part of that, and show it to the image filter.
+
+    A failure is logged, and left to the jobs. Threads are started, kernels chosen and buffers allocated by
+    then.
+    """
+    params = engine.spec.simple_request("warm-up", num_inference_steps=1, seed=0)
+    try:
+        if engine.estimate(params).seconds > _LONGEST_SECONDS:
+            params = replace(params, width=engine.spec.min_size, height=engine.spec.min_size)
+        result = _result(engine, engine.spec.resolve(params, seed=0))
+        if result.frames:
+            images.judge(result.frames[0])
+    except (DiffuserveError, RuntimeError) as error:
+        log.warning("the warm-up failed: %s", error)
+
+
+def _result(engine: Engine, params: GenerationParams) -> GenerationResult:
+    """Have the engine do what its parts of the model can: of one that only decodes, with gray latents."""
+    parts = engine.pipeline.parts
+    latents = None if parts.denoising else torch.zeros(engine.pipeline.latents_shape(params))
+    engine.add(params, until_denoised=not parts.decoding, latents=latents)
+    while True:
+        for output in engine.step():
+            if output.error is not None:
+                raise output.error
+            if output.result is not None:
+                return output.result

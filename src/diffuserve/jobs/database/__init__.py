@@ -1,0 +1,1 @@
+"""The database: its schema and migrations, connections, commands and the writer that commits them."""

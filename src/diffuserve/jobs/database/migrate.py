@@ -1,0 +1,72 @@
+"""The schema of a database, built at once or brought up to date by Alembic's migrations."""
+
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.jobs.database.connections.connections import Database
+from diffuserve.jobs.database.connections.schema import metadata
+
+HEAD = "0021"
+"""The newest migration. A database that has it needs neither the others nor Alembic."""
+
+# As Alembic makes it.
+_VERSIONS = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+_FOLDER = Path(__file__).with_name("migrations")
+
+
+async def migrate(database: Database) -> None:
+    """Build the schema, or run the migrations that are missing.
+
+    Both happen under the write lock, so that replicas may start together. Raise `InvalidParams` if a newer
+    version has migrated the database.
+    """
+    revision = await database.read(read_revision)
+    if revision == HEAD:
+        return
+    if revision is not None and revision > HEAD:
+        raise InvalidParams(
+            "schema",
+            revision,
+            f"a newer version has brought the database up to date, and this one knows {HEAD}; start the "
+            "newer version, or restore a backup from before the upgrade",
+        )
+    await database.migrate(_bring_up_to_date)
+
+
+def _bring_up_to_date(connection: sa.Connection) -> None:
+    if sa.inspect(connection).has_table(_VERSIONS.name):
+        upgrade(connection)
+    else:
+        build(connection)
+
+
+def build(connection: sa.Connection) -> None:
+    """Create the newest schema in an empty database, without the way there."""
+    metadata.create_all(connection)
+    _VERSIONS.create(connection)
+    connection.execute(_VERSIONS.insert().values(version_num=HEAD))
+
+
+def upgrade(connection: sa.Connection, revision: str = "head") -> None:
+    """Run the migrations that the database lacks, up to a revision."""
+    from alembic import command  # takes a while to import, and is seldom needed
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_FOLDER))
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+def read_revision(connection: sa.Connection) -> str | None:
+    """Return the newest migration that a database has; `None` for one without tables."""
+    if not sa.inspect(connection).has_table(_VERSIONS.name):
+        return None
+    return connection.execute(sa.select(_VERSIONS.c.version_num)).scalar()

@@ -1,0 +1,377 @@
+"""The tables: narrow hot ones (`ready`, `delayed`, `leases`, `lanes`) beside the wide history `jobs`.
+
+Times are seconds since the epoch. JSON is stored as text, since no query searches inside it.
+"""
+
+import sqlalchemy as sa
+
+from diffuserve.domain.jobs.job import VIDEO_GENERATE, JobStatus
+from diffuserve.jobs.database.connections.columns import columns_of, count, double, flag, partial_index, text
+from diffuserve.jobs.records import JobRecord
+
+metadata = sa.MetaData()
+
+# For rows that change all the time: free space for updates in place, and early vacuums (PostgreSQL only).
+_HOT = {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.01, "autovacuum_vacuum_threshold": 200}
+
+_IS_CLIP = f"kind = '{VIDEO_GENERATE}'"
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    *columns_of(JobRecord),
+    sa.Index("jobs_by_tenant", "tenant_id", "id"),
+    partial_index("clips_by_tenant", "tenant_id", "id", where=_IS_CLIP),
+    partial_index("jobs_by_batch", "batch_id", "status", "id", where="batch_id IS NOT NULL"),
+    partial_index("jobs_by_end", "status", "finished_at", where="finished_at IS NOT NULL"),
+    partial_index("jobs_to_erase", "id", where="is_erased"),
+    partial_index("jobs_with_checkpoint", "id", where="checkpoint IS NOT NULL"),
+)
+
+job_events = sa.Table(
+    "job_events",
+    metadata,
+    text("job_id", primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    text("type"),
+    text("data"),
+    double("created_at"),
+)
+
+idempotency_keys = sa.Table(
+    "idempotency_keys",
+    metadata,
+    text("tenant_id", primary_key=True),
+    text("key", primary_key=True),
+    text("fingerprint"),
+    text("job_id"),
+    double("created_at"),
+    sa.Index("idempotency_keys_by_age", "created_at"),
+)
+
+# Uploaded images. Each is stored once for a tenant, however often it is uploaded.
+files = sa.Table(
+    "files",
+    metadata,
+    text("id", primary_key=True),
+    text("tenant_id"),
+    text("filename"),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("width", sa.BigInteger, nullable=False),
+    sa.Column("height", sa.BigInteger, nullable=False),
+    text("sha256"),
+    text("verdict", null=True),
+    double("created_at"),
+    double("expires_at"),
+    sa.Index("files_by_tenant", "tenant_id", "id", "size_bytes"),  # a tenant's total is read from it alone
+    sa.Index("files_by_content", "tenant_id", "sha256", unique=True),
+    sa.Index("files_by_expiry", "expires_at"),
+)
+
+# Which jobs name which images. A row outlives its file, and tells then that the job cannot run again.
+job_files = sa.Table(
+    "job_files",
+    metadata,
+    text("job_id", primary_key=True),
+    text("file_id", primary_key=True),
+    sa.Index("job_files_by_file", "file_id"),
+)
+
+BATCH_COUNTS = {status: f"num_{status.value}" for status in JobStatus}
+"""Columns of `batches` by the status whose items they count."""
+
+# `num_stored` of `num_items` items have become jobs, the last of them at `stored_at`; `reserved_*` is the
+# room in the queue that is kept for the others. `is_canceling` until each stored item is canceled.
+batches = sa.Table(
+    "batches",
+    metadata,
+    text("id", primary_key=True),
+    text("tenant_id"),
+    text("metadata"),
+    text("webhook", null=True),
+    count("num_items"),
+    count("num_stored"),
+    count("reserved_jobs"),
+    sa.Column("reserved_seconds", sa.Double, nullable=False, server_default="0"),
+    double("stored_at", null=True),
+    double("created_at"),
+    double("finished_at", null=True),
+    flag("is_canceled"),
+    flag("is_canceling"),
+    *(count(name) for name in BATCH_COUNTS.values()),
+    sa.Index("batches_by_tenant", "tenant_id", "id"),
+    partial_index("batches_to_cancel", "id", where="is_canceling"),
+    partial_index("batches_to_store", "tenant_id", where="reserved_jobs > 0"),
+)
+
+# One row for each URL that a tenant has named; an endpoint that responds 410 gets no more messages.
+webhook_endpoints = sa.Table(
+    "webhook_endpoints",
+    metadata,
+    text("id", primary_key=True),
+    text("tenant_id"),
+    text("url"),
+    double("created_at"),
+    double("disabled_at", null=True),
+    sa.Index("webhook_endpoints_by_url", "tenant_id", "url", unique=True),
+    sa.Index("webhook_endpoints_by_tenant", "tenant_id", "id"),
+    partial_index("webhook_endpoints_disabled", "disabled_at", where="disabled_at IS NOT NULL"),
+)
+
+HAS_FAILED = "status <> 'delivered' AND num_attempts > 0"
+"""Condition on a delivery whose last attempt failed; a query must write it as the index does."""
+
+# The outbox: a row is written in the transaction of the change that it reports, and sent afterwards.
+# `tenant_id` and `host` are its endpoint's, so that what is due is found tenant by tenant in one index.
+webhook_deliveries = sa.Table(
+    "webhook_deliveries",
+    metadata,
+    text("id", primary_key=True),
+    text("endpoint_id"),
+    text("type"),
+    text("subject_id"),
+    text("base_url"),
+    text("status"),
+    count("num_attempts"),
+    double("created_at"),
+    double("next_at", null=True),
+    double("last_attempt_at", null=True),
+    sa.Column("last_status", sa.BigInteger),
+    text("last_error", null=True),
+    text("tenant_id", server_default=""),
+    text("host", server_default=""),
+    sa.Index("webhook_deliveries_by_endpoint", "endpoint_id", "id"),
+    partial_index("webhook_deliveries_due", "tenant_id", "next_at", "id", where="next_at IS NOT NULL"),
+    partial_index(
+        "webhook_deliveries_failing", "last_attempt_at", where="status <> 'delivered' AND num_attempts > 0"
+    ),
+    postgresql_with=_HOT,
+)
+
+ready = sa.Table(
+    "ready",
+    metadata,
+    text("job_id", primary_key=True),
+    text("lane"),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+    double("cost_seconds"),
+    sa.Column("step_tokens", sa.BigInteger, nullable=False),
+    double("enqueued_at"),
+    double("deadline", null=True),
+    double("rises_at", null=True),
+    sa.Index("ready_by_lane", "lane", "seq", unique=True),
+    partial_index("ready_by_deadline", "deadline", where="deadline IS NOT NULL"),
+    partial_index("ready_by_rise", "rises_at", where="rises_at IS NOT NULL"),
+    postgresql_with=_HOT,
+)
+
+delayed = sa.Table(
+    "delayed",
+    metadata,
+    text("job_id", primary_key=True),
+    double("due_at"),
+    sa.Index("delayed_by_time", "due_at"),
+    postgresql_with=_HOT,
+)
+
+# One row for each band × tenant × model × phase that has ready jobs, so that a choice reads O(lanes) rows,
+# not O(jobs). `head_*` describe its first job: `head_at` its submission, `head_since` when it became so.
+lanes = sa.Table(
+    "lanes",
+    metadata,
+    text("lane", primary_key=True),
+    text("band"),
+    text("tenant_id"),
+    text("model"),
+    flag("is_decode"),
+    flag("is_exact"),
+    sa.Column("num_ready", sa.BigInteger, nullable=False),
+    double("work_seconds"),
+    sa.Column("head_seq", sa.BigInteger, nullable=False),
+    double("head_at"),
+    double("head_since"),
+    postgresql_with=_HOT,
+)
+
+# No index on `expires_at`: with one, PostgreSQL could not renew a lease in place (HOT), and a heartbeat
+# renews all leases of a worker. The reaper scans the table instead, which has one row per running job.
+leases = sa.Table(
+    "leases",
+    metadata,
+    text("job_id", primary_key=True),
+    sa.Column("lease_token", sa.BigInteger, nullable=False),
+    text("tenant_id"),
+    text("model"),
+    text("worker_id"),
+    text("claim_id"),
+    text("until", server_default="files"),
+    double("charged"),
+    double("granted_at", null=True),
+    double("expires_at"),
+    double("stop_at", null=True),
+    flag("is_canceling"),
+    flag("is_preempted"),
+    text("phase", null=True),
+    count("step"),
+    count("total"),
+    sa.Index("leases_by_worker", "worker_id"),
+    postgresql_with=_HOT,
+)
+
+tenants = sa.Table(
+    "tenants",
+    metadata,
+    text("id", primary_key=True),
+    text("plan", null=True),
+    double("weight", null=True),
+    sa.Column("max_running", sa.BigInteger),
+    sa.Column("max_queued", sa.BigInteger),
+    sa.Column("vtime", sa.Double, nullable=False, server_default="0"),
+    count("next_seq"),
+    count("num_queued"),
+    postgresql_with=_HOT,
+)
+
+# How far virtual time has advanced by band and model, which is alike for all bands. A tenant that was idle
+# resumes from here, so that idleness earns no credit.
+floors = sa.Table(
+    "floors",
+    metadata,
+    text("band", primary_key=True),
+    text("model", primary_key=True),
+    double("vtime"),
+    postgresql_with=_HOT,
+)
+
+# By how much a tenant's virtual time on a model is later than in `tenants`, since it was idle on that model.
+handicaps = sa.Table(
+    "handicaps",
+    metadata,
+    text("tenant_id", primary_key=True),
+    text("model", primary_key=True),
+    double("seconds"),
+    postgresql_with=_HOT,
+)
+
+# `num_promised` jobs were told to make room, the last at `promised_at`, and no claim has used it yet.
+workers = sa.Table(
+    "workers",
+    metadata,
+    text("id", primary_key=True),
+    text("name"),
+    text("labels"),
+    text("models"),
+    text("report"),
+    double("registered_at"),
+    double("heartbeat_at"),
+    flag("is_draining"),
+    flag("is_spot"),
+    double("price_per_hour", null=True),
+    text("role", server_default="all"),
+    count("num_promised"),
+    double("promised_at", null=True),
+    postgresql_with=_HOT,
+)
+
+models = sa.Table(
+    "models",
+    metadata,
+    text("name", primary_key=True),
+    text("spec"),
+    text("fit", null=True),
+    double("updated_at"),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    text("id", primary_key=True),
+    text("role"),
+    text("tenant_id", null=True),
+    text("secret_hash"),
+    double("created_at"),
+    double("revoked_at", null=True),
+)
+
+# Stored as they are, not as hashes: signatures are computed from them.
+signing_secrets = sa.Table(
+    "signing_secrets",
+    metadata,
+    text("owner", primary_key=True),
+    text("secret", primary_key=True),
+    double("created_at"),
+    double("expires_at", null=True),
+)
+
+# Prompts and images that a filter flagged or blocked; the prompt itself is not stored.
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    double("created_at"),
+    text("tenant_id"),
+    text("stage"),
+    text("category"),
+    text("action"),
+    text("filter"),
+    text("prompt_hash"),
+    text("job_id"),
+    sa.Index("audit_by_time", "created_at"),
+)
+
+# What ended in the twenty seconds from `started_at` on, counted in the transactions that ended it.
+tallies = sa.Table(
+    "tallies",
+    metadata,
+    sa.Column("started_at", sa.BigInteger, primary_key=True, autoincrement=False),
+    text("kind", primary_key=True),
+    text("key", primary_key=True),
+    count("num"),
+    double("seconds", default="0"),
+    postgresql_with=_HOT,
+)
+
+# Attempts that ended, and how long workers were registered, by UTC's day.
+_AMOUNTS = ("seconds", "cost")
+usage = sa.Table(
+    "usage",
+    metadata,
+    *(text(name, primary_key=True) for name in ("day", "tenant_id", "model", "kind", "outcome")),
+    *map(count, ("num_attempts", "num_images")),
+    *(double(name, default="0") for name in _AMOUNTS),
+    postgresql_with=_HOT,
+)
+worker_time = sa.Table(
+    "worker_time",
+    metadata,
+    *(text(name, primary_key=True) for name in ("day", "kind")),
+    *(double(name, default="0") for name in _AMOUNTS),
+    postgresql_with=_HOT,
+)
+
+# Predicted device-seconds of the jobs accepted in the five minutes from `started_at` on.
+accepted_work = sa.Table(
+    "accepted_work",
+    metadata,
+    sa.Column("started_at", sa.BigInteger, primary_key=True, autoincrement=False),
+    text("model", primary_key=True),
+    double("seconds", default="0"),
+    postgresql_with=_HOT,
+)
+
+# State of the server each ten seconds of the last hour, as JSON for charts.
+operations_history = sa.Table(
+    "operations_history",
+    metadata,
+    sa.Column("started_at", sa.BigInteger, primary_key=True, autoincrement=False),
+    text("point"),
+)
+
+# Which replica runs the reaper, and when it last did.
+housekeeping = sa.Table(
+    "housekeeping",
+    metadata,
+    text("name", primary_key=True),
+    text("holder"),
+    double("last_alive"),
+)

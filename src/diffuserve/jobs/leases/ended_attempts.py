@@ -1,0 +1,141 @@
+"""Ends of attempts: a transaction notes what follows for their jobs, and writes it together."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from diffuserve.domain.jobs.job import JobError, JobStatus
+from diffuserve.domain.safety import AuditEntry
+from diffuserve.events.base import QUEUE
+from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database.connections.connections import IDS, Transaction
+from diffuserve.jobs.policy.retries import RetryDecision
+from diffuserve.jobs.queue.ready_queue import ready_queue as queue
+from diffuserve.jobs.queue.ready_queue.changes import Change, load_records, save_changes
+from diffuserve.jobs.records import JobRecord, dump
+from diffuserve.jobs.security import audit
+
+_END = sa.delete(schema.leases).where(schema.leases.c.job_id.in_(IDS))
+_ANY_READY = sa.select(schema.lanes.c.lane).where(schema.lanes.c.num_ready > 0).limit(1)
+
+
+def end_leases(transaction: Transaction, ended: Collection[sa.Row[Any]]) -> dict[str, JobRecord]:
+    """Delete the leases, and return the records of their jobs."""
+    job_ids = [lease.job_id for lease in ended]
+    if job_ids:
+        transaction.execute(_END, {"ids": job_ids})
+    return load_records(transaction, job_ids)
+
+
+@dataclass
+class EndedAttempts:
+    """State of one transaction that ends attempts: what it will write for their jobs."""
+
+    transaction: Transaction
+    ledger: queue.Ledger = field(default_factory=queue.Ledger)
+    changes: list[Change] = field(default_factory=list)
+    requeued: list[JobRecord] = field(default_factory=list)
+    delayed: list[tuple[str, float]] = field(default_factory=list)
+    audit_entries: list[AuditEntry] = field(default_factory=list)
+
+    def settle(self, ended: Collection[sa.Row[Any]], seconds: Mapping[str, float]) -> None:
+        """Replace what the leases were charged by the device-seconds that count, by job.
+
+        The charge at the claim was a prediction. A job without an entry took nothing that counts: the
+        tenant gets the whole charge of a lost lease back.
+        """
+        if not ended:
+            return
+        tenants = queue.load_tenants(self.transaction, {lease.tenant_id for lease in ended})
+        for lease in ended:
+            self.ledger.charge(tenants[lease.tenant_id], seconds.get(lease.job_id, 0.0) - lease.charged)
+
+    def note_findings(self, record: JobRecord, safety: Mapping[str, Any]) -> None:
+        """Note for the audit what the image filter found, if it found anything."""
+        if (entry := audit.judged_images(record.id, record.tenant_id, safety)) is not None:
+            self.audit_entries.append(entry)
+
+    def finish(self, record: JobRecord, status: JobStatus, **values: Any) -> JobStatus:
+        """Give the job its final status, with the columns `values`; its latents are swept as orphans."""
+        final = replace(record, status=status, finished_at=self.transaction.now, latents=None, **values)
+        self.changes.append(Change(final, status.value, record.status))
+        return status
+
+    def cancel(self, record: JobRecord, seconds: float) -> JobStatus:
+        """Give the job the status `canceled`, after an attempt of so many device-seconds."""
+        in_all = record.denoised_seconds + seconds
+        return self.finish(record, JobStatus.CANCELED, actual_seconds=in_all or None)
+
+    def fail(self, record: JobRecord, error: JobError) -> JobStatus:
+        """Give the job the status `failed` and its error."""
+        return self.finish(record, JobStatus.FAILED, error=dump(error))
+
+    def requeue(self, record: JobRecord, cause: str, pause_seconds: float = 0.0) -> JobStatus:
+        """Put the job back at its old place in the queue, at once or after a pause."""
+        queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
+        details = {"cause": cause, "in_seconds": round(pause_seconds, 3)}
+        self.changes.append(Change(queued, "requeued", record.status, details))
+        self.ledger.count_queued(record.tenant_id, 1)
+        if pause_seconds > 0:
+            self.delayed.append((record.id, self.transaction.now + pause_seconds))
+        else:
+            self.requeued.append(queued)
+        return JobStatus.QUEUED
+
+    def put_back_preempted(self, record: JobRecord) -> JobStatus:
+        """Put a job that made room for a more urgent one at its old place in the queue."""
+        num_preempted = record.num_preempted + 1
+        queued = replace(record, status=JobStatus.QUEUED, worker_id=None, num_preempted=num_preempted)
+        self._put_back(queued, "preempted", record.status, {"times": num_preempted})
+        return JobStatus.QUEUED
+
+    def put_back_interrupted(self, record: JobRecord) -> JobStatus:
+        """Put a job whose worker's machine is taken away at its old place in the queue."""
+        queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
+        self._put_back(queued, "interrupted", record.status, {"worker_id": record.worker_id})
+        return JobStatus.QUEUED
+
+    def requeue_denoised(self, record: JobRecord, seconds: float) -> JobStatus:
+        """Put a job whose latents are finished at its old place in the queue, to be decoded."""
+        queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
+        self._put_back(queued, "denoised", record.status, {"seconds": round(seconds, 3)})
+        return JobStatus.QUEUED
+
+    def _put_back(self, queued: JobRecord, event: str, before: JobStatus, data: Mapping[str, Any]) -> None:
+        self.changes.append(Change(queued, event, before, data))
+        self.ledger.count_queued(queued.tenant_id, 1)
+        self.requeued.append(queued)
+
+    def start_anew(self, record: JobRecord, cause: str) -> JobStatus:
+        """Queue a job without its latents, which are unusable."""
+        without = replace(record, latents=None, num_latents_lost=record.num_latents_lost + 1)
+        return self.requeue(without, cause)
+
+    def follow(self, record: JobRecord, decision: RetryDecision, cause: str) -> JobStatus:
+        """Fail or requeue the job as was decided."""
+        counted = replace(
+            record, num_transient=decision.num_transient, num_worker_lost=decision.num_worker_lost
+        )
+        if decision.error is not None:
+            return self.fail(counted, decision.error)
+        return self.requeue(counted, cause, decision.pause_seconds)
+
+    def save(self) -> None:
+        """Write everything that was noted."""
+        save_changes(self.transaction, self.changes)
+        queue.put(self.transaction, self.requeued)
+        queue.delay(self.transaction, self.delayed)
+        self.ledger.save(self.transaction)
+        audit.keep(self.transaction, self.audit_entries)
+        if self.changes:
+            self._notify_waiting_workers()
+
+    def _notify_waiting_workers(self) -> None:
+        """Wake the claims that wait while jobs are ready.
+
+        Those jobs may be of a tenant that was at its limit of running jobs, and now may start another.
+        """
+        if self.transaction.rows(_ANY_READY):
+            self.transaction.publish(QUEUE, {"type": "ready"})

@@ -1,0 +1,70 @@
+"""The placements of workers, as a transaction that grants leases sees them."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import orjson
+import sqlalchemy as sa
+
+from diffuserve.domain.workers.worker import WorkerRole
+from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.policy.fairness import Lane
+from diffuserve.jobs.policy.placement import ClaimingWorker, suits_spot
+from diffuserve.jobs.workers.registry.reports import report_of
+
+workers = schema.workers
+
+
+@dataclass
+class Placements:
+    """The placements of the workers that claim in one transaction, looked up when they are first needed."""
+
+    transaction: Transaction
+    lanes: Sequence[Lane]
+    _by_kind: dict[bool, ClaimingWorker] = field(default_factory=dict)
+
+    def of(self, worker_id: str, is_spot: bool, cold: frozenset[str]) -> ClaimingWorker:
+        """Return the placement of a worker, which would have to load the `cold` ones of its models."""
+        placement = self._of_kind(is_spot)
+        if not any(lane.model in cold for lane in self.lanes):
+            return placement
+        elsewhere = {model for model in cold if self._holders.get(model, frozenset()) - {worker_id}}
+        return replace(placement, resident_elsewhere=frozenset(elsewhere))
+
+    def _of_kind(self, is_spot: bool) -> ClaimingWorker:
+        if is_spot not in self._by_kind:
+            is_any = any(suits_spot(lane) is (not is_spot) for lane in self.lanes)
+            others = phases_served(self.transaction, not is_spot) if is_any else frozenset()
+            self._by_kind[is_spot] = ClaimingWorker(is_spot, others)
+        return self._by_kind[is_spot]
+
+    @cached_property
+    def _holders(self) -> Mapping[str, frozenset[str]]:
+        """The live workers that have a model in memory, by model."""
+        holders: dict[str, set[str]] = defaultdict(set)
+        for row in self.transaction.rows(
+            sa.select(workers.c.id, workers.c.report).where(_live(self.transaction))
+        ):
+            for model in report_of(row.report).resident_models:
+                holders[model].add(row.id)
+        return {model: frozenset(ids) for model, ids in holders.items()}
+
+
+def phases_served(transaction: Transaction, is_spot: bool) -> frozenset[tuple[str, bool]]:
+    """Return what live workers of a kind do: the names of their models, and whether they decode them."""
+    live = sa.and_(_live(transaction), workers.c.is_spot.is_(is_spot))
+    kinds = sa.select(workers.c.models, workers.c.role).where(live).distinct()
+    served = set()
+    for row in transaction.rows(kinds):
+        role = WorkerRole(row.role)
+        does = {False: role.denoises, True: role.decodes}
+        served |= {(model, phase) for model in orjson.loads(row.models) for phase in does if does[phase]}
+    return frozenset(served)
+
+
+def _live(transaction: Transaction) -> sa.ColumnElement[bool]:
+    since = transaction.now - transaction.config.lease_seconds
+    return sa.and_(workers.c.heartbeat_at >= since, workers.c.is_draining.is_(False))

@@ -1,0 +1,237 @@
+"""The choice of the lane that is served next: a pure function of what the queue holds.
+
+Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) over tenants: a tenant's virtual time
+advances by the device-seconds of its jobs over its weight, and the tenant that is furthest behind is
+served first. Bands come before virtual time and age before bands, but neither serves a tenant much before
+one that is further behind; and a job whose model is resident may overtake others within stated bounds.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from diffuserve.domain.jobs.job import Band
+from diffuserve.domain.tenant import Tenant
+from diffuserve.domain.workers.worker import WorkerRole
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.policy.placement import ANYWHERE, ClaimingWorker
+
+BAND_SECONDS = 30.0
+"""Weighted device-seconds by which a tenant may be served before others for its jobs' better band."""
+_Order = tuple[float, str, int]
+_BEHIND_ALL: _Order = (math.inf, "", 0)
+_FIRST: _Order = (-math.inf, "", 0)
+
+
+@dataclass
+class TenantAccount:
+    """A tenant's virtual time and its running jobs, owned by the transaction that serves claims.
+
+    `running_seconds` are the device-seconds that these jobs were charged, in advance.
+    """
+
+    tenant: Tenant
+    vtime: float
+    num_running: int
+    running_seconds: float = 0.0
+
+    @property
+    def may_start(self) -> bool:
+        """True while the tenant is below its limit of running jobs."""
+        return self.num_running < self.tenant.plan.max_running
+
+    def charge(self, seconds: float) -> None:
+        """Start a job that is predicted to take so many device-seconds."""
+        self.vtime += seconds / self.tenant.plan.weight
+        self.num_running += 1
+        self.running_seconds += seconds
+
+
+@dataclass
+class Lane:
+    """The ready jobs of one band, tenant, model and phase, of which a choice needs only the first: the head.
+
+    Jobs of a lane that `is_decode` start from finished latents, and those of one that `is_exact` are drawn
+    with weights that are not quantized. `head_seq` is the head's place in its tenant's queue, `head_at` the
+    time of its submission, and `head_since` when it became the head. The `handicap` is the credit that its
+    tenant does not get for having been idle on this model.
+    """
+
+    key: str
+    band: Band
+    account: TenantAccount
+    model: str
+    head_seq: int
+    head_at: float
+    head_since: float
+    is_decode: bool = False
+    is_exact: bool = False
+    handicap: float = 0.0
+
+    @property
+    def vtime(self) -> float:
+        """The tenant's virtual time on this model."""
+        return self.account.vtime + self.handicap
+
+    @property
+    def settled_vtime(self) -> float:
+        """The same without what running jobs were charged in advance, and may be given back."""
+        return self.vtime - self.account.running_seconds / self.account.tenant.plan.weight
+
+    @property
+    def is_urgent(self) -> bool:
+        """True while the head is close to its deadline, which gives it a place of its own."""
+        return self.head_seq < 0
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """A worker that asks for a job: the models that it serves and those that it has in memory.
+
+    `role` says which phases it does, and `placement` what it leaves to workers of another kind. One that
+    `is_exact` has weights that are not quantized. `load_seconds` are those that loading a model takes, where
+    that is known.
+    """
+
+    models: Collection[str]
+    resident_models: Collection[str] = ()
+    role: WorkerRole = WorkerRole.ALL
+    placement: ClaimingWorker = ANYWHERE
+    is_exact: bool = True
+    load_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def having(self, model: str) -> "Claimant":
+        """Return the worker for the rest of a claim, of which it has a job of `model`.
+
+        A model that is not resident takes the place of others: then the rest is for that model alone.
+        """
+        if not self.resident_models or model in self.resident_models:
+            return self
+        return replace(self, models=(model,), resident_models=(model,))
+
+    def patience_seconds(self, model: str, most: float, config: StoreConfig) -> float:
+        """Return how far a job of `model` may be passed over, which saves a load: `most`, or less.
+
+        A load that takes little saves little: passing a job over is worth `affinity_loads` loads at most.
+        """
+        load_seconds = 0.0 if model in self.resident_models else self.load_seconds.get(model, 0.0)
+        return min(most, config.affinity_loads * load_seconds) if load_seconds else most
+
+    def runnable(self, lanes: Iterable[Lane]) -> list[Lane]:
+        """Return the lanes whose heads the worker can run, of tenants that may start a job."""
+        models, role, is_exact = self.models, self.role, self.is_exact
+        phases = tuple(
+            is_decode for is_decode in (False, True) if (role.decodes if is_decode else role.denoises)
+        )
+        return [
+            lane
+            for lane in lanes
+            if lane.model in models
+            and lane.is_decode in phases
+            and lane.account.may_start
+            and (is_exact or not lane.is_exact)
+        ]
+
+
+def choose_lane(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> Lane | None:
+    """Return the lane whose head this worker gets; `None` if no tenant may start a job that it may have."""
+    contenders = _contenders(lanes, claimant, now, config)
+    if not contenders:
+        return None
+    fairest = min(contenders, key=_order)
+    limit = _overtaking_limit(contenders, claimant, now, config)
+    ahead_seconds = claimant.patience_seconds(fairest.model, config.affinity_seconds, config)
+    farthest = fairest.vtime + ahead_seconds
+    resident = frozenset(claimant.resident_models)
+    warm = [
+        lane
+        for lane in contenders
+        if lane.model in resident and _order(lane) <= limit and _is_near(lane, contenders, farthest, config)
+    ]
+    return min(warm, key=_order, default=fairest)
+
+
+def farthest_ahead(lanes: Iterable[Lane]) -> float:
+    """Return the virtual time of a tenant that is as far ahead of all others as a better band allows.
+
+    Nor is it served further where an engine has room only for jobs that go before those it has: what these
+    jobs would be ahead of waits for them.
+    """
+    return min((lane.vtime for lane in lanes), default=math.inf) + BAND_SECONDS
+
+
+def seconds_left(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> float | None:
+    """Return the seconds until this worker may have a job that it leaves to others; `None` without one."""
+    ends = [claimant.placement.leaves_until(lane, config) for lane in claimant.runnable(lanes)]
+    return min((end - now for end in ends if end > now), default=None)
+
+
+def _contenders(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> Sequence[Lane]:
+    """Return the lanes of the best rank that may be served, and those that they do not go before."""
+    by_rank: dict[int, list[Lane]] = {}
+    runnable, placement = claimant.runnable(lanes), claimant.placement
+    if placement.others or placement.resident_elsewhere:
+        runnable = [lane for lane in runnable if not placement.leaves(lane, now, config)]
+    for lane in runnable:
+        by_rank.setdefault(_rank(lane, now, config), []).append(lane)
+    if not by_rank:
+        return ()
+    best = min(by_rank)
+    return by_rank[best] + _not_overtaken(by_rank, best)
+
+
+def _not_overtaken(by_rank: Mapping[int, Sequence[Lane]], best: int) -> list[Lane]:
+    """Return the lanes of worse ranks that those of the best one do not go before.
+
+    Their tenants are further behind, and their band is no worse: a band ages against better ones, and a
+    long queue is no merit. Or they are so far behind that no band matters.
+    """
+    first = min(lane.vtime for lane in by_rank[best]) - BAND_SECONDS
+    last_of_band = {lane.band.rank: _FIRST for lane in by_rank[best]}
+    for lane in by_rank[best]:
+        last_of_band[lane.band.rank] = max(last_of_band[lane.band.rank], _order(lane))
+    last = [
+        max((order for band, order in last_of_band.items() if band >= rank), default=_FIRST)
+        for rank in range(len(Band))
+    ]
+    others = (lane for rank, lanes in by_rank.items() if rank != best for lane in lanes)
+    latest = [order[0] for order in last]  # tells nearly always, and sooner than a whole order
+    return [
+        lane
+        for lane in others
+        if (vtime := lane.vtime) < first
+        or (vtime <= latest[lane.band.rank] and _order(lane) < last[lane.band.rank])
+    ]
+
+
+def _rank(lane: Lane, now: float, config: StoreConfig) -> int:
+    """Return the band's rank, one better for each `ageing_seconds` that the head has waited."""
+    return max(0, lane.band.rank - int((now - lane.head_at) / config.ageing_seconds))
+
+
+def _order(lane: Lane) -> _Order:
+    """Return what lanes are served by: their tenants' virtual time; then, to be definite, name and place."""
+    return (lane.vtime, lane.account.tenant.id, lane.head_seq)
+
+
+def _overtaking_limit(
+    contenders: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig
+) -> _Order:
+    """Return the first order among the heads that have waited too long to be overtaken."""
+    longest = config.affinity_wait_seconds
+    overdue = [
+        lane
+        for lane in contenders
+        if now - lane.head_since > claimant.patience_seconds(lane.model, longest, config)
+    ]
+    return min(map(_order, overdue), default=_BEHIND_ALL)
+
+
+def _is_near(lane: Lane, contenders: Sequence[Lane], farthest: float, config: StoreConfig) -> bool:
+    """Return whether `lane` is near enough to its turn to overtake for its resident model.
+
+    Its virtual time must not be past `farthest`, and it few places behind its tenant's first job.
+    """
+    first_seq = min(rival.head_seq for rival in contenders if rival.account is lane.account)
+    is_close = lane.head_seq - first_seq <= config.affinity_lookahead
+    return lane.vtime <= farthest and is_close

@@ -1,0 +1,71 @@
+"""The choice between workers that may have a job that is ready: a pure function.
+
+A spot worker costs a fraction, and may be taken away. So what somebody waits for is left to workers on
+demand, and batch work to spot workers. Each is left for a bounded time only, counted for every job on its
+own: a job whose time is over goes to whoever asks first, so nothing starves, and no worker stays idle
+beside an old queue. In the same way a worker that would have to load a model leaves its jobs, for a moment,
+to those that have it in memory.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diffuserve.domain.jobs.job import Band
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.policy.places import latest_start_at
+
+if TYPE_CHECKING:
+    from diffuserve.jobs.policy.fairness import Lane
+
+
+@dataclass(frozen=True)
+class ClaimingWorker:
+    """A worker that claims, on a spot machine or not.
+
+    `others` are the phases of models that workers of the other kind serve: a model's name, and whether
+    they decode it. `resident_elsewhere` are the models that it would have to load, and that other workers
+    have in memory.
+    """
+
+    is_spot: bool
+    others: Collection[tuple[str, bool]] = ()
+    resident_elsewhere: Collection[str] = ()
+
+    def leaves(self, lane: "Lane", now: float, config: StoreConfig) -> bool:
+        """Return whether this worker leaves a lane's head to others, which it suits."""
+        return now < self.leaves_until(lane, config)
+
+    def leaves_until(self, lane: "Lane", config: StoreConfig) -> float:
+        """Return until when this worker leaves a lane's head to others; the dawn of time if it does not."""
+        suited, until = suits_spot(lane), -math.inf
+        if lane.model in self.resident_elsewhere:
+            until = lane.head_at + config.resident_wait_seconds
+        is_of_other_kind = suited is not None and suited is not self.is_spot
+        if is_of_other_kind and (lane.model, lane.is_decode) in self.others:
+            until = max(until, left_until(lane, config))
+        return until
+
+
+ANYWHERE = ClaimingWorker(is_spot=False)
+"""Placement where there are workers of one kind only."""
+
+
+def suits_spot(lane: "Lane") -> bool | None:
+    """Return whether a lane's head had better run on a spot worker; `None` if that is no matter.
+
+    What is close to its deadline suits workers on demand, whatever its band.
+    """
+    if lane.band is Band.INTERACTIVE or lane.is_urgent:
+        return False
+    return True if lane.band is Band.BATCH else None
+
+
+def left_until(lane: "Lane", config: StoreConfig) -> float:
+    """Return until when a lane's head is left to the workers that it suits."""
+    if suits_spot(lane):
+        return lane.head_at + config.spot_wait_seconds
+    latest = latest_start_at(lane.head_seq)
+    urgent_since = lane.head_at if latest is None else latest - config.deadline_lead_seconds
+    return max(lane.head_at, urgent_since) + config.on_demand_wait_seconds

@@ -1,0 +1,49 @@
+"""Decisions whether another attempt follows a failed one: pure, with the causes counted apart."""
+
+from dataclasses import dataclass
+
+from diffuserve.domain.jobs.job import JobError
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.records import JobRecord
+
+_MOST_LATENTS_LOST = 1
+
+
+@dataclass(frozen=True)
+class RetryDecision:
+    """The job's new counts, and either its final error or the pause before the next attempt."""
+
+    num_transient: int
+    num_worker_lost: int
+    error: JobError | None = None
+    pause_seconds: float = 0.0
+
+
+def after_failure(record: JobRecord, error: JobError, config: StoreConfig, jitter: float) -> RetryDecision:
+    """Decide after an attempt that failed with `error`, by exponential backoff.
+
+    `jitter` in 0…1 is a random number: it spreads the retries of jobs that failed together over the
+    second half of the pause.
+    """
+    failures = record.num_transient + 1 if error.retryable else record.num_transient
+    if not error.retryable or failures > config.max_transient_retries:
+        return RetryDecision(failures, record.num_worker_lost, error)
+    longest = min(config.retry_base_seconds * 2.0 ** (failures - 1), config.retry_cap_seconds)
+    return RetryDecision(failures, record.num_worker_lost, pause_seconds=longest * (0.5 + 0.5 * jitter))
+
+
+def after_loss(record: JobRecord, config: StoreConfig) -> RetryDecision:
+    """Decide after a worker died, or sent no heartbeat for a whole lease.
+
+    The next attempt needs no pause, since most losses are not the job's fault.
+    """
+    losses = record.num_worker_lost + 1
+    if losses <= config.max_worker_losses:
+        return RetryDecision(record.num_transient, losses)
+    message = f"{losses} workers were lost while they ran this job; it may be the cause"
+    return RetryDecision(record.num_transient, losses, JobError("worker_lost", message))
+
+
+def may_start_anew(record: JobRecord) -> bool:
+    """Return whether a job whose latents are unusable is denoised once more: only the first time."""
+    return record.is_denoised and record.num_latents_lost < _MOST_LATENTS_LOST

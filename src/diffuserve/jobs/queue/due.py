@@ -1,0 +1,81 @@
+"""Waiting jobs whose time has come: a retry is due, a deadline comes close, or it has passed."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.queue.ready_queue import ready_queue as queue
+from diffuserve.jobs.queue.ready_queue.changes import Change, load_records, save_changes
+from diffuserve.jobs.records import JobRecord
+
+ready, delayed = schema.ready, schema.delayed
+
+_DUE, _LATE, _RISING = "due", "late", "rising"
+MAX_SWEPT = 1_000
+"""Jobs that one sweep takes: it bounds the length of a transaction and of a statement's list of ids."""
+
+
+def sweep_due(transaction: Transaction) -> None:
+    """Make delayed jobs ready that are due, expire ready jobs that are late, and raise those in a hurry.
+
+    Every claim does this first. Usually nothing is due, and it costs one statement on three small indexes.
+    """
+    rows = transaction.rows(_CHANGING, {"now": transaction.now})
+    if not rows:
+        return
+    _make_ready(transaction, [row.job_id for row in rows if row.kind == _DUE])
+    _expire(transaction, [row.job_id for row in rows if row.kind == _LATE])
+    _raise(transaction, [row.job_id for row in rows if row.kind == _RISING])
+
+
+def _select_changing() -> sa.CompoundSelect[Any]:
+    """Build the statement that finds the jobs whose time has come."""
+    now: sa.BindParameter[float] = sa.bindparam("now")
+    due = _kind(_DUE, delayed.c.job_id).where(delayed.c.due_at <= now)
+    late = _kind(_LATE, ready.c.job_id).where(ready.c.deadline <= now)
+    is_in_time = sa.or_(ready.c.deadline.is_(None), ready.c.deadline > now)
+    rising = _kind(_RISING, ready.c.job_id).where(ready.c.rises_at <= now, is_in_time)
+    return sa.union_all(*(sa.select(part.limit(MAX_SWEPT).subquery()) for part in (due, late, rising)))
+
+
+def _kind(kind: str, job_id: sa.Column[str]) -> sa.Select[str, str]:
+    return sa.select(job_id, sa.literal(kind).label("kind"))
+
+
+_CHANGING = _select_changing()
+
+
+def _make_ready(transaction: Transaction, job_ids: Collection[str]) -> None:
+    if not job_ids:
+        return
+    transaction.execute(sa.delete(delayed).where(delayed.c.job_id.in_(list(job_ids))))
+    queue.put(transaction, list(load_records(transaction, job_ids).values()))
+
+
+def _expire(transaction: Transaction, job_ids: Collection[str]) -> None:
+    if not job_ids:
+        return
+    records = list(load_records(transaction, job_ids).values())
+    queue.leave(transaction, records)
+    expired = [replace(record, status=JobStatus.EXPIRED, finished_at=transaction.now) for record in records]
+    save_changes(transaction, [_expiry(record) for record in expired])
+
+
+def _expiry(record: JobRecord) -> Change:
+    """Return the end of a job, which tells apart a deadline from a wait that was too long."""
+    has_waited = record.deadline is not None and record.start_by == record.deadline
+    return Change(record, "expired", JobStatus.QUEUED, {} if has_waited else {"cause": "deadline"})
+
+
+def _raise(transaction: Transaction, job_ids: Collection[str]) -> None:
+    """Put jobs anew, whose places now follow from their deadlines."""
+    if not job_ids:
+        return
+    records = list(load_records(transaction, job_ids).values())
+    queue.take(transaction, job_ids)
+    queue.put(transaction, records)

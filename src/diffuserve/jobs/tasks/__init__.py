@@ -1,0 +1,1 @@
+"""Background tasks: what time demands, after outages and steps of the clock as well."""

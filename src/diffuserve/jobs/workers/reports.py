@@ -1,0 +1,58 @@
+"""Workers' reports as they are stored, by control planes of other versions too."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from diffuserve.domain.known_fields import known_fields
+from diffuserve.domain.models.residency import Residency
+from diffuserve.domain.workers.peers import PeerAddress, PeerReport
+from diffuserve.domain.workers.worker import LoadProgress, WorkerReport, WorkerState
+from diffuserve.jobs.records import dump
+
+# Control planes from before 24 November 2026 fail on fields that they do not know. These are left out
+# where a worker does not say them, so that a report of an earlier worker can be read by earlier ones.
+_LATER_FIELDS = ("quantization", "residency", "withdrawn_models", "peers")
+
+
+def dump_report(report: WorkerReport) -> str:
+    """Encode a report as JSON text."""
+    values = {field.name: getattr(report, field.name) for field in fields(report)}
+    return dump({name: value for name, value in values.items() if value or name not in _LATER_FIELDS})
+
+
+def dated(report: WorkerReport, previous: WorkerReport | None, now: float) -> WorkerReport:
+    """Return a report whose peers are `since` the first report of each, which may be this one.
+
+    So the order in which workers began stays as it is, however late their later reports come.
+    """
+    known = {} if previous is None else {(peer.model, peer.address): peer for peer in previous.peers}
+
+    def since(peer: PeerReport) -> float:
+        earlier = known.get((peer.model, peer.address))
+        has_lost_it = earlier is not None and earlier.is_complete and not peer.is_complete
+        return now if earlier is None or has_lost_it else min(earlier.since, now)  # the clock may step back
+
+    return replace(report, peers=tuple(replace(peer, since=since(peer)) for peer in report.peers))
+
+
+@lru_cache(2_048)  # a report is read many times until the next one
+def report_of(text: str) -> WorkerReport:
+    """Return a worker's latest report."""
+    values = known_fields(WorkerReport, orjson.loads(text))
+    values["state"] = WorkerState(values["state"])
+    values["resident_models"] = tuple(values["resident_models"])
+    loading = values.get("loading")
+    values["loading"] = None if loading is None else LoadProgress(**known_fields(LoadProgress, loading))
+    residency = values.get("residency")
+    values["residency"] = None if residency is None else Residency.from_dict(residency)
+    values["peers"] = tuple(map(_peer_of, values.get("peers", ())))
+    return WorkerReport(**values)
+
+
+def _peer_of(values: Mapping[str, Any]) -> PeerReport:
+    address = PeerAddress(**known_fields(PeerAddress, values["address"]))
+    return PeerReport(**{**known_fields(PeerReport, values), "address": address})

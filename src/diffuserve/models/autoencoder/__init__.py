@@ -1,0 +1,1 @@
+"""The image autoencoder of FLUX.1, SDXL and Stable Diffusion."""

@@ -1,0 +1,63 @@
+"""The shape of an image autoencoder. Importing this file loads no torch."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, with_config
+
+from diffuserve.domain.models.config import SCHEMA, Width, parse_config
+from diffuserve.models.folders.folder import ModelFolder
+
+_LIVE_FEATURES = 4
+
+
+@with_config(SCHEMA)
+@dataclass(frozen=True)
+class AutoencoderConfig:
+    """The values of `vae/config.json` that shape the autoencoder and scale latents, with diffusers' defaults.
+
+    `sample_size` is the side in pixels of the tiles into which large images are split. `force_upcast`: the
+    network overflows in float16, so pipelines that say so run it in float32.
+    """
+
+    block_out_channels: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=8_192)], ...], Field(min_length=1, max_length=8)
+    ]
+    latent_channels: Width = 4
+    in_channels: Literal[3] = 3
+    out_channels: Width = 3
+    layers_per_block: Annotated[int, Field(ge=1, le=32)] = 1
+    norm_num_groups: Width = 32
+    sample_size: Annotated[int, Field(ge=8, le=65_536)] = 32
+    scaling_factor: Annotated[float, Field(gt=0, le=1_000)] = 0.18215
+    shift_factor: Annotated[float, Field(ge=-1_000, le=1_000)] | None = None
+    act_fn: Literal["silu"] = "silu"
+    down_block_types: tuple[Literal["DownEncoderBlock2D"], ...] = ("DownEncoderBlock2D",)
+    up_block_types: tuple[Literal["UpDecoderBlock2D"], ...] = ("UpDecoderBlock2D",)
+    mid_block_add_attention: bool = True
+    use_quant_conv: bool = True
+    use_post_quant_conv: bool = True
+    force_upcast: bool = True
+    latents_mean: None = None  # of each channel: no checkpoint that is served has it
+    latents_std: None = None
+
+    @property
+    def scale(self) -> int:
+        """Pixels of an image, along one side, for each latent cell."""
+        return int(2 ** (len(self.block_out_channels) - 1))
+
+    def decode_bytes(self, num_pixels: int, item_bytes: int) -> int:
+        """Predict the peak memory of decoding one image whole.
+
+        The widest features are those that enter a residual block: they are kept for its shortcut beside their
+        norm, its activation, and the copy in another layout that CUDA's norm makes.
+        """
+        widths = self.block_out_channels
+        entering = (*widths[1:], widths[-1])
+        widest = max(width / 4**level for level, width in enumerate(entering))
+        return int(_LIVE_FEATURES * widest * num_pixels * item_bytes)
+
+    @classmethod
+    def read(cls, folder: ModelFolder) -> "AutoencoderConfig":
+        """Read a folder's config. Raise `InvalidModel` for values out of bounds or other blocks."""
+        return parse_config(cls, *folder.config("vae"))

@@ -1,0 +1,144 @@
+"""Decoder of `AutoencoderKL`, the image autoencoder of FLUX.1, SDXL and Stable Diffusion.
+
+Rombach et al. 2022 (arXiv:2112.10752). The reference implementation is diffusers' `AutoencoderKL`: operations
+keep its order, so that images are equal to the last bit, and parameters keep the names of its checkpoints.
+Importing diffusers for this one class would take longer than to load a small model.
+"""
+
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from diffuserve.models.autoencoder.blocks import (
+    EPSILON,
+    Features,
+    MidBlock,
+    Pixels,
+    ResidualBlock,
+    conv,
+    placements,
+)
+from diffuserve.models.autoencoder.config import AutoencoderConfig
+from diffuserve.models.weights.loading.loading import load_weights
+
+_TILE_OVERLAP = 0.25  # of a tile's side
+_ENCODER_PREFIXES = ("encoder.", "quant_conv.")
+
+
+def load_decoder(
+    config: AutoencoderConfig, files: list[Path], device: torch.device, dtype: torch.dtype
+) -> "ImageDecoder":
+    """Load the decoder's part of a checkpoint of `AutoencoderKL`, channels-last."""
+    with torch.device("meta"):
+        decoder = ImageDecoder(config)
+    load_weights(
+        decoder,
+        files,
+        placements(decoder, files),
+        device,
+        dtype,
+        ignored_prefixes=_ENCODER_PREFIXES,
+        memory_format=torch.channels_last,
+    )
+    return decoder.eval()
+
+
+class ImageDecoder(nn.Module):
+    """Decodes latents to pixels of about -1…1."""
+
+    def __init__(self, config: AutoencoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        channels, has_conv = config.latent_channels, config.use_post_quant_conv
+        self.post_quant_conv = nn.Conv2d(channels, channels, 1) if has_conv else nn.Identity()
+        self.decoder = _Decoder(config)
+
+    def forward(self, latents: Features) -> Pixels:
+        """Decode latents of one size whole."""
+        pixels: Tensor = self.decoder(self.post_quant_conv(latents))
+        return pixels
+
+    def decode_in_tiles(self, latents: Features) -> Pixels:
+        """Decode latents in tiles of `sample_size` pixels that overlap by a quarter, which bounds memory.
+
+        Seams are blended, so the image differs from one that is decoded whole. Reference: diffusers'
+        `AutoencoderKL.tiled_decode`.
+        """
+        side = self.config.sample_size // self.config.scale
+        stride = int(side * (1 - _TILE_OVERLAP))
+        overlap = int(self.config.sample_size * _TILE_OVERLAP)
+        kept = self.config.sample_size - overlap
+        above: list[Tensor] = []
+        strips = []
+        for top in range(0, latents.shape[2], stride):
+            rows = latents[:, :, top : top + side]
+            tiles = [self(rows[..., left : left + side]) for left in range(0, latents.shape[3], stride)]
+            for column, tile in enumerate(tiles):
+                if above:
+                    _blend(above[column], tile, overlap, dim=2)
+                if column:
+                    _blend(tiles[column - 1], tile, overlap, dim=3)
+            strips.append(torch.cat([tile[:, :, :kept, :kept] for tile in tiles], dim=3))
+            above = tiles
+        return torch.cat(strips, dim=2)
+
+
+def _blend(before: Tensor, tile: Tensor, overlap: int, dim: int) -> None:
+    """Fade the first `overlap` rows or columns of `tile` in from the last ones of the tile before it."""
+    overlap = min(before.shape[dim], tile.shape[dim], overlap)
+    first = before.shape[dim] - overlap
+    for index in range(overlap):
+        share = index / overlap
+        edge = tile.select(dim, index)
+        edge.copy_(before.select(dim, first + index) * (1 - share) + edge * share)
+
+
+class _Decoder(nn.Module):
+    def __init__(self, config: AutoencoderConfig) -> None:
+        super().__init__()
+        groups = config.norm_num_groups
+        widths = config.block_out_channels[::-1]
+        self.conv_in = conv(config.latent_channels, widths[0])
+        self.mid_block = MidBlock(widths[0], groups, config.mid_block_add_attention)
+        self.up_blocks = nn.Sequential(
+            *(
+                _UpBlock(before, width, config.layers_per_block + 1, groups, is_last=index == len(widths) - 1)
+                for index, (before, width) in enumerate(zip((widths[0], *widths), widths, strict=False))
+            )
+        )
+        self.conv_norm_out = nn.GroupNorm(groups, widths[-1], eps=EPSILON)
+        self.conv_out = conv(widths[-1], config.out_channels)
+
+    def forward(self, latents: Features) -> Pixels:
+        features = self.up_blocks(self.mid_block(self.conv_in(latents)))
+        pixels: Tensor = self.conv_out(F.silu(self.conv_norm_out(features)))
+        return pixels
+
+
+class _UpBlock(nn.Module):
+    """Residual blocks, after which all but the last block double the height and width."""
+
+    def __init__(self, width_before: int, width: int, num_layers: int, groups: int, is_last: bool) -> None:
+        super().__init__()
+        widths = (width_before, *[width] * (num_layers - 1))
+        self.resnets = nn.Sequential(*(ResidualBlock(before, width, groups) for before in widths))
+        self.upsamplers = nn.Sequential(*([] if is_last else [_Upsampler(width)]))
+
+    def forward(self, features: Features) -> Float[Tensor, "batch channels2 height2 width2"]:
+        features = self.upsamplers(self.resnets(features))
+        return features
+
+
+class _Upsampler(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = conv(width, width)
+
+    def forward(self, features: Features) -> Float[Tensor, "batch channels height2 width2"]:
+        if 2 * features.numel() > 2**31:  # the channels-last kernel counts elements in 32 bits
+            features = features.contiguous()
+        features = self.conv(F.interpolate(features, scale_factor=2.0, mode="nearest"))
+        return features

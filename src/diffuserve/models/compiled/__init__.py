@@ -1,0 +1,1 @@
+"""Halves of blocks that are compiled ahead of time."""

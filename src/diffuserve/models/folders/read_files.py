@@ -1,0 +1,22 @@
+"""The files of a model that a pipeline reads, which alone are downloaded and published."""
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from diffuserve.models.folders.variants import one_variant
+
+# A repository may also hold single-file weights of many gigabytes that nothing here reads.
+PATTERNS = ("model_index.json", "diffuserve.json", "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model")
+_UNREAD = ("safety_checker/*", "image_encoder/*")  # parts of older pipelines that are not loaded
+_WEIGHTS = ".safetensors"
+
+
+def read_files(paths: Iterable[str]) -> set[str]:
+    """Return the files of a repository that a pipeline reads: of weights one variant."""
+    read = [path for path in paths if _matches(path, PATTERNS) and not _matches(path, _UNREAD)]
+    weights = [path for path in read if path.endswith(_WEIGHTS)]
+    return set(read) - set(weights) | set(one_variant(weights))
+
+
+def _matches(path: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns)

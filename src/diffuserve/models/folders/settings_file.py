@@ -1,0 +1,84 @@
+"""The settings file of a model folder, `diffuserve.json`: defaults, limits and traits of a checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any
+
+from diffuserve.domain.errors import InvalidModel, InvalidParams
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
+
+# Fields of a spec that the architecture decides, and no settings file may change.
+_ARCHITECTURE = frozenset(
+    {
+        "family",
+        "has_guidance",
+        "guidance_passes",
+        "has_negative_prompt",
+        "temporal_stride",
+        "pixels_per_token",
+        "has_joint_attention",
+        "size_multiple",
+        "sampler",
+        "samplers",
+        "min_input_images",
+        "max_input_images",
+        "has_mask",
+        "needs_mask",
+        "has_first_frame",
+        "encodes_clip",
+        "has_strength",
+        "strength_rounds_up",
+    }
+)
+_SPEC_SETTINGS = {field.name: field.type for field in fields(ModelSpec) if field.name not in _ARCHITECTURE}
+_CLIP_LIMIT = "max_frames"  # a setting of models that generate clips alone
+_MAX_NUMBER, _MAX_TEXT = 1 << 31, 200
+_PREVIEW = "preview"  # an object, read by `preview.read_preview_map`
+
+
+def build_spec(
+    folder: ModelFolder,
+    defaults: Mapping[str, Any],
+    traits: Mapping[str, type] = MappingProxyType({}),
+) -> ModelSpec:
+    """Build a folder's spec: the family's `defaults`, overridden by the folder's settings file.
+
+    `traits` are further settings that the family reads by itself, with their types. Raise `InvalidModel`
+    for a setting that is unknown or of a wrong type, and for defaults outside the spec's own limits.
+    """
+    is_video = defaults.get("max_frames", 1) > 1
+    known = {name: kind for name, kind in _SPEC_SETTINGS.items() if is_video or name != _CLIP_LIMIT}
+    settings = _checked(folder, {**known, **traits})
+    own = {name: value for name, value in settings.items() if name in _SPEC_SETTINGS}
+    try:
+        spec = ModelSpec(**{"name": folder.name, **defaults, **own})
+        spec.resolve(spec.simple_request("the defaults", width=spec.width, height=spec.height), seed=0)
+    except InvalidParams as error:
+        raise InvalidModel(f"{folder.path}/{SETTINGS_FILE}: the default {error}") from error
+    return spec
+
+
+def _check_bounds(folder: ModelFolder, name: str, value: object) -> None:
+    is_out = not 0 <= value <= _MAX_NUMBER if isinstance(value, int | float) else len(str(value)) > _MAX_TEXT
+    if is_out:
+        raise InvalidModel(
+            f"{folder.path}/{SETTINGS_FILE}: {name} must be a number in 0…{_MAX_NUMBER:,} or a text of at "
+            f"most {_MAX_TEXT} characters"
+        )
+
+
+def _checked(folder: ModelFolder, types: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {name: value for name, value in folder.settings.items() if name != _PREVIEW}
+    for name, value in settings.items():
+        _check_bounds(folder, name, value)
+        expected = types.get(name)
+        if expected is None:
+            known = ", ".join([*types, _PREVIEW])
+            raise InvalidModel(f"{folder.path}/{SETTINGS_FILE}: unknown setting {name!r}; known: {known}")
+        if type(value) is not expected and not (expected is float and type(value) is int):
+            raise InvalidModel(
+                f"{folder.path}/{SETTINGS_FILE}: {name}={value!r} must be of type {expected.__name__}"
+            )
+    return settings

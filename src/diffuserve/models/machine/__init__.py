@@ -1,0 +1,1 @@
+"""The machine that models run on: its devices, cores, dtypes and products."""

@@ -1,0 +1,1 @@
+"""Weights that stay on the host until they are used."""

@@ -1,0 +1,170 @@
+"""Weights of a loaded model that stay on the host until they are used."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.residency import Residency
+from diffuserve.models.base import Pipeline
+from diffuserve.models.offload.components.block_slots import BlockSlots, num_slots, slotted
+from diffuserve.models.offload.components.copier import Copier, copier_for
+from diffuserve.models.offload.components.host_weights import Owned, own_tensors
+from diffuserve.models.offload.components.turns import FairLock, Turns, one_by_one
+from diffuserve.models.weights.loading.loading import kept_on_host
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Layers that run in this order in every pass, or now and then.
+
+    Submodules that are `apart` stay on the device: what others read while their layer does not run.
+    """
+
+    layers: Sequence[nn.Module]
+    apart: Collection[nn.Module] = ()
+    is_in_every_pass: bool = True
+
+    def tensors(self) -> Iterator[Owned]:
+        """Yield the weights that pass."""
+        for layer in self.layers:
+            yield from own_tensors(layer, self.apart)
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of a model whose weights are used from the beginning of a call of `entries` to its end.
+
+    `rings` hold most of its weights. The host can read `tables` in place of the device.
+    """
+
+    module: nn.Module
+    rings: Sequence[Ring] = ()
+    tables: Sequence[nn.Embedding] = ()
+    is_encoder: bool = False
+    is_denoiser: bool = False
+    is_decoder: bool = False
+    entries: Sequence[str] = ("forward",)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Return whether it has weights: parts of a model that are not wanted have shapes alone."""
+        return not any(parameter.is_meta for parameter in self.module.parameters())
+
+
+@runtime_checkable
+class OffloadablePipeline(Pipeline, Protocol):
+    """A pipeline whose weights may stay on the host; those outside its components are on the device."""
+
+    residency: Residency
+
+    def components(self) -> Sequence[Component]: ...
+
+
+def offload(pipeline: OffloadablePipeline, mode: Offload) -> None:
+    """Bring the weights of a pipeline that was loaded to the host to where they belong."""
+    components = [each for each in pipeline.components() if each.is_loaded]
+    pipeline.residency = place(components, mode, pipeline.device, copier_for(pipeline.device))
+
+
+def place(components: Sequence[Component], mode: Offload, device: torch.device, copier: Copier) -> Residency:
+    """Bring the weights of components on the host to where they belong, and return where that is."""
+    if mode is Offload.MODEL:
+        return _take_turns(components, device, copier)
+    parts = [_placed(component, mode, device, copier) for component in components]
+    return Residency(
+        mode,
+        sum(part.device_bytes for part in parts),
+        sum(part.host_bytes for part in parts),
+        sum(part.encode_bytes for part in parts),
+        max((part.step_bytes for part in parts), default=0),
+    )
+
+
+def _placed(component: Component, mode: Offload, device: torch.device, copier: Copier) -> Residency:
+    """Bring a component to the device, or have its layers pass through it."""
+    passes = component.is_encoder or (component.is_denoiser and mode is Offload.LAYERS)
+    if not passes:
+        return Residency(mode, _bring(own_tensors(component.module), device))
+    rings = [replace(ring, layers=slotted(ring.layers)) for ring in component.rings]
+    passing = {id(each.tensor) for ring in rings for each in ring.tensors()}
+    others = own_tensors(component.module, component.tables)
+    resident_bytes = _bring((each for each in others if id(each.tensor) not in passing), device)
+    for table in component.tables:
+        _look_up_on_host(table, device)
+    slots = [_slots(ring, device, copier) for ring in rings]
+    lock = FairLock()
+    one_by_one(component.module, component.entries, lambda: lock)
+    waiting = sum(each.bytes_per_pass for each in slots)
+    pairs = zip(rings, slots, strict=True)
+    copied = sum(each.bytes_per_pass for ring, each in pairs if ring.is_in_every_pass)
+    return Residency(
+        mode,
+        resident_bytes + sum(each.device_bytes for each in slots),
+        waiting + sum(table.weight.nbytes for table in component.tables),
+        encode_bytes=copied if component.is_encoder else 0,
+        step_bytes=copied if component.is_denoiser else 0,
+    )
+
+
+def _slots(ring: Ring, device: torch.device, copier: Copier) -> BlockSlots:
+    return BlockSlots(ring.layers, num_slots(len(ring.layers)), device, copier, ring.apart)
+
+
+def _bring(tensors: Iterable[Owned], device: torch.device) -> int:
+    """Move tensors to the device, and return their bytes."""
+    num_bytes = 0
+    for each in tensors:
+        each.replace_by(each.tensor.to(device))
+        num_bytes += each.tensor.nbytes
+    return num_bytes
+
+
+def _look_up_on_host(table: nn.Embedding, device: torch.device) -> None:
+    """Have an embedding stay on the host, and its results go to the device."""
+    table.register_forward_pre_hook(lambda _table, args: (args[0].cpu(),))
+    table.register_forward_hook(lambda _table, _args, found: found.to(device))
+
+
+def _take_turns(components: Sequence[Component], device: torch.device, copier: Copier) -> Residency:
+    """Have components share memory of the device that is as large as the largest of them."""
+    turns = Turns([each.module for each in components], device, copier)
+    for component in components:
+        one_by_one(component.module, component.entries, partial(turns.of, component.module))
+    sizes = {each.module: turns.num_bytes(each.module) for each in components}
+    return Residency(
+        Offload.MODEL,
+        turns.device_bytes,
+        sum(sizes.values()),
+        encode_bytes=sum(sizes[each.module] for each in components if each.is_encoder),
+        decode_bytes=sum(sizes[each.module] for each in components if each.is_decoder),
+    )
+
+
+def load_offloaded(
+    load: Callable[[], Pipeline],
+    mode: Offload,
+    quantization: Quantization,
+    device: torch.device,
+) -> Pipeline:
+    """Load a pipeline to the host, and bring from there to the device what is to be on it.
+
+    Raise `InvalidModel` for what cannot be together, before any weight is read.
+    """
+    if device.type == "cpu" and quantization is Quantization.INT8:
+        raise InvalidModel(
+            f"offload={mode}: weights in int8 have an order of their CPU's own and stay where they are; take "
+            f"another quantization, or leave it out"
+        )
+    with kept_on_host():
+        pipeline = load()
+    if not isinstance(pipeline, OffloadablePipeline):
+        raise InvalidModel(f"offload={mode}: {type(pipeline).__name__} has no components; leave it out")
+    offload(pipeline, mode)
+    return pipeline

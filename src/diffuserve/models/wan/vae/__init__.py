@@ -1,0 +1,1 @@
+"""The video autoencoder of Wan."""

@@ -1,0 +1,75 @@
+"""The OpenAPI document derives from the dataclasses that the API writes."""
+
+from dataclasses import fields
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from diffuserve.api.app import create_app
+from diffuserve.api.config import ApiConfig
+from diffuserve.api.http.openapi import close_resources, resource_types
+from diffuserve.domain.resource_base import Resource
+from diffuserve.domain.workers import worker
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.local import LocalArtifactStore
+
+
+@pytest.fixture(scope="module")
+def app() -> FastAPI:
+    """Return an application over a store that is never opened: the document needs none."""
+    bus = MemoryEventBus()
+    return create_app(JobStore("sqlite://", bus, StoreConfig()), LocalArtifactStore(Path()), bus, ApiConfig())
+
+
+@pytest.fixture(scope="module")
+def schemas(app: FastAPI) -> dict[str, Any]:
+    found: dict[str, Any] = app.openapi()["components"]["schemas"]
+    return found
+
+
+def documented(schemas: dict[str, Any]) -> dict[str, type[Resource]]:
+    """Return the resources in the document, by name."""
+    return {kind.__name__: kind for kind in resource_types() if kind.__name__ in schemas}
+
+
+def test_each_schema_has_the_fields_of_its_dataclass_and_no_others(schemas: dict[str, Any]) -> None:
+    resources = documented(schemas)
+    assert len(resources) > 30
+    for name, resource in resources.items():
+        names = [field.name for field in fields(resource)]  # type: ignore[arg-type]
+        assert list(schemas[name]["properties"]) == names
+        assert schemas[name]["required"] == names
+        assert schemas[name]["additionalProperties"] is False
+
+
+def test_each_description_is_that_of_its_dataclass(schemas: dict[str, Any]) -> None:
+    for name, resource in documented(schemas).items():
+        assert schemas[name]["description"] == cleandoc(resource.__doc__ or "")
+        for field in fields(resource):  # type: ignore[arg-type]
+            described = field.metadata.get("description")
+            assert schemas[name]["properties"][field.name].get("description", described) == described
+
+
+def test_every_json_response_is_a_dataclass(app: FastAPI) -> None:
+    names = {kind.__name__ for kind in resource_types()} | set(vars(worker))
+    models = {
+        media["schema"]["$ref"].rpartition("/")[2]
+        for path in app.openapi()["paths"].values()
+        for operation in path.values()
+        for status, response in operation["responses"].items()
+        for kind, media in response.get("content", {}).items()
+        if status.startswith("2") and kind == "application/json" and "$ref" in media.get("schema", {})
+    }
+    assert len(models) > 15
+    assert models <= names
+
+
+def test_the_document_is_the_same_when_it_is_requested_again(app: FastAPI) -> None:
+    first = repr(app.openapi())
+    close_resources(app.openapi()["components"]["schemas"])
+    assert repr(app.openapi()) == first

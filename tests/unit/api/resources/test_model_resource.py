@@ -1,0 +1,86 @@
+"""The resource of a model tells its abilities, defaults and example."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from diffuserve.api.resources.model_resources import model_resource
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.resources.model import ModelResource, ModelSafetyResource
+from diffuserve.domain.workers.readiness import ModelStatus
+from diffuserve.domain.workers.worker import Worker, WorkerReport, WorkerState
+from support.hand_worker import HAND_SPEC
+
+
+def test_a_model_tells_each_ability_and_default_once() -> None:
+    told = model_resource(HAND_SPEC, ModelStatus.READY, ModelSafetyResource(prompt=None, image=()))
+    shown = [*told.defaults, *told.limits]
+    internal = {
+        "name",
+        "family",
+        "guidance_passes",
+        "pixels_per_token",
+        "has_joint_attention",
+        "strength_rounds_up",
+        "encodes_clip",
+        "learned_min_size",
+        "learned_max_size",
+        "example_prompt",
+    }
+    of_all = {
+        "max_prompt_characters",
+        "max_num_inference_steps",
+        "max_guidance_scale",
+        "max_fps",
+        "max_seed",
+        "max_previews",
+    }
+    assert len(shown) == len(set(shown))
+    assert set(shown) == {field.name for field in fields(ModelSpec)} - internal | of_all
+
+
+def test_a_model_tells_its_example_if_it_has_one() -> None:
+    def example(spec: ModelSpec) -> str | None:
+        safety = ModelSafetyResource(prompt=None, image=())
+        return model_resource(spec, ModelStatus.READY, safety).example_prompt
+
+    assert example(HAND_SPEC) is None
+    assert example(replace(HAND_SPEC, example_prompt="a hand")) == "a hand"
+
+
+def test_a_model_tells_which_workers_have_it_in_memory_and_what_a_load_takes() -> None:
+    def told(*workers: Worker, load_seconds: float = 0.0) -> ModelResource:
+        safety = ModelSafetyResource(prompt=None, image=())
+        return model_resource(
+            HAND_SPEC, ModelStatus.READY, safety, workers=workers, load_seconds=load_seconds
+        )
+
+    resident = worker(WorkerReport(state=WorkerState.READY, resident_models=(HAND_SPEC.name,)))
+    cold = worker(WorkerReport(state=WorkerState.READY, resident_models=("another",)))
+    gone, leaving = replace(resident, state=WorkerState.LOST), replace(resident, is_draining=True)
+    shown = told(resident, cold, gone, leaving, load_seconds=2.5)
+    assert (shown.num_workers, shown.num_resident, shown.load_seconds) == (2, 1, 2.5)
+    assert told().load_seconds is None
+
+
+def worker(report: WorkerReport) -> Worker:
+    return Worker(
+        id="worker_1",
+        name="",
+        state=report.state,
+        labels={},
+        models=(HAND_SPEC.name, "another"),
+        report=report,
+        registered_at=0.0,
+        heartbeat_at=0.0,
+    )
+
+
+def test_a_model_without_a_choice_has_no_default_for_it() -> None:
+    def defaults(**abilities: Any) -> list[Any]:
+        spec = replace(HAND_SPEC, **abilities)
+        told = model_resource(spec, ModelStatus.READY, ModelSafetyResource(prompt=None, image=()))
+        return [told.defaults[name] for name in ("sampler", "strength", "mask_strength")]
+
+    assert defaults() == [None, None, None]
+    assert defaults(sampler="euler", has_strength=True) == ["euler", 0.8, None]
+    assert defaults(has_strength=True, has_mask=True, strength=0.6) == [None, 0.6, 1.0]

@@ -1,0 +1,161 @@
+"""The images of a request, as a model takes them: its size, its first step, its references."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.input_image import InputImage
+from support.small_spec import SPEC, image, resolve
+
+PAINTER = replace(SPEC, max_input_images=1, has_mask=True, has_strength=True)
+EDITOR = replace(SPEC, max_input_images=2, max_reference_pixels=64 * 64)
+
+
+@pytest.mark.parametrize(
+    ("spec", "values", "field", "remedy"),
+    [
+        (SPEC, {"image": image()}, "image", "takes no image; leave it out"),
+        (PAINTER, {"image": (image(), image())}, "image", "at most 1; leave the others out"),
+        (replace(PAINTER, min_input_images=1), {}, "image", "give image"),
+        (replace(PAINTER, needs_mask=True), {"image": image()}, "mask", "give mask"),
+        (EDITOR, {"image": image(), "mask": image()}, "mask", "leave mask out"),
+        (EDITOR, {"image": image(), "strength": 0.5}, "strength", "leave strength out"),
+        (PAINTER, {"image": image(), "strength": 0.2}, "strength", "give at least 0.25"),
+        (PAINTER, {"image": image(), "mask": image(64, 64)}, "mask", "does not fit the image of 128x96"),
+        (SPEC, {"sampler": "euler"}, "sampler", "its own alone"),
+        (replace(SPEC, samplers=("ddim", "lcm")), {"sampler": "euler"}, "sampler", "ddim, lcm"),
+        (
+            replace(SPEC, samplers=("ddim", "lcm")),
+            {"sampler": "lcm", "num_inference_steps": 51},
+            "num_inference_steps",
+            "lcm takes at most 50",
+        ),
+    ],
+)
+def test_images_and_samplers_that_a_model_cannot_use_are_refused(
+    spec: ModelSpec, values: dict[str, Any], field: str, remedy: str
+) -> None:
+    with pytest.raises(InvalidParams, match=f"^{field}=.*{remedy}"):
+        resolve(spec, **values)
+
+
+def test_without_a_size_the_image_is_as_large_as_the_one_it_starts_from() -> None:
+    resolved = resolve(PAINTER, image=image(200, 100))
+    assert (resolved.width, resolved.height) == (192, 96)
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"),
+    [({"width": 64}, (64, 32)), ({"height": 64}, (128, 64)), ({"width": 64, "height": 64}, (64, 64))],
+)
+def test_a_side_that_is_not_asked_for_follows_the_image(asked: dict[str, int], size: tuple[int, int]) -> None:
+    resolved = resolve(PAINTER, image=image(200, 100), **asked)
+    assert (resolved.width, resolved.height) == size
+
+
+def test_a_stretched_image_is_warned_of() -> None:
+    def warnings(**values: Any) -> tuple[str, ...]:
+        return PAINTER.size_warnings(resolve(PAINTER, **values))
+
+    assert warnings(image=image(200, 100)) == warnings(image=image(200, 100), width=64) == ()
+    assert warnings(image=image(207, 199)) == warnings(image=image(333, 97)) == ()
+    (warning,) = warnings(image=image(200, 100), width=64, height=64)
+    assert warning.startswith("the image of 200x100 is stretched to 64x64; leave out width or height")
+
+
+def test_a_small_image_keeps_its_proportions() -> None:
+    spec = replace(PAINTER, min_size=128, max_size=512, max_pixels=512 * 512)
+    assert resolve(spec, image=image(64, 32)).width == 256
+    assert resolve(spec, image=image(20, 2000)).height == 512
+
+
+@given(st.integers(1, 9_999), st.integers(1, 9_999))
+def test_any_image_has_a_size_that_the_model_generates(width: int, height: int) -> None:
+    resolve(PAINTER, image=image(width, height))
+
+
+@pytest.mark.parametrize(
+    ("strength", "rounds_up", "steps"),
+    [(1.0, False, 28), (0.6, False, 16), (0.6, True, 17), (0.5, False, 14), (0.5, True, 14)],
+)
+def test_strength_skips_the_first_steps(strength: float, rounds_up: bool, steps: int) -> None:
+    spec = replace(PAINTER, strength_rounds_up=rounds_up)
+    resolved = resolve(spec, image=image(), strength=strength, num_inference_steps=28)
+    assert spec.num_steps(resolved) == spec.workload(resolved).num_inference_steps == steps
+
+
+def test_the_default_strength_depends_on_a_mask() -> None:
+    assert resolve(PAINTER, image=image()).strength == PAINTER.strength
+    assert resolve(PAINTER, image=image(), mask=image()).strength == PAINTER.mask_strength
+    assert resolve(PAINTER).strength is resolve(EDITOR, image=image()).strength is None
+
+
+def test_a_default_strength_leaves_a_step() -> None:
+    spec = replace(PAINTER, strength=0.3)
+    assert spec.num_steps(resolve(spec, image=image(), num_inference_steps=2)) == 1
+    assert resolve(spec, image=image(), num_inference_steps=20).strength == 0.3
+
+
+@pytest.mark.parametrize("size", [(128, 96), (256, 192), (64, 48), (127, 96), (43, 32)])
+def test_a_mask_of_the_images_proportions_fits(size: tuple[int, int]) -> None:
+    assert resolve(PAINTER, image=image(), mask=image(*size)).mask == image(*size)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "start", "steps"), [("pndm", 2, 3), ("flow_match_heun", 4, 3), ("", 2, 2)]
+)
+def test_solvers_that_call_more_often_begin_where_a_step_does(sampler: str, start: int, steps: int) -> None:
+    spec = replace(PAINTER, sampler=sampler)
+    resolved = resolve(spec, image=image(), strength=0.5, num_inference_steps=4)
+    assert (spec.first_step(resolved), spec.num_steps(resolved)) == (start, steps)
+
+
+def test_references_stand_in_the_sequence_up_to_a_size() -> None:
+    plain, small, large = (
+        EDITOR.workload(resolve(EDITOR, width=128, height=96, image=images))
+        for images in ((), image(32, 32), (image(400, 400), image(64, 32)))
+    )
+    assert small.sequence_tokens - plain.sequence_tokens == 4
+    assert large.sequence_tokens - plain.sequence_tokens == 16 + 8
+    assert (plain.input_pixels, large.input_pixels) == (0, 24 * 256)
+
+
+def test_an_image_and_its_mask_are_encoded_in_the_size_that_is_drawn() -> None:
+    spec = replace(PAINTER, pixels_per_token=256)
+    masked = spec.workload(resolve(spec, image=image(999, 999), mask=image(99, 99), width=64, height=64))
+    assert masked.input_pixels == 2 * 64 * 64
+    assert masked.sequence_tokens == spec.workload(resolve(spec, width=64, height=64)).sequence_tokens
+
+
+def test_a_solver_that_calls_the_model_twice_counts_twice() -> None:
+    spec = replace(SPEC, samplers=("flow_match_heun",))
+    assert spec.workload(resolve(spec, sampler="flow_match_heun")).num_inference_steps == 7
+
+
+REFERENCES = replace(
+    SPEC, max_input_images=2, max_reference_pixels=128 * 128, max_size=1024, max_pixels=1024 * 1024
+)
+
+
+def test_references_are_brought_to_whole_multiples_of_at_most_the_models_pixels() -> None:
+    sizes = [REFERENCES.reference_size(image(*size)) for size in [(100, 60), (300, 100), (5, 4_000)]]
+    assert sizes == [(96, 48), (208, 64), (16, 1024)]
+
+
+def test_without_a_size_the_image_is_as_large_as_the_reference() -> None:
+    resolved = resolve(REFERENCES, image=image(4_000, 3_000))
+    assert (resolved.width, resolved.height) == REFERENCES.reference_size(image(4_000, 3_000))
+
+
+@pytest.mark.parametrize("needs_mask", [False, True])
+def test_a_simple_request_brings_what_the_model_needs(needs_mask: bool) -> None:
+    spec = replace(PAINTER, min_input_images=1, needs_mask=needs_mask)
+    params = spec.resolve(spec.simple_request("a star", num_inference_steps=1), seed=0)
+    assert (params.mask is not None) == needs_mask
+    assert all(isinstance(image, InputImage) and image.pixels is not None for image in params.images)
+    assert spec.num_steps(params) == 1
