@@ -30,6 +30,7 @@ import torch
 from diffuserve.models.weights.loading.read_ahead import read_into_cache
 
 from control.processes import DIFFUSERVE
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.engine_link import EngineLink
 from diffuserve.agent.engines.engine_starter import EngineStarter
 from diffuserve.domain.models.parts import ALL_PARTS
@@ -38,7 +39,7 @@ from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.registry import weight_files
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.prepared_copies import make_copy
-from diffuserve.protocol.config import EngineProcessConfig, ImageOptions, WorkerConfig
+from diffuserve.protocol.config import EngineProcessConfig, ImageOptions
 from diffuserve.protocol.messages import (
     AddJob,
     EngineLoading,

@@ -13,6 +13,7 @@ from platformdirs import user_cache_path
 from pydantic import Field, ValidationError, create_model, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.origins import check_origin
 from diffuserve.api.outbound.address_policy import port_range
@@ -25,10 +26,11 @@ from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.tiers import Tiers
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.jobs.config import DAY, DEFAULT_RETENTION, StoreConfig
+from diffuserve.media.file_names import slug
 from diffuserve.models.folders.names import full_name
 from diffuserve.options import configured, option_fields, option_of
 from diffuserve.private_files import Access
-from diffuserve.protocol.config import EngineProcessConfig, WorkerConfig, cost_fit_path
+from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.setting_errors import PREFIX, invalid_setting, not_json
 from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.version import __version__
@@ -359,3 +361,14 @@ class Settings(BaseSettings):
     def bus_url(self) -> str | None:
         """URL of Valkey in the form of its client library; `None` without Valkey. Raise `InvalidParams`."""
         return None if self.valkey_url is None else checked_bus_url(self.valkey_url)
+
+
+def cost_fit_path(
+    cache_dir: Path, model: str, device: str | None, dtype: str | None, *kept: str | None
+) -> Path:
+    """Return the file of the cost model that was fitted for this model, device and dtype.
+
+    `kept` says how its weights are kept: in which numbers, where, and shared by which devices.
+    """
+    name = "-".join([model, device or "default", dtype or "default", *filter(None, kept)])
+    return cache_dir / "cost_fit" / f"{slug(name, limit=120)}.json"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import typer.main
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.cli.main import app
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.settings import Settings
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from diffuserve.agent.agent import WorkerAgent
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.spot.machine import ON_DEMAND, Machine
-from diffuserve.agent.state.capacity import Memory
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
 from diffuserve.jobs.tasks.preemptor import Preemptor
 from diffuserve.jobs.tasks.reaper import Reaper
-from diffuserve.protocol.config import EngineProcessConfig, WorkerConfig
+from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.telemetry.memory import Memory
 from diffuserve.telemetry.tracing import OFF, Tracer
 from support.plane import NULL_ENGINE, Plane
 from support.waiting import HANG_SECONDS

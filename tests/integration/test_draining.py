@@ -6,9 +6,9 @@ from collections.abc import Callable
 import psutil
 
 from diffuserve.agent.agent import WorkerAgent
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.main import open_agent
 from diffuserve.domain.jobs.job import JobStatus
-from diffuserve.protocol.config import WorkerConfig
 from support.plane import NULL_ENGINE, Plane, until
 from support.waiting import HANG_SECONDS, eventually
 

@@ -11,6 +11,7 @@ import torch
 from diffuserve.models.weights.loading.fingerprint import hash_weights
 from torch import nn
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.domain.models.cost import Workload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.requests.params import GenerationParams
@@ -23,7 +24,7 @@ from diffuserve.models.base import Pipeline
 from diffuserve.models.registry import check_model, load_pipeline, num_weight_bytes
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, SequenceRanks
-from diffuserve.protocol.config import EngineProcessConfig, WorkerConfig
+from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint

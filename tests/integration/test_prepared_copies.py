@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.engine_link import EngineLink
 from diffuserve.agent.engines.engine_starter import EngineStarter
 from diffuserve.engine_process.model.prepared_model import load_options
 from diffuserve.models.folders.folder import find_local_model
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.prepared_copies import find_copy, make_copy
-from diffuserve.protocol.config import EngineProcessConfig, ImageOptions, WorkerConfig
+from diffuserve.protocol.config import EngineProcessConfig, ImageOptions
 from diffuserve.protocol.messages import AddJob, EngineReady, EngineRefused, JobFinished
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
@@ -103,13 +104,13 @@ import sys
 from unittest.mock import patch
 from diffuserve.models.machine.torch_environment import prepare_torch
 prepare_torch()
-from diffuserve.worker import zygote_process
+from diffuserve.engine_process.start import zygote
 from diffuserve.protocol.config import EngineProcessConfig
 
-with patch.object(zygote_process, "_HELD_SHARE", 0):
+with patch.object(zygote, "_HELD_SHARE", 0):
     for config in sys.argv[1:]:
-        model = zygote_process.prepared(EngineProcessConfig.from_json(config))
-        zygote_process.check_one_thread()
+        model = zygote.prepared(EngineProcessConfig.from_json(config))
+        zygote.check_one_thread()
         print(model is not None, sum("/prepared/" in line for line in open("/proc/self/maps")))
 """
 

@@ -21,7 +21,6 @@ from diffuserve.agent.engines import supervisor
 from diffuserve.agent.exit_codes import CANNOT_START
 from diffuserve.agent.loops import control as control_loop
 from diffuserve.agent.loops import engine as engine_loop
-from diffuserve.agent.state.capacity import Memory
 from diffuserve.backoff import Backoff
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.workers.worker import ControlCommands, WorkerState
@@ -29,6 +28,7 @@ from diffuserve.events.base import job_topic
 from diffuserve.jobs.database.connections import schema
 from diffuserve.media.image_file import read_parameters
 from diffuserve.protocol.messages import JobFailed
+from diffuserve.telemetry.memory import Memory
 from support.plane import LEASE_SECONDS, NULL_ENGINE, Plane, until
 from support.waiting import HANG_SECONDS, eventually
 from support.worker_fakes import engine_of

@@ -14,11 +14,12 @@ from unittest.mock import patch
 import psutil
 import pytest
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.engine_link import EngineLink
 from diffuserve.agent.engines.engine_starter import EngineStarter
 from diffuserve.agent.engines.zygote import Zygote, ZygoteEnded
 from diffuserve.engine_process.start import zygote as zygote_process
-from diffuserve.protocol.config import EngineProcessConfig, ImageOptions, WorkerConfig
+from diffuserve.protocol.config import EngineProcessConfig, ImageOptions
 from diffuserve.protocol.messages import AddJob, EngineReady, EngineRefused, JobFinished
 from support.virtual_time import in_virtual_time
 from support.waiting import eventually

@@ -1,10 +1,10 @@
 """A rank of a group that generates some requests and writes their outcomes.
 
-    python -m diffuserve.engine_process.ranks.launcher --ranks 2 -- -m support.lockstep_program --model DIR --out DIR
+    python -m diffuserve.engine_process.ranks.launcher --ranks 2 -- -m support.lockstep_program OPTIONS
 
-Several models follow one another, each with a folder for its outcomes, as starting ranks takes longest.
-`--model fake` is the fake family with real guidance. With `--fail WHERE:RANK` that rank (or `any`)
-raises for the request whose prompt is WHERE, there: at the `start` (before it draws noise), in a
+Several models (`--model`) follow one another, each with a folder for its outcomes (`--out`), as starting
+ranks takes longest. `--model fake` is the fake family with real guidance. With `--fail WHERE:RANK` that rank
+(or `any`) raises for the request whose prompt is WHERE, there: at the `start` (before it draws noise), in a
 `denoise` step (before the collectives), in its `decode`.
 """
 

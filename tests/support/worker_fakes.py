@@ -12,13 +12,13 @@ from typing import Any, TypeVar, cast
 from unittest.mock import AsyncMock, patch
 
 from diffuserve.agent.agent import WorkerAgent
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines import engines as engines_module
 from diffuserve.agent.engines import supervisor
 from diffuserve.agent.engines.engine_starter import EngineExited, EngineStarter
 from diffuserve.agent.engines.supervisor import EngineSupervisor
 from diffuserve.agent.spot.base import Notice, NoticeKind, Spot
 from diffuserve.agent.spot.machine import ON_DEMAND, Machine
-from diffuserve.agent.state.capacity import Memory
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.jobs.claim import Claim
 from diffuserve.domain.jobs.job import JobStatus
@@ -38,7 +38,6 @@ from diffuserve.domain.workers.worker import (
     Release,
     StoredFile,
 )
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.protocol.messages import (
     AddJob,
     EngineHeartbeat,
@@ -48,6 +47,7 @@ from diffuserve.protocol.messages import (
     ModelAnnounced,
     ToEngine,
 )
+from diffuserve.telemetry.memory import Memory
 from support.waiting import eventually
 
 M = TypeVar("M", bound=ToEngine)

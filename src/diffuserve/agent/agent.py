@@ -7,6 +7,7 @@ thing and survives the absence of the control plane; `AgentState` is all that th
 import asyncio
 from collections.abc import Mapping
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.engines import Engines
 from diffuserve.agent.engines.served_model import ServedModel
 from diffuserve.agent.exit_codes import CANNOT_START
@@ -31,11 +32,10 @@ from diffuserve.agent.reporting.result_reporter import ResultReporter
 from diffuserve.agent.run_forever import Loop, run_forever
 from diffuserve.agent.spot.machine import ON_DEMAND, Machine
 from diffuserve.agent.state.agent_state import AgentState, DrainOrder
-from diffuserve.agent.state.capacity import ReadMemory, read_memory
 from diffuserve.agent.state.held_job import HeldJob
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.workers.worker import WorkerState
-from diffuserve.protocol.config import WorkerConfig
+from diffuserve.telemetry.memory import ReadMemory, read_memory
 from diffuserve.telemetry.tracing import OFF, Tracer
 
 

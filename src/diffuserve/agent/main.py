@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import httpx
 
 from diffuserve.agent.agent import WorkerAgent
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.parent import Parent
 from diffuserve.agent.registration.membership import with_key_remedy
 from diffuserve.agent.spot.machine import find_machine
@@ -23,7 +24,6 @@ from diffuserve.domain.errors import (
     ServerUnavailable,
     Unauthorized,
 )
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.stop_signals import call_on_stop_signals
 from diffuserve.telemetry.tracing import open_tracer
 

@@ -16,11 +16,11 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.cli.completion import model_names, sampler_names
 from diffuserve.cli.panels import CLIPS, INPUT_IMAGES, PANELS, SAFETY, place_of
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option_fields
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.telemetry.tracing_config import TracingConfig

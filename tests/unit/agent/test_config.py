@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine_process.ranks.launcher import parse_options
 from diffuserve.engine_process.start.main import parse_arguments
-from diffuserve.protocol.config import EngineProcessConfig, ImageOptions, WorkerConfig
+from diffuserve.protocol.config import EngineProcessConfig, ImageOptions
 from diffuserve.protocol.nodes import Nodes
 
 

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from diffuserve.agent import main
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.backoff import Backoff, RestartPolicy
 from diffuserve.parallel.heartbeats import SILENCE_SECONDS
-from diffuserve.protocol.config import WorkerConfig
 from support.waiting import HANG_SECONDS, block_until, eventually
 
 AT_ONCE = RestartPolicy(Backoff(first_seconds=0.0, longest_seconds=0.0), healthy_seconds=60.0)

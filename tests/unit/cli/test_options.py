@@ -12,11 +12,12 @@ import typer.main
 from typer.testing import CliRunner
 
 import diffuserve
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.cli.main import app
 from diffuserve.cli.options import WORKER_OPTIONS, WORKER_SETTINGS, arguments_for, flag_of, takes_settings
 from diffuserve.engine.config import EngineConfig
 from diffuserve.options import option_fields, option_of
-from diffuserve.protocol.config import EngineProcessConfig, WorkerConfig
+from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.settings import Settings
 
 SOURCES = Path(diffuserve.__file__).parent

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.cli.wiring import worker as wiring
 from diffuserve.cli.wiring.background import running
 from diffuserve.cli.wiring.control import control_plane, open_bus, open_quotas, open_store
@@ -15,7 +16,7 @@ from diffuserve.cli.wiring.worker import checked, replica, run
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
 from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
-from diffuserve.protocol.config import EngineProcessConfig, ImageOptions, WorkerConfig
+from diffuserve.protocol.config import EngineProcessConfig, ImageOptions
 from diffuserve.protocol.nodes import Nodes
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.safety.intake_pool import UnreadableImage

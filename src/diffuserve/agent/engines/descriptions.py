@@ -3,8 +3,8 @@
 import asyncio
 import sys
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.exit_codes import describe
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.protocol.messages import MAX_LINE_BYTES, EngineRefused, ModelAnnounced, decode
 
 

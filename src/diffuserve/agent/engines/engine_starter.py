@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.zygote import Zygote, ZygoteEnded
-from diffuserve.protocol.config import EngineProcessConfig, WorkerConfig
+from diffuserve.protocol.config import EngineProcessConfig
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.descriptions import read_descriptions
 from diffuserve.agent.engines.engine_starter import EngineStarter
 from diffuserve.agent.engines.served_model import ServedModel
@@ -14,11 +15,10 @@ from diffuserve.agent.engines.supervisor import EngineSupervisor
 from diffuserve.agent.engines.unloading import DEFAULT_SHARE, choose_unloads, is_too_large
 from diffuserve.agent.run_forever import run_forever
 from diffuserve.agent.state.agent_state import AgentState
-from diffuserve.agent.state.capacity import memory_limit
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.workers.worker import LoadProgress
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.protocol.messages import EngineRefused, EngineReport, ModelAnnounced
+from diffuserve.telemetry.memory import memory_limit
 
 log = logging.getLogger(__name__)
 

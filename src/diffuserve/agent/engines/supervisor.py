@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.engine_link import EngineLink
 from diffuserve.agent.engines.engine_starter import EngineExited, StartEngine
 from diffuserve.agent.engines.watchdog import Pulse, stall_reason
@@ -13,7 +14,6 @@ from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.domain.models.residency import Residency
 from diffuserve.domain.workers.peers import PeerAddress, PeerReport
 from diffuserve.domain.workers.worker import LoadProgress
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.protocol.messages import (
     EngineHeartbeat,
     EngineLoading,

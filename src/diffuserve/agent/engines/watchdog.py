@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from diffuserve.protocol.config import WorkerConfig
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.protocol.messages import EngineHeartbeat
 
 _PATIENCE_STEPS = 10.0

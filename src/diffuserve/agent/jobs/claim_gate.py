@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.engines import Engines
 from diffuserve.agent.engines.served_model import ServedModel
 from diffuserve.agent.state.agent_state import AgentState
@@ -12,15 +13,13 @@ from diffuserve.agent.state.capacity import (
     NO_ROOM,
     Capacity,
     EngineJob,
-    Memory,
-    ReadMemory,
     Room,
     free_capacity,
     is_disk_short,
 )
 from diffuserve.agent.state.held_job import HeldJob
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.telemetry.log_fields import once_a_minute
+from diffuserve.telemetry.memory import Memory, ReadMemory
 
 log = logging.getLogger(__name__)
 

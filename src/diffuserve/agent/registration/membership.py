@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.registration.reports import new_registration
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import (
@@ -15,7 +16,6 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.domain.jobs.lease_times import check_times
 from diffuserve.domain.workers.worker import Registered, Registration
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.protocol.messages import ModelAnnounced
 from diffuserve.telemetry import log_context
 

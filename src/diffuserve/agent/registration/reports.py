@@ -4,11 +4,12 @@ import os
 import time
 from collections.abc import Sequence
 
-from diffuserve.agent.state.capacity import Memory, Room
+from diffuserve.agent.config import WorkerConfig
+from diffuserve.agent.state.capacity import Room
 from diffuserve.domain.jobs.claim import Claim
 from diffuserve.domain.workers.worker import ModelOffer, Registration, WorkerReport, WorkerState
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.protocol.messages import EngineHeartbeat, ModelAnnounced
+from diffuserve.telemetry.memory import Memory
 
 
 def new_registration(

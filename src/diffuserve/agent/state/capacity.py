@@ -1,36 +1,16 @@
-"""The capacity that a worker may claim. Pure, but for the reading of memory."""
+"""The capacity that a worker may claim. Pure, but for the look at the disk."""
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from pathlib import Path
-
-import psutil
 
 from diffuserve.domain.jobs.claim import EnginePlace
 from diffuserve.domain.jobs.job import Band
 
 LEAST_FREE_BYTES = 256 * 1024 * 1024
 """Free bytes of the folder for temporary files below which no job is claimed: there results wait."""
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _KEPT = 8  # of so many places one is kept for jobs that go before others
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes in use, and the bytes that may be used; a limit of 0 is no limit."""
-
-    used: int
-    limit: int
-
-    def is_short(self, fraction: float) -> bool:
-        return self.limit > 0 and self.used >= fraction * self.limit
-
-
-ReadMemory = Callable[[Sequence[int]], Memory]
-"""Returns the memory of the agent and of the engines with the given process ids."""
 
 
 @dataclass(frozen=True)
@@ -125,38 +105,6 @@ def _order(place: EnginePlace) -> tuple[int, int]:
     return place.order
 
 
-def read_memory(engine_pids: Sequence[int]) -> Memory:
-    """Return the resident memory of this process and its engines, and the container's or machine's limit."""
-    used = 0
-    for pid in (None, *engine_pids):
-        try:
-            used += _process(pid).memory_info().rss
-        except psutil.NoSuchProcess:
-            continue  # the engine has just died
-    return Memory(used, memory_limit())
-
-
 def is_disk_short() -> bool:
     """Return whether the folder for temporary files has no room for more results."""
     return shutil.disk_usage(tempfile.gettempdir()).free < LEAST_FREE_BYTES
-
-
-@lru_cache(maxsize=16)
-def _process(pid: int | None) -> psutil.Process:
-    """Return a process, which is looked up once: memory is read whenever a job comes or goes."""
-    return psutil.Process(pid)
-
-
-@cache
-def _machine() -> int:
-    return int(psutil.virtual_memory().total)
-
-
-def memory_limit() -> int:
-    """Return the bytes that this container or, without a limit, this machine has."""
-    machine = _machine()
-    try:
-        text = _CGROUP_LIMIT.read_text().strip()
-    except OSError:
-        return machine
-    return min(machine, int(text)) if text.isdecimal() else machine

@@ -17,7 +17,6 @@ from io import RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diffuserve.agent.state.capacity import memory_limit
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.quantization import Quantization
@@ -31,6 +30,7 @@ from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.protocol.messages import decode, encode
 from diffuserve.protocol.zygote_messages import EngineEnded, EngineForked, ForkEngine, FromZygote, ZygoteReady
 from diffuserve.telemetry.logs import configure_logs
+from diffuserve.telemetry.memory import memory_limit
 
 if TYPE_CHECKING:
     from diffuserve.engine.loading import LoadedModel
@@ -172,7 +172,6 @@ def _mapped(config: EngineProcessConfig) -> "LoadedModel | None":
 
 def import_engine() -> None:
     """Import what engines of all families need, and keep nothing of a model."""
-    import diffuserve.engine_process.engine_host
 
 
 def check_one_thread() -> None:

@@ -12,11 +12,12 @@ from unittest.mock import AsyncMock, patch
 
 import pytest
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines import supervisor
 from diffuserve.agent.engines.supervisor import EngineSupervisor
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.residency import Residency
-from diffuserve.protocol.config import EngineProcessConfig, WorkerConfig
+from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.protocol.messages import (
     EngineReady,
     EngineRefused,

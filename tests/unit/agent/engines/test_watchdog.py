@@ -1,7 +1,7 @@
 """An engine counts as stuck if it sends no heartbeats, or is occupied and makes no progress."""
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.watchdog import Pulse, stall_reason
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.protocol.messages import EngineHeartbeat
 
 CONFIG = WorkerConfig(server="http://x", stall_seconds=60.0, silence_seconds=10.0)

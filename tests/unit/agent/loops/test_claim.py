@@ -3,12 +3,12 @@
 import asyncio
 from pathlib import Path
 
-from diffuserve.agent.state.capacity import Memory
 from diffuserve.domain.errors import ServerUnavailable, WorkerNotFound
 from diffuserve.domain.jobs.claim import EnginePlace
 from diffuserve.domain.jobs.job import Band
 from diffuserve.domain.workers.worker import ReleaseCause
 from diffuserve.protocol.messages import AddJob, JobFinished
+from diffuserve.telemetry.memory import Memory
 from support.virtual_time import in_virtual_time
 from support.waiting import eventually
 from support.worker_fakes import TOKEN_BUDGET, engine_of, make_lease, running_agent

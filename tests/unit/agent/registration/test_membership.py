@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.registration.membership import Membership
 from diffuserve.domain.errors import Forbidden, ModelConflict, ServerUnavailable
 from diffuserve.domain.workers.worker import WorkerState
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.protocol.messages import ModelAnnounced
 from support.virtual_time import in_virtual_time
 from support.worker_fakes import HEARTBEAT_SECONDS, FakeControlPlane

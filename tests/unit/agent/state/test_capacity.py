@@ -1,22 +1,10 @@
 """The capacity that a worker may claim."""
 
-import os
-from pathlib import Path
-
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.agent.state import capacity
-from diffuserve.agent.state.capacity import (
-    NO_CAPACITY,
-    Capacity,
-    EngineJob,
-    Memory,
-    free_capacity,
-    read_memory,
-)
+from diffuserve.agent.state.capacity import NO_CAPACITY, Capacity, EngineJob, free_capacity
 from diffuserve.domain.jobs.claim import EnginePlace
 from diffuserve.domain.jobs.job import Band
 
@@ -102,39 +90,3 @@ def test_capacity_has_both_jobs_and_tokens_or_neither(
     ]
     held = sum(min(job.step_tokens, budget) for job in ahead)
     assert held + free.num_tokens <= max(2 * budget, held)
-
-
-def test_memory_is_short_from_its_fraction_on() -> None:
-    assert not Memory(94, 100).is_short(0.95)
-    assert Memory(95, 100).is_short(0.95)
-
-
-def test_memory_without_a_limit_is_never_short() -> None:
-    assert not Memory(10**15, 0).is_short(0.95)
-
-
-def test_memory_of_a_dead_engine_counts_as_nothing() -> None:
-    alone, with_dead_engine = read_memory([]), read_memory([2**22 - 1])
-    assert with_dead_engine.used == pytest.approx(alone.used, rel=0.2)
-    assert alone.used < alone.limit
-
-
-def test_memory_of_the_engine_is_added() -> None:
-    assert read_memory([os.getppid()]).used > read_memory([]).used
-
-
-@pytest.mark.parametrize(("text", "is_limited"), [("1048576\n", True), ("max\n", False)])
-def test_a_container_has_its_own_limit(
-    text: str, is_limited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "memory.max"
-    path.write_text(text)
-    monkeypatch.setattr(capacity, "_CGROUP_LIMIT", path)
-    assert read_memory([]).limit == (1_048_576 if is_limited else psutil.virtual_memory().total)
-
-
-def test_a_machine_without_containers_has_its_physical_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(capacity, "_CGROUP_LIMIT", tmp_path / "none")
-    assert read_memory([]).limit == psutil.virtual_memory().total

@@ -11,8 +11,8 @@ from diffuserve.cli.draw import calibrate as module
 from diffuserve.cli.draw.calibrate import sweep
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.engine.engine import Engine
-from diffuserve.protocol.config import EngineProcessConfig, cost_fit_path
-from diffuserve.settings import Settings
+from diffuserve.protocol.config import EngineProcessConfig
+from diffuserve.settings import Settings, cost_fit_path
 from diffuserve.testing.fake_pipeline import FAKE_SPEC, FakePipeline
 from support.command import Invoke
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.spot.base import Spot
 from diffuserve.cli.servers.worker import labels_of, nodes_of
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.protocol.config import WorkerConfig
 from diffuserve.protocol.nodes import Nodes
 from support.command import Invoke
 

@@ -27,11 +27,11 @@ main()
 """
 _ENGINE = """
 from unittest.mock import MagicMock
-from diffuserve.worker import engine_process
+from diffuserve.engine_process.start import main
 from diffuserve.protocol.config import EngineProcessConfig
-engine_process.AgentLink = MagicMock()
+main.AgentLink = MagicMock()
 sys.argv = ["engine", "--config", EngineProcessConfig().to_json(), "--socket", "none"]
-engine_process.main()
+main.main()
 """
 
 

@@ -1,1 +1,0 @@
-"""Workers: the agent, and the engine process that it keeps running."""
