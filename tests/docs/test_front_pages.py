@@ -127,7 +127,7 @@ def drawn() -> Iterator[tuple[bool, str]]:
 
 def test_the_drawn_layers_are_those_that_are_checked() -> None:
     contracts = project()["tool"]["importlinter"]["contracts"]
-    [layers] = [contract["layers"] for contract in contracts if contract.get("containers") == ["diffuserve"]]
+    [layers] = [each["layers"] for each in contracts if each.get("containers") == ["diffuserve"]]
     checked = [name for layer in layers for name in layer.split(" | ")]
     names = [name for inside, name in drawn() if inside]
     assert [Path(name).stem for name in names] == checked

@@ -141,7 +141,7 @@ class Services:
             url_signer=url_signer,
             file_urls=file_urls,
             pages=Pages(MediaOrigins(file_urls, config.public_api_url).get),
-            serializer=JobSerializer(store, bus, watched_jobs, file_urls),
+            serializer=JobSerializer(store, bus, watched_jobs.look, file_urls),
             job_metrics=JobMetrics(store, metrics),
             job_log=job_log,
             address_policy=AddressPolicy(config.webhook_allowed_networks, config.webhook_allowed_ports),

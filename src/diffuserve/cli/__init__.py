@@ -1,1 +1,1 @@
-"""The command line: a module for each command, and what commands share."""
+"""The command line: a room for each kind of command, and what commands share."""

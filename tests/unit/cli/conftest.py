@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support import guarded_server
 from support.command import Invoke, invoker
-from support.guarded_server import Serve
 
 
 @pytest.fixture
@@ -20,9 +18,3 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep databases and fitted cost models out of the user's folders."""
     monkeypatch.setenv("DIFFUSERVE_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("DIFFUSERVE_CACHE_DIR", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def serve() -> Serve:
-    """Run a guarded server with some limits; the others are far away."""
-    return guarded_server.serve

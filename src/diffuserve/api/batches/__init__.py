@@ -1,1 +1,1 @@
-"""Batches as clients send them: received, parsed and judged before anything is stored."""
+"""The door of batches: received, parsed and judged before anything is stored."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from fastapi import Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from diffuserve.api.batches.request_bodies import (
     MAX_INLINE_ITEMS,
@@ -20,7 +19,7 @@ from diffuserve.api.batches.request_bodies import (
 )
 from diffuserve.api.door.json_route import content_type_of, is_json, unsupported_media_type
 from diffuserve.api.door.upload import Body
-from diffuserve.api.http.field_errors import Location, validation_error, with_suggestions
+from diffuserve.api.http.field_errors import Location, nested_errors, validation_error
 from diffuserve.api.http.json_body import UnreadableJson, parsed_json
 from diffuserve.api.http.openapi import inlined_schema
 from diffuserve.api.services import Services
@@ -71,14 +70,6 @@ async def received_batch(
             yield BatchRequest(query.options(), await asyncio.to_thread(_split_lines, body), "lines")
         else:
             yield _parse_json(body[:])
-
-
-def nested_errors(
-    location: Location, error: ValidationError, model: type[BaseModel]
-) -> RequestValidationError:
-    """Build the errors of a value whose fields pydantic has rejected; `model` is what it should be."""
-    errors = with_suggestions(error.errors(include_url=False), model, depth=0)
-    return RequestValidationError([field | {"loc": (*location, *field["loc"])} for field in errors])
 
 
 def _parse_json(body: bytes) -> BatchRequest:

@@ -9,9 +9,9 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from diffuserve.api.batches.body_parser import BatchRequest, nested_errors
+from diffuserve.api.batches.body_parser import BatchRequest
 from diffuserve.api.batches.request_bodies import BatchItem
-from diffuserve.api.http.field_errors import MAX_SHOWN_ERRORS, validation_error
+from diffuserve.api.http.field_errors import MAX_SHOWN_ERRORS, nested_errors, validation_error
 from diffuserve.api.http.json_body import UnreadableJson, parsed_json
 from diffuserve.api.submit.request_bodies import NewJobBody
 from diffuserve.api.submit.submission import build_job, requested_params

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Path, Response
 
 from diffuserve.api.auth.quota import ClientCaller
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.openai.resources import OPENAI_ERROR_RESPONSES
 from diffuserve.api.resources.model_resources import model_resource
 from diffuserve.api.resources.serializers import filter_resource, reported_filter
 from diffuserve.api.services import Services, ServicesDep

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, get_args
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.params import GenerationParams
@@ -115,6 +115,14 @@ def with_suggestions(errors: Sequence[Any], body: type[BaseModel], depth: int = 
         else error
         for error in errors[:MAX_SHOWN_ERRORS]
     ]
+
+
+def nested_errors(
+    location: Location, error: ValidationError, model: type[BaseModel]
+) -> RequestValidationError:
+    """Build the errors of a value whose fields pydantic has rejected; `model` is what it should be."""
+    errors = with_suggestions(error.errors(include_url=False), model, depth=0)
+    return RequestValidationError([field | {"loc": (*location, *field["loc"])} for field in errors])
 
 
 def _message(error: Mapping[str, Any]) -> str:

@@ -21,8 +21,8 @@ from starlette.websockets import WebSocketState
 
 from diffuserve.api.http.field_errors import FieldError, described, field_error
 from diffuserve.api.http.negotiation import prefers_html
+from diffuserve.api.http.openai_errors import OpenAIError, OpenAIErrorEnvelope
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.openai.resources import OpenAIError, OpenAIErrorEnvelope
 from diffuserve.domain.errors import (
     BacklogFull,
     Conflict,

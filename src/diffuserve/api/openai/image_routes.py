@@ -14,6 +14,7 @@ from diffuserve.api.door.forms import FORM
 from diffuserve.api.door.json_route import JsonRoute, content_type_of, is_json
 from diffuserve.api.door.middleware import CLIENT_CLOSED_REQUEST
 from diffuserve.api.files.inputs import resolve_inputs
+from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.problems import openai_response
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.openai.images import EDIT, GENERATION, OpenAIImageSerializer, failure_problem
@@ -24,7 +25,7 @@ from diffuserve.api.openai.request_bodies import (
     ImagesBody,
     VariationFields,
 )
-from diffuserve.api.openai.resources import OPENAI_ERROR_RESPONSES, OpenAIImages
+from diffuserve.api.openai.resources import OpenAIImages
 from diffuserve.api.openai.schemas import edit_schema, variation_schema
 from diffuserve.api.openai.uploads import fields_of, json_fields, received_body, received_form
 from diffuserve.api.services import Services, ServicesDep

@@ -4,29 +4,13 @@ See https://platform.openai.com/docs/api-reference/images and …/videos.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
+from diffuserve.api.http.openai_errors import OpenAIError
 from diffuserve.domain.resource_base import Resource
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenAIError(Resource):
-    """Error in OpenAI's terms; `param` names the field at fault."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenAIErrorEnvelope(Resource):
-    """Body of every error response."""
-
-    error: OpenAIError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +123,3 @@ class DeletedOpenAIVideo(Resource):
     id: str
     object: Literal["video.deleted"] = "video.deleted"
     deleted: Literal[True] = True
-
-
-OPENAI_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"description": "OpenAI's error envelope.", "model": OpenAIErrorEnvelope}
-    for status in ("4XX", "5XX")
-}

@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import ValidationError
 
-from diffuserve.api.batches.body_parser import nested_errors
 from diffuserve.api.door.forms import FORM, MAX_FORM_BYTES, Form, FormFile, parse_form
 from diffuserve.api.door.json_route import content_type_of, unsupported_media_type
 from diffuserve.api.door.upload import Body
 from diffuserve.api.files.intake import Received
-from diffuserve.api.http.field_errors import validation_error
+from diffuserve.api.http.field_errors import nested_errors, validation_error
 from diffuserve.api.http.json_body import UnreadableJson, parsed_json
 from diffuserve.api.openai.video_bodies import VideoBody
 from diffuserve.api.services import Services

@@ -16,9 +16,9 @@ from diffuserve.api.door.json_route import JsonRoute, content_type_of, is_json
 from diffuserve.api.files.inputs import resolve_inputs
 from diffuserve.api.files.job_files import artifact_response, delete_with_files
 from diffuserve.api.files.serving import Part, file_responses
+from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.openai.resources import (
-    OPENAI_ERROR_RESPONSES,
     DeletedOpenAIVideo,
     OpenAIVideo,
     OpenAIVideoPage,

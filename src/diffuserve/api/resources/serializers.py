@@ -1,10 +1,9 @@
 """Resources of the API, built from what the store holds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from diffuserve.api.files.urls import FileUrls
-from diffuserve.api.following.watched_jobs import WatchedJobs
 from diffuserve.domain.jobs.batch import Batch
 from diffuserve.domain.jobs.input_file import CONTENT_TYPE, InputFile
 from diffuserve.domain.jobs.job import (
@@ -55,10 +54,13 @@ def _waiting_phase(job: Job) -> Phase | None:
 class JobSerializer:
     """Adds to a stored job its live progress, its place in the queue, and URLs that open its files."""
 
-    def __init__(self, store: JobStore, bus: EventBus, watched: WatchedJobs, files: FileUrls) -> None:
+    def __init__(
+        self, store: JobStore, bus: EventBus, on_look: Callable[[str], None], files: FileUrls
+    ) -> None:
+        """`on_look` hears of each job whose progress a client reads."""
         self._store = store
         self._bus = bus
-        self._watched = watched
+        self._on_look = on_look
         self._files = files
 
     async def job(self, job: Job, base_url: str) -> JobResource:
@@ -93,7 +95,7 @@ class JobSerializer:
 
     def _live(self, job: Job) -> Mapping[str, Any]:
         """Return the newest live progress of a running job, and have it reported more often for a while."""
-        self._watched.look(job.id)
+        self._on_look(job.id)
         return self._bus.latest_progress(job.id) or {}
 
     async def _resource(self, job: Job, base_url: str, estimate: QueueEstimate | None) -> JobResource:

@@ -1,1 +1,1 @@
-"""Delivery of webhooks, and the addresses that it may reach."""
+"""Webhooks: the door where clients register endpoints, and delivery to these."""

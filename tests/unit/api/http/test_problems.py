@@ -2,8 +2,8 @@
 
 import pytest
 
+from diffuserve.api.http.openai_errors import OpenAIError
 from diffuserve.api.http.problems import openai_error, problem_of
-from diffuserve.api.openai.resources import OpenAIError
 from diffuserve.domain import errors
 from diffuserve.domain.errors import DiffuserveError, InvalidParams, LeaseLost, QueueFull, ServerUnavailable
 

@@ -211,7 +211,7 @@ class PlainUrls:
 
 
 def make_serializer(bus: MemoryEventBus) -> JobSerializer:
-    return JobSerializer(cast(JobStore, Estimates()), bus, WatchedJobs(bus), cast(FileUrls, PlainUrls()))
+    return JobSerializer(cast(JobStore, Estimates()), bus, WatchedJobs(bus).look, cast(FileUrls, PlainUrls()))
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""The server as its operators watch it: snapshots, their changes, and the last hour."""

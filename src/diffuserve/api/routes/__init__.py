@@ -1,1 +1,0 @@
-"""Routes of the API, a module for each kind of resource."""
