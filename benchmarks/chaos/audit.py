@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from chaos.bucket import Digests
 from diffuserve.domain.jobs.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.workers.worker import ReleaseCause
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 
 _IDLE_WITH_LOCK = sa.text(
     "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND granted "

@@ -15,7 +15,7 @@ from chaos.audit import Records
 from chaos.tenants import TenantKey
 from diffuserve.domain.jobs.job import FINAL_STATUSES
 from diffuserve.domain.jobs.webhook import DeliveryStatus
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from support.http_request import ReceivedRequest
 from support.webhook_receiver import WebhookReceiver
 

@@ -28,7 +28,7 @@ from control.database import POSTGRESQL, Database, open_database
 from control.jobs import REGISTRATION, ControlPlane, bodies_of
 from control.load import Connection, submit_jobs
 from control.processes import cpu_seconds
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from shared.report import RESULTS, markdown_table, read_conditions, write_report
 from support.valkey import ValkeyServer
 

@@ -23,7 +23,7 @@ from control.processes import (
     serving_environment,
 )
 from diffuserve.domain.jobs.job import JobStatus
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 
 _WARM_UP = 200
 _MAX_JOBS = 64  # that an agent holds at a time

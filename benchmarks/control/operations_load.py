@@ -7,13 +7,13 @@ from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
-from diffuserve.jobs.database.connections.connections import Transaction
-from diffuserve.jobs.database.connections.tallies import BUCKET_SECONDS
-from diffuserve.jobs.database.connections.tally import TallyKind
 
 from diffuserve.domain.jobs.job import IMAGE_GENERATE, Band, JobError, JobStatus, Phase
 from diffuserve.domain.workers.worker import WorkerReport, WorkerRole, WorkerState
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
+from diffuserve.jobs.database.tallies import BUCKET_SECONDS
+from diffuserve.jobs.database.tally import TallyKind
 from diffuserve.jobs.records import JobRecord, dump
 from diffuserve.jobs.store import JobStore
 
@@ -151,7 +151,7 @@ def _ready_row(record: JobRecord) -> dict[str, Any]:
 
 
 def _count_lanes(transaction: Transaction, records: Sequence[JobRecord]) -> None:
-    from diffuserve.jobs.queue.ready_queue.ready_queue import _grow_lanes
+    from diffuserve.jobs.queue.ready_queue import _grow_lanes
 
     _grow_lanes(transaction, records)
 

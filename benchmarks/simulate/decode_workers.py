@@ -3,8 +3,8 @@
     python benchmarks/simulate/decode_workers.py --plot docs/images/decode-workers.svg
 
 Clips arrive at random at a fixed fleet of GPUs, whose workers do both phases (`never`), hand every clip over
-to decode workers (`always`), or choose as the product does (`policy`, `diffuserve.jobs.policy.handover`). Prices and
-speeds are inputs; their defaults are assumptions, stated below, and no measurement.
+to decode workers (`always`), or choose as the product does (`policy`, `diffuserve.jobs.policy.handover`).
+Prices and speeds are inputs; their defaults are assumptions, stated below, and no measurement.
 """
 
 import argparse

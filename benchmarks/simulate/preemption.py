@@ -3,10 +3,10 @@
     python benchmarks/simulate/preemption.py --out benchmarks/results/preemption_2026-11-23
 
 Workers with one place each draw batch jobs of 100 steps that never run out. Interactive jobs of 20 steps
-arrive at random. The product's own policy (`diffuserve.jobs.policy.preemption`) says which job makes room. What that
-costs is simulated too: the rest of the step under way, the way of the command, of the claim and of the
-checkpoint, and a step's time to encode anew. All seconds of machines are assumptions, stated below. `--quick`
-simulates the fleets of eight workers for a quarter of an hour.
+arrive at random. The product's own policy (`diffuserve.jobs.policy.preemption`) says which job makes room.
+What that costs is simulated too: the rest of the step under way, the way of the command, of the claim and of
+the checkpoint, and a step's time to encode anew. All seconds of machines are assumptions, stated below.
+`--quick` simulates the fleets of eight workers for a quarter of an hour.
 """
 
 import argparse

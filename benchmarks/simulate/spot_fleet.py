@@ -1,7 +1,7 @@
 """A simulated fleet of on-demand and spot workers that claim with the product's own policy.
 
-What is simulated: jobs that arrive at random, claims by `diffuserve.jobs.policy.fairness.choose_lane` with its
-placement, notices, checkpoints, replacements. A worker runs one job at a time.
+What is simulated: jobs that arrive at random, claims by `diffuserve.jobs.policy.fairness.choose_lane` with
+its placement, notices, checkpoints, replacements. A worker runs one job at a time.
 """
 
 import functools
@@ -16,7 +16,8 @@ from random import Random
 from diffuserve.domain.jobs.job import Band
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.policy.fairness import Claimant, Lane, TenantAccount, choose_lane, seconds_left
+from diffuserve.jobs.policy.fairness import Claimant, choose_lane, seconds_left
+from diffuserve.jobs.policy.lanes import Lane, TenantAccount
 from diffuserve.jobs.policy.placement import ANYWHERE, ClaimingWorker
 
 MODEL = "flux"

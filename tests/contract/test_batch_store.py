@@ -20,7 +20,7 @@ from diffuserve.domain.jobs.job import Band, JobStatus, NewJob
 from diffuserve.domain.jobs.webhook import Webhook, WebhookEvent
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.config import DAY, StoreConfig
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.jobs.policy.webhook_turns import SendLimits
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diffuserve.jobs.queue.ready_queue.idempotency import Stamp
 
 from diffuserve.domain.errors import (
     Conflict,
@@ -20,6 +19,7 @@ from diffuserve.domain.jobs.job import Job, JobStatus
 from diffuserve.domain.safety import Action, Finding, Verdict
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.config import DAY
+from diffuserve.jobs.queue.idempotency import Stamp
 from diffuserve.jobs.store import JobStore
 from diffuserve.jobs.tasks.reaper import Reaper
 from diffuserve.storage.base import input_folder

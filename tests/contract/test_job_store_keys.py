@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import Conflict, InvalidParams, KeyNotFound, Unauthorized
 from diffuserve.domain.tenant import DEFAULT_PLANS, PlanOverrides, Role
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.jobs.security.keys import RotateKey
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock

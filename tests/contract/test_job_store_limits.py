@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from diffuserve.jobs.database.connections.connections import Transaction
-from diffuserve.jobs.queue.ready_queue.due import MAX_SWEPT
 
 from diffuserve.domain.errors import Conflict, JobNotFound, Unauthorized
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.config import DAY, StoreConfig
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
+from diffuserve.jobs.queue.due import MAX_SWEPT
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.statements import recorded_statements

@@ -31,7 +31,7 @@ from diffuserve.domain.tenant import Plan
 from diffuserve.domain.workers.worker import Lease, ReleaseCause, Until, WorkerRole
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.postgres import PostgresServer

@@ -5,7 +5,7 @@ import pytest
 from diffuserve.domain.errors import LatentsUnusable, LeaseLost
 from diffuserve.domain.jobs.job import Band, JobStatus
 from diffuserve.domain.workers.worker import Lease, Until, WorkerRole
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import (

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
-from diffuserve.jobs.database.connections.connections import Database, Transaction
 
 from diffuserve.domain.errors import JobNotFound
 from diffuserve.domain.jobs.job import JobStatus
@@ -13,6 +12,7 @@ from diffuserve.domain.tenant import PlanOverrides, Role
 from diffuserve.domain.workers.worker import Lease
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.database.connections import Database, Transaction
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import (

@@ -7,7 +7,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from diffuserve.jobs.database.connections import migrate, schema
+from diffuserve.jobs.database import migrate, schema
 from diffuserve.jobs.store import JobStore
 
 

@@ -16,16 +16,15 @@ import asyncpg
 import psutil
 import pytest
 import sqlalchemy as sa
-from diffuserve.jobs.database.connections.command import SingleCommand
-from diffuserve.jobs.database.connections.connections import Database, Transaction
-from diffuserve.jobs.database.connections.writer import Writer
 
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.jobs.job import Job
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections import connections as database
-from diffuserve.jobs.database.connections import outages, schema, writer
+from diffuserve.jobs.database import connections, outages, schema, writer
+from diffuserve.jobs.database.command import SingleCommand
+from diffuserve.jobs.database.connections import Database, Transaction
+from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.store import JobStore
 from support.postgres import PostgresServer
 from support.store_driver import new_job
@@ -82,7 +81,7 @@ async def held_lock(url: str) -> AsyncGenerator[None]:
         return
     holder = await asyncpg.connect(url)
     async with holder.transaction():
-        await holder.execute(f"SELECT pg_advisory_xact_lock({database._LOCK})")
+        await holder.execute(f"SELECT pg_advisory_xact_lock({connections._LOCK})")
         yield
     await holder.close()
 
@@ -135,7 +134,7 @@ async def test_a_limit_of_postgresql_is_an_outage_and_no_commands_fault(
 ) -> None:
     slow, state = LIMITS[name]
     if name == "command":
-        monkeypatch.setattr(database, "_COMMAND_SECONDS", 0.5)
+        monkeypatch.setattr(connections, "_COMMAND_SECONDS", 0.5)
     other = await asyncpg.connect(postgresql_url)
     await other.execute("SELECT pg_advisory_lock(4711)")
     async with open_writer(postgresql_url) as writer:
@@ -172,15 +171,15 @@ def test_connections_are_kept_alive() -> None:
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as connection,
     ):
-        database._keep_alive(connection)
+        connections._keep_alive(connection)
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
 
 async def test_a_migration_waits_longer_than_other_writes(
     postgresql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_LOCK_SECONDS", 0.05)
-    monkeypatch.setattr(database, "_COMMAND_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "_COMMAND_SECONDS", 0.1)
     opened = Database(postgresql_url, StoreConfig())
     async with held_lock(postgresql_url):
         migration = asyncio.create_task(opened.migrate(lambda connection: connection.in_transaction()))

@@ -12,7 +12,7 @@ from diffuserve.domain.workers.worker_ids import attempt_id
 from diffuserve.events.base import worker_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.jobs.store import JobStore
 from diffuserve.jobs.tasks.housekeeping import Housekeeping
 from diffuserve.testing.fake_clock import FakeClock

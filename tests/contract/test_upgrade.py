@@ -11,7 +11,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections import migrate
+from diffuserve.jobs.database import migrate
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import add_worker, claim, claim_one, complete, new_job, send_heartbeat

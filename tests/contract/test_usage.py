@@ -4,14 +4,14 @@ from datetime import date, timedelta
 
 import pytest
 import sqlalchemy as sa
-from diffuserve.jobs.database.connections.usage import day_of
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.job import Artifact, JobResult
 from diffuserve.domain.resources.usage import UsageField, UsageResource
 from diffuserve.domain.workers.machines import MachineKind
 from diffuserve.domain.workers.worker import Completion, Heartbeat, Lease
-from diffuserve.jobs.database.connections import schema, usage
+from diffuserve.jobs.database import schema, usage
+from diffuserve.jobs.database.usage import day_of
 from diffuserve.jobs.reads import usage_reader
 from diffuserve.jobs.reads.usage_reader import UsageQuery
 from diffuserve.jobs.store import JobStore

@@ -18,7 +18,7 @@ from diffuserve.domain.jobs.webhook import (
     WebhookEvent,
 )
 from diffuserve.jobs.config import DAY, WEBHOOK_RETRY_SECONDS
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.jobs.policy.webhook_turns import Load, SendLimits
 from diffuserve.jobs.store import JobStore
 from diffuserve.jobs.webhooks.due import find_due

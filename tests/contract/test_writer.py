@@ -7,14 +7,14 @@ from typing import Self
 
 import pytest
 import sqlalchemy as sa
-from diffuserve.jobs.database.connections.command import Command, SingleCommand
-from diffuserve.jobs.database.connections.connections import Transaction
-from diffuserve.jobs.database.connections.writer import Writer
 
 from diffuserve.domain.errors import Conflict, DiffuserveError
 from diffuserve.domain.jobs.job import EndedJob, JobStatus
 from diffuserve.events.memory import MemoryEventBus
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import Command, SingleCommand
+from diffuserve.jobs.database.connections import Transaction
+from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.store import JobStore
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.settings import Settings
 from support.hand_worker import PNG, HandWorker
 from support.postgres import PostgresServer

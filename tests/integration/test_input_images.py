@@ -25,7 +25,7 @@ from diffuserve.client import input_files
 from diffuserve.domain.jobs.input_file import InputFile, NewFile, new_file_id
 from diffuserve.domain.jobs.job import Job, JobStatus, Phase
 from diffuserve.domain.tenant import Plan
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.media.image_file import read_parameters
 from diffuserve.protocol.config import ImageOptions
 from diffuserve.storage.base import input_folder, input_key

@@ -19,7 +19,7 @@ from diffuserve.api.submit import submission
 from diffuserve.cli.servers.server import running_server
 from diffuserve.cli.wiring.control import open_store
 from diffuserve.domain.tenant import Role
-from diffuserve.jobs.database.connections import outages
+from diffuserve.jobs.database import outages
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogConfig, LogFormat, LogLevel
 from diffuserve.telemetry.logs import configure_logs

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from diffuserve.agent.agent import WorkerAgent
 from diffuserve.domain.jobs.job import Job, JobStatus
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.protocol.nodes import Nodes
 from diffuserve.testing.checkpoints import write_flux_checkpoint

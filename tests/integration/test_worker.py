@@ -25,7 +25,7 @@ from diffuserve.backoff import Backoff
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.workers.worker import ControlCommands, WorkerState
 from diffuserve.events.base import job_topic
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.media.image_file import read_parameters
 from diffuserve.protocol.messages import JobFailed
 from diffuserve.telemetry.memory import Memory
@@ -250,7 +250,7 @@ async def test_a_worker_that_the_control_plane_forgot_registers_again(plane: Pla
     agent = start()
     await engine_pid(agent)
     await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
-    from diffuserve.jobs.workers.registry.registry_bounds import forget_workers
+    from diffuserve.jobs.workers.registry_bounds import forget_workers
 
     await plane.store.database.write(lambda transaction: forget_workers(transaction, -1.0))
     await until(plane, await plane.submit(), JobStatus.SUCCEEDED)

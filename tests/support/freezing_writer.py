@@ -10,21 +10,20 @@ import signal
 import sys
 
 import sqlalchemy as sa
-from diffuserve.jobs.database.connections.outages import retry_while_unavailable
 
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections import connections as database
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import connections, schema
+from diffuserve.jobs.database.outages import retry_while_unavailable
 
 IDLE_SECONDS = 1
 
 
 async def freeze(url: str) -> None:
-    database._IDLE_SECONDS = IDLE_SECONDS
-    opened = database.Database(url, StoreConfig())
+    connections._IDLE_SECONDS = IDLE_SECONDS
+    opened = connections.Database(url, StoreConfig())
     print("open", flush=True)
 
-    def write(transaction: database.Transaction) -> None:
+    def write(transaction: connections.Transaction) -> None:
         row = {"owner": "frozen", "secret": "", "created_at": transaction.now}
         transaction.execute(sa.insert(schema.signing_secrets), row)
         if not transaction.is_retry:

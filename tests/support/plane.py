@@ -13,7 +13,7 @@ from diffuserve.api.config import ApiConfig
 from diffuserve.domain.jobs.job import Job, JobStatus, NewJob
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore

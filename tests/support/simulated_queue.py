@@ -9,7 +9,8 @@ from diffuserve.domain.jobs.job import Band, Job, JobStatus
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.policy.estimate import LaneSize, Standing, WorkAhead
-from diffuserve.jobs.policy.fairness import Claimant, Lane, TenantAccount, choose_lane
+from diffuserve.jobs.policy.fairness import Claimant, choose_lane
+from diffuserve.jobs.policy.lanes import Lane, TenantAccount
 
 MODEL = "tiny"
 _WEIGHTS = {"ada": 1.0, "bob": 1.0, "cyd": 4.0, "dan": 1.0, "eve": 2.0}

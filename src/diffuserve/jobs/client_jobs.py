@@ -8,13 +8,13 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DeadlineUnreachable
 from diffuserve.domain.jobs.job import Job, JobEvent, JobStatus, NewJob, QueueEstimate, Revision
 from diffuserve.domain.text.timed_ids import timed_id
-from diffuserve.jobs.database.connections import queries, schema
-from diffuserve.jobs.database.connections.connections import IDS, Database
-from diffuserve.jobs.database.connections.writer import Writer
-from diffuserve.jobs.queue.ready_queue.changes import event_of
-from diffuserve.jobs.queue.ready_queue.control import CancelJob, DeleteJob
-from diffuserve.jobs.queue.ready_queue.idempotency import Stamp
-from diffuserve.jobs.queue.ready_queue.submit import FindJobRoom, SubmitJob
+from diffuserve.jobs.database import queries, schema
+from diffuserve.jobs.database.connections import IDS, Database
+from diffuserve.jobs.database.writer import Writer
+from diffuserve.jobs.queue.changes import event_of
+from diffuserve.jobs.queue.control import CancelJob, DeleteJob
+from diffuserve.jobs.queue.idempotency import Stamp
+from diffuserve.jobs.queue.submit import FindJobRoom, SubmitJob
 from diffuserve.jobs.reads.operations import Operations
 from diffuserve.jobs.reads.outlook import Outlook
 from diffuserve.jobs.reads.search import FoundJobs, JobFilter, search

@@ -3,12 +3,11 @@
 The table, the inserts, `Job` and `Lease` all derive from `JobRecord` by the names of its fields.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import orjson
-import sqlalchemy as sa
 
 from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
 from diffuserve.domain.jobs.job import (
@@ -265,7 +264,7 @@ def new_record(new: NewJob, *, job_id: str, seq: int, now: float) -> JobRecord:
     )
 
 
-def record_of(row: sa.Row[Any]) -> JobRecord:
+def record_of(row: Iterable[Any]) -> JobRecord:
     """Return the record in a row whose first columns are `JOB_COLUMNS`."""
     # One zip is several times faster than a lookup by name for each column, and every claim and
     # every end of an attempt comes through here.

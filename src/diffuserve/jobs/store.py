@@ -7,9 +7,9 @@ from diffuserve.events.base import EventBus
 from diffuserve.jobs.batches.store import BatchStore
 from diffuserve.jobs.client_jobs import ClientJobs
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections.connections import Clock, Database
-from diffuserve.jobs.database.connections.migrate import migrate
-from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.database.connections import Clock, Database
+from diffuserve.jobs.database.migrate import migrate
+from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.files.store import FileStore
 from diffuserve.jobs.leases.worker_leases import WorkerLeases
 from diffuserve.jobs.reads.demand import DemandReader

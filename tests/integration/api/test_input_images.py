@@ -20,7 +20,7 @@ from diffuserve.api.files.fetch import ImageFetcher
 from diffuserve.domain.tenant import Plan, Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.jobs.store import JobStore
 from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore

@@ -6,7 +6,7 @@ import pytest
 
 from diffuserve.cli.wiring.control import open_store
 from diffuserve.domain.errors import ServerUnavailable
-from diffuserve.jobs.database.connections import outages
+from diffuserve.jobs.database import outages
 from diffuserve.settings import Settings
 from support.postgres import PostgresServer
 

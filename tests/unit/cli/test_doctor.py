@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diffuserve.jobs.database.connections.migrate import HEAD
 
 from diffuserve.cli.doctor import checks, machine
 from diffuserve.cli.doctor.check_result import CheckResult, Outcome
@@ -28,6 +27,7 @@ from diffuserve.cli.doctor.facts import (
 from diffuserve.cli.doctor.services import bucket_facts, database_facts, server_facts, valkey_facts
 from diffuserve.cli.doctor.torch_probe import facts_of_torch
 from diffuserve.cli.environment import unknown_among
+from diffuserve.jobs.database.migrate import HEAD
 from diffuserve.settings import Settings
 from support.command import Invoke
 from support.server_thread import ServerThread

@@ -23,7 +23,7 @@ from diffuserve.domain.jobs.prompt import PromptRecord
 from diffuserve.domain.jobs.webhook import JOB_EVENTS, Webhook
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.domain.workers.worker import Lease, StoredLatents
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.jobs.records import (
     CHANGING_COLUMNS,
     JOB_COLUMNS,

@@ -6,7 +6,7 @@ from fastapi import Path
 from pydantic import AfterValidator
 
 from diffuserve.domain.errors import JobNotFound
-from diffuserve.jobs.database.connections.queries import is_job_id
+from diffuserve.jobs.database.queries import is_job_id
 
 _JOB, _VIDEO = "job_", "video_"
 

@@ -5,8 +5,8 @@ from collections import Counter
 
 from diffuserve.domain.jobs.outcomes import USEFUL_OUTCOMES
 from diffuserve.domain.resources.operations import OutcomeSecondsResource, TenantShareResource
-from diffuserve.jobs.database.connections.tallies import Tallies
-from diffuserve.jobs.database.connections.tally import TallyCount, TallyKind
+from diffuserve.jobs.database.tallies import Tallies
+from diffuserve.jobs.database.tally import TallyCount, TallyKind
 from diffuserve.jobs.reads.overview import Overview
 
 _NOTHING = TallyCount()

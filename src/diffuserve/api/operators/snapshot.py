@@ -26,8 +26,8 @@ from diffuserve.domain.resources.operations import (
 from diffuserve.domain.text.timestamps import to_rfc3339
 from diffuserve.domain.workers.readiness import why_not_ready
 from diffuserve.domain.workers.worker import Worker, WorkerState
-from diffuserve.jobs.database.connections.tallies import Tallies
-from diffuserve.jobs.database.connections.tally import TallyCount, TallyKind
+from diffuserve.jobs.database.tallies import Tallies
+from diffuserve.jobs.database.tally import TallyCount, TallyKind
 from diffuserve.jobs.reads.overview import (
     FailedDelivery,
     FailedJob,

@@ -28,7 +28,7 @@ from diffuserve.domain.safety import Verdict
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.workers.exactness import check_exact
 from diffuserve.jobs.policy.pricing import predict
-from diffuserve.jobs.queue.ready_queue.idempotency import Stamp
+from diffuserve.jobs.queue.idempotency import Stamp
 from diffuserve.jobs.reads.operations import OfferedModel
 from diffuserve.jobs.security.audit import blocked_prompt
 from diffuserve.prompts.base import Expansion

@@ -16,7 +16,7 @@ async def database_facts(settings: Settings) -> DatabaseFacts:
     """Read the revision and the clock of the database; build nothing."""
     from sqlalchemy import make_url
 
-    from diffuserve.jobs.database.connections.migrate import HEAD
+    from diffuserve.jobs.database.migrate import HEAD
 
     file = settings.database_file
     if file is not None and not file.exists():
@@ -99,8 +99,8 @@ async def _wait_reason(client: Client) -> str:
 async def _read_database(settings: Settings, place: str) -> DatabaseFacts:
     from sqlalchemy.exc import SQLAlchemyError
 
-    from diffuserve.jobs.database.connections.connections import Database
-    from diffuserve.jobs.database.connections.migrate import HEAD, read_revision
+    from diffuserve.jobs.database.connections import Database
+    from diffuserve.jobs.database.migrate import HEAD, read_revision
 
     database = Database(settings.store_url, settings.store_config)
     try:

@@ -6,11 +6,11 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import BatchNotFound, DiffuserveError
 from diffuserve.domain.jobs.job import JobStatus
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import SingleCommand
-from diffuserve.jobs.database.connections.connections import Transaction
-from diffuserve.jobs.queue.ready_queue import batch_completion
-from diffuserve.jobs.queue.ready_queue.control import CancelJob
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import SingleCommand
+from diffuserve.jobs.database.connections import Transaction
+from diffuserve.jobs.queue import batch_completion
+from diffuserve.jobs.queue.control import CancelJob
 from diffuserve.jobs.webhooks import outbox
 
 batches, jobs = schema.batches, schema.jobs

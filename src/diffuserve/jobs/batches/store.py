@@ -17,10 +17,10 @@ from diffuserve.jobs.batches.submission import (
     is_batch_id,
     new_batch_id,
 )
-from diffuserve.jobs.database.connections import queries, schema
-from diffuserve.jobs.database.connections.connections import Database
-from diffuserve.jobs.database.connections.writer import Writer
-from diffuserve.jobs.queue.ready_queue.batch_counts import counts_in
+from diffuserve.jobs.database import queries, schema
+from diffuserve.jobs.database.connections import Database
+from diffuserve.jobs.database.writer import Writer
+from diffuserve.jobs.queue.batch_counts import counts_in
 
 batches, jobs = schema.batches, schema.jobs
 

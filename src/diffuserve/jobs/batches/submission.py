@@ -17,13 +17,13 @@ from diffuserve.domain.errors import BatchNotFound, Conflict, DiffuserveError
 from diffuserve.domain.jobs.batch import NewBatch
 from diffuserve.domain.jobs.job import NewJob
 from diffuserve.domain.text.timed_ids import timed_id
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import SingleCommand
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import SingleCommand
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.files.links import NamedFiles
-from diffuserve.jobs.queue.ready_queue import idempotency
-from diffuserve.jobs.queue.ready_queue.admission import Admission
-from diffuserve.jobs.queue.ready_queue.idempotency import UsedKeys, stamp_of
+from diffuserve.jobs.queue import idempotency
+from diffuserve.jobs.queue.admission import Admission
+from diffuserve.jobs.queue.idempotency import UsedKeys, stamp_of
 from diffuserve.jobs.records import dump
 
 batches = schema.batches

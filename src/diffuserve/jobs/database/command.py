@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Generic, Self, TypeVar
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database.connections import Transaction
 
 Outcome = TypeVar("Outcome")
 

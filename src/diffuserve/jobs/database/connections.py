@@ -20,8 +20,8 @@ from sqlalchemy.exc import DBAPIError
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.job import EndedJob
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections.outages import retry_while_unavailable
-from diffuserve.jobs.database.connections.tally import Tally
+from diffuserve.jobs.database.outages import retry_while_unavailable
+from diffuserve.jobs.database.tally import Tally
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite

@@ -5,8 +5,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.jobs.database.connections.connections import Database
-from diffuserve.jobs.database.connections.schema import metadata
+from diffuserve.jobs.database.connections import Database
+from diffuserve.jobs.database.schema import metadata
 
 HEAD = "0021"
 """The newest migration. A database that has it needs neither the others nor Alembic."""

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import JobNotFound
 from diffuserve.domain.jobs.job import Job, JobStatus, Phase, Progress, Revision
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import IDS, Database, Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import IDS, Database, Transaction
 from diffuserve.jobs.records import job_of, record_of
 
 jobs, leases = schema.jobs, schema.leases

@@ -6,7 +6,7 @@ Times are seconds since the epoch. JSON is stored as text, since no query search
 import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, JobStatus
-from diffuserve.jobs.database.connections.columns import columns_of, count, double, flag, partial_index, text
+from diffuserve.jobs.database.columns import columns_of, count, double, flag, partial_index, text
 from diffuserve.jobs.records import JobRecord
 
 metadata = sa.MetaData()

@@ -9,9 +9,9 @@ from functools import cache
 
 import sqlalchemy as sa
 
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction, upsert
-from diffuserve.jobs.database.connections.tally import TallyCount, TallyKind
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction, upsert
+from diffuserve.jobs.database.tally import TallyCount, TallyKind
 
 tallies = schema.tallies
 

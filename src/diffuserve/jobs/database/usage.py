@@ -13,9 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.workers.machines import MachineKind
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import IDS, Transaction, upsert
-from diffuserve.jobs.database.connections.tally import AttemptCount, AttemptKey
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import IDS, Transaction, upsert
+from diffuserve.jobs.database.tally import AttemptCount, AttemptKey
 
 usage, worker_time, workers = schema.usage, schema.worker_time, schema.workers
 

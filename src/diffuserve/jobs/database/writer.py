@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
 from diffuserve.domain.jobs.job import EndedJob
 from diffuserve.events.base import EventBus
-from diffuserve.jobs.database.connections import schema, tallies, usage
-from diffuserve.jobs.database.connections.command import Command, Outcome
-from diffuserve.jobs.database.connections.connections import Database, Transaction
-from diffuserve.jobs.database.connections.outages import retry_while_unavailable
+from diffuserve.jobs.database import schema, tallies, usage
+from diffuserve.jobs.database.command import Command, Outcome
+from diffuserve.jobs.database.connections import Database, Transaction
+from diffuserve.jobs.database.outages import retry_while_unavailable
 
 _RECENT_SECONDS = 3.0  # the reaper of every control plane writes once a second
 _PROBE_SECONDS = 2.0

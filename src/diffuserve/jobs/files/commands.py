@@ -9,9 +9,9 @@ from diffuserve.domain.errors import DiffuserveError, FileInUse, FileNotKnown, F
 from diffuserve.domain.jobs.input_file import InputFile, NewFile
 from diffuserve.domain.jobs.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.tenant import Plan
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import SingleCommand
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import SingleCommand
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.files.records import dump_verdict, file_of
 
 files, job_files, jobs = schema.files, schema.job_files, schema.jobs

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, FileNotKnown
 from diffuserve.domain.jobs.job import NewJob
 from diffuserve.domain.requests.input_image import input_ids
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
 
 files, job_files = schema.files, schema.job_files
 

@@ -7,9 +7,9 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import FileNotKnown
 from diffuserve.domain.jobs.input_file import InputFile, NewFile, is_file_id
 from diffuserve.domain.tenant import Plan
-from diffuserve.jobs.database.connections import queries
-from diffuserve.jobs.database.connections.connections import IDS, Database
-from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.database import queries
+from diffuserve.jobs.database.connections import IDS, Database
+from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.files.commands import AddFile, DeleteFile, KeepFile, files, job_files
 from diffuserve.jobs.files.records import file_of
 

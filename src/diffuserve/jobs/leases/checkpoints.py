@@ -9,9 +9,9 @@ from diffuserve.domain.errors import LeaseLost
 from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
 from diffuserve.domain.jobs.job import FINAL_STATUSES
 from diffuserve.domain.workers.worker_ids import is_owned
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import SingleCommand
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import SingleCommand
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.records import JSON_COLUMNS, dump
 
 jobs, leases = schema.jobs, schema.leases

@@ -13,21 +13,22 @@ from diffuserve.domain.jobs.claim import Claim
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.tenant import Tenant
 from diffuserve.domain.workers.worker import Lease, Until, WorkerRole
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import Command
-from diffuserve.jobs.database.connections.connections import IDS, Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import Command
+from diffuserve.jobs.database.connections import IDS, Transaction
 from diffuserve.jobs.leases import promises
 from diffuserve.jobs.leases.claimers import Claimer, find_claimers
 from diffuserve.jobs.leases.decode_pool import ModelPool, read_pools
 from diffuserve.jobs.leases.open_lanes import head_tokens, open_lanes
 from diffuserve.jobs.leases.worker_kinds import Placements
-from diffuserve.jobs.policy.fairness import Claimant, Lane, choose_lane, farthest_ahead, seconds_left
-from diffuserve.jobs.queue.ready_queue import ready_queue as queue
-from diffuserve.jobs.queue.ready_queue.changes import Change, load_records, save_changes
-from diffuserve.jobs.queue.ready_queue.due import sweep_due
-from diffuserve.jobs.queue.ready_queue.handicaps import raise_floors
+from diffuserve.jobs.policy.fairness import Claimant, choose_lane, farthest_ahead, seconds_left
+from diffuserve.jobs.policy.lanes import Lane
+from diffuserve.jobs.queue import ready_queue
+from diffuserve.jobs.queue.changes import Change, load_records, save_changes
+from diffuserve.jobs.queue.due import sweep_due
+from diffuserve.jobs.queue.handicaps import raise_floors
 from diffuserve.jobs.records import JobRecord, lease_of, record_of
-from diffuserve.jobs.workers.registry.offers import load_seconds
+from diffuserve.jobs.workers.offers import load_seconds
 
 jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
 workers, handicaps = schema.workers, schema.handicaps
@@ -282,7 +283,7 @@ def _save(claim_round: ClaimRound) -> dict[tuple[str, str], list[Lease]]:
     job_ids = [grant.job_id for grant in grants]
     queued = load_records(transaction, job_ids)
     running = [_started(queued[grant.job_id], grant, transaction.now) for grant in grants]
-    queue.take(transaction, job_ids)
+    ready_queue.take(transaction, job_ids)
     save_changes(transaction, [_change_of(record) for record in running])
     grants = _with_ends(transaction, grants, running)
     rows = [_lease_row(transaction, record, grant) for record, grant in zip(running, grants, strict=True)]
@@ -363,7 +364,7 @@ def _lease_row(transaction: Transaction, record: JobRecord, grant: _Grant) -> di
 
 def _charge(transaction: Transaction, grants: Sequence[_Grant]) -> None:
     """Charge the tenants what was predicted; it is replaced by the actual seconds when the lease ends."""
-    ledger = queue.Ledger()
+    ledger = ready_queue.Ledger()
     for grant in grants:
         ledger.charge(grant.tenant, grant.cost_seconds)
         ledger.count_queued(grant.tenant.id, -1)

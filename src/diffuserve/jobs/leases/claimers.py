@@ -7,10 +7,10 @@ import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.workers.worker import WorkerRole, is_exact
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import IDS, Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import IDS, Transaction
 from diffuserve.jobs.leases import promises
-from diffuserve.jobs.workers.registry.reports import report_of
+from diffuserve.jobs.workers.reports import report_of
 
 workers = schema.workers
 

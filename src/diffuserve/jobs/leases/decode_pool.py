@@ -9,11 +9,11 @@ import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.workers.worker import WorkerRole
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.policy.handover import Decoding, Surroundings, hands_over
 from diffuserve.jobs.records import JobRecord
-from diffuserve.jobs.workers.registry.offers import decode_slowness
+from diffuserve.jobs.workers.offers import decode_slowness
 
 jobs, lanes, leases, workers = schema.jobs, schema.lanes, schema.leases, schema.workers
 

@@ -8,12 +8,14 @@ import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import JobError, JobStatus
 from diffuserve.domain.safety import AuditEntry
+from diffuserve.domain.workers.worker import Until
 from diffuserve.events.base import QUEUE
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import IDS, Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import IDS, Transaction
+from diffuserve.jobs.policy.charges import Attempt
 from diffuserve.jobs.policy.retries import RetryDecision
-from diffuserve.jobs.queue.ready_queue import ready_queue as queue
-from diffuserve.jobs.queue.ready_queue.changes import Change, load_records, save_changes
+from diffuserve.jobs.queue import ready_queue
+from diffuserve.jobs.queue.changes import Change, load_records, save_changes
 from diffuserve.jobs.records import JobRecord, dump
 from diffuserve.jobs.security import audit
 
@@ -29,12 +31,30 @@ def end_leases(transaction: Transaction, ended: Collection[sa.Row[Any]]) -> dict
     return load_records(transaction, job_ids)
 
 
+def attempt_of(lease: sa.Row[Any], record: JobRecord, now: float) -> Attempt:
+    """Return the attempt under a row of `leases`, at its end."""
+    first_at = now if record.started_at is None else record.started_at
+    granted_at = first_at if lease.granted_at is None else lease.granted_at  # by an earlier version
+    went_on = record.kept_seconds > 0 or record.checkpoint is not None
+    return Attempt(
+        charged=lease.charged,
+        denoise_seconds=0.0 if record.is_denoised else record.cost_seconds - record.decode_seconds,
+        decode_seconds=0.0 if lease.until == Until.LATENTS else record.decode_seconds,
+        kept_seconds=record.kept_seconds,
+        held_seconds=max(now - granted_at, 0.0),
+        since_seconds=max(now - (first_at if went_on else granted_at), 0.0),
+        phase=lease.phase,
+        step=lease.step,
+        total=lease.total,
+    )
+
+
 @dataclass
 class EndedAttempts:
     """State of one transaction that ends attempts: what it will write for their jobs."""
 
     transaction: Transaction
-    ledger: queue.Ledger = field(default_factory=queue.Ledger)
+    ledger: ready_queue.Ledger = field(default_factory=ready_queue.Ledger)
     changes: list[Change] = field(default_factory=list)
     requeued: list[JobRecord] = field(default_factory=list)
     delayed: list[tuple[str, float]] = field(default_factory=list)
@@ -48,7 +68,7 @@ class EndedAttempts:
         """
         if not ended:
             return
-        tenants = queue.load_tenants(self.transaction, {lease.tenant_id for lease in ended})
+        tenants = ready_queue.load_tenants(self.transaction, {lease.tenant_id for lease in ended})
         for lease in ended:
             self.ledger.charge(tenants[lease.tenant_id], seconds.get(lease.job_id, 0.0) - lease.charged)
 
@@ -125,8 +145,8 @@ class EndedAttempts:
     def save(self) -> None:
         """Write everything that was noted."""
         save_changes(self.transaction, self.changes)
-        queue.put(self.transaction, self.requeued)
-        queue.delay(self.transaction, self.delayed)
+        ready_queue.put(self.transaction, self.requeued)
+        ready_queue.delay(self.transaction, self.delayed)
         self.ledger.save(self.transaction)
         audit.keep(self.transaction, self.audit_entries)
         if self.changes:

@@ -24,15 +24,15 @@ from diffuserve.domain.workers.worker import (
     StoredLatents,
 )
 from diffuserve.domain.workers.worker_ids import is_owned
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import Command
-from diffuserve.jobs.database.connections.connections import IDS, Transaction
-from diffuserve.jobs.database.connections.tally import AttemptKey
-from diffuserve.jobs.leases.ended_attempts import EndedAttempts, end_leases
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import Command
+from diffuserve.jobs.database.connections import IDS, Transaction
+from diffuserve.jobs.database.tally import AttemptKey
+from diffuserve.jobs.leases.ended_attempts import EndedAttempts, attempt_of, end_leases
 from diffuserve.jobs.policy import charges
 from diffuserve.jobs.policy.charges import Attempt
 from diffuserve.jobs.policy.retries import after_failure, after_loss, may_start_anew
-from diffuserve.jobs.queue.ready_queue.changes import load_records
+from diffuserve.jobs.queue.changes import load_records
 from diffuserve.jobs.records import JobRecord, dump
 
 leases = schema.leases
@@ -270,7 +270,7 @@ def _end_held(
     records = end_leases(transaction, held)
     seconds = {
         lease.job_id: command.seconds_of(
-            Attempt.of(lease, records[lease.job_id], transaction.now), lease.is_canceling
+            attempt_of(lease, records[lease.job_id], transaction.now), lease.is_canceling
         )
         for lease, command in reports
     }

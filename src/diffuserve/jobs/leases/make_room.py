@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import Band
 from diffuserve.events.base import worker_topic
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import SingleCommand
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import SingleCommand
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.leases import promises
 from diffuserve.jobs.leases.claim import ClaimRound
 from diffuserve.jobs.leases.claimers import Claimer, live_claimers

@@ -5,10 +5,10 @@ import functools
 import sqlalchemy as sa
 
 from diffuserve.domain.tenant import Tenant
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction
-from diffuserve.jobs.policy.fairness import Lane, TenantAccount
-from diffuserve.jobs.queue.ready_queue import ready_queue as queue
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
+from diffuserve.jobs.policy.lanes import Lane, TenantAccount
+from diffuserve.jobs.queue import ready_queue
 from diffuserve.jobs.records import BANDS
 
 leases, ready, lanes, tenants = schema.leases, schema.ready, schema.lanes, schema.tenants
@@ -50,7 +50,7 @@ RUNNING = sa.select(
 def open_lanes(transaction: Transaction) -> list[Lane]:
     """Return the lanes that have ready jobs, with one account for each tenant."""
     running = {row.tenant_id: (row.num, row.seconds) for row in transaction.rows(RUNNING)}
-    plan_of = functools.cache(functools.partial(queue.plan_of, transaction.config))
+    plan_of = functools.cache(functools.partial(ready_queue.plan_of, transaction.config))
     accounts: dict[str, TenantAccount] = {}
     found = []
     # Every claim reads all lanes, a thousand where there are many tenants. So their columns are unpacked by

@@ -6,8 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
 
 workers = schema.workers
 

@@ -10,10 +10,10 @@ from diffuserve.domain.jobs.job import JobError, JobStatus
 from diffuserve.domain.jobs.outcomes import LOST
 from diffuserve.domain.workers.worker import ReleaseCause
 from diffuserve.events.base import worker_topic
-from diffuserve.jobs.database.connections.connections import Transaction
-from diffuserve.jobs.database.connections.tally import AttemptKey
-from diffuserve.jobs.leases.ended_attempts import EndedAttempts, end_leases
-from diffuserve.jobs.policy.charges import Attempt, seconds_of_abandoned
+from diffuserve.jobs.database.connections import Transaction
+from diffuserve.jobs.database.tally import AttemptKey
+from diffuserve.jobs.leases.ended_attempts import EndedAttempts, attempt_of, end_leases
+from diffuserve.jobs.policy.charges import seconds_of_abandoned
 from diffuserve.jobs.policy.retries import after_loss
 from diffuserve.jobs.records import JobRecord
 
@@ -67,7 +67,7 @@ def _seconds_of(record: JobRecord, lease: sa.Row[Any], outcome: str, now: float)
     One that is late had its `timeout`, and what has passed since it should have ended: an outage, by which
     that was put off, is no time that it had.
     """
-    attempt = Attempt.of(lease, record, now)
+    attempt = attempt_of(lease, record, now)
     if outcome != LOST:
         had_seconds: float = now - lease.stop_at + (record.timeout or 0.0)
         return attempt.kept_seconds + min(had_seconds, attempt.held_seconds)

@@ -9,11 +9,11 @@ import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.workers.worker import WorkerRole
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction
-from diffuserve.jobs.policy.fairness import Lane
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
+from diffuserve.jobs.policy.lanes import Lane
 from diffuserve.jobs.policy.placement import ClaimingWorker, suits_spot
-from diffuserve.jobs.workers.registry.reports import report_of
+from diffuserve.jobs.workers.reports import report_of
 
 workers = schema.workers
 

@@ -22,15 +22,15 @@ from diffuserve.domain.workers.worker import (
     StoredLatents,
 )
 from diffuserve.domain.workers.worker_ids import is_owned, new_worker_id
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Database
-from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Database
+from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.leases.checkpoints import KeepCheckpoint, load_checkpoint
 from diffuserve.jobs.leases.claim import Claimed, ClaimJobs
 from diffuserve.jobs.leases.finish import CompleteJob, FailJob, HandOverJob, ReleaseJob
 from diffuserve.jobs.records import JSON_COLUMNS
-from diffuserve.jobs.workers.registry.leaving import LeaveWorker
-from diffuserve.jobs.workers.registry.registry import (
+from diffuserve.jobs.workers.leaving import LeaveWorker
+from diffuserve.jobs.workers.registry import (
     DeregisterWorker,
     DrainWorker,
     RecordHeartbeat,

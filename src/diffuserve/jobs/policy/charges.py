@@ -5,13 +5,8 @@ that this went on from. `JobRecord.kept_seconds` of these are charged already.
 """
 
 from dataclasses import dataclass
-from typing import Any
-
-import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import Phase
-from diffuserve.domain.workers.worker import Until
-from diffuserve.jobs.records import JobRecord
 
 SLACK_SECONDS = 1.0
 """Seconds by which a worker's measure may exceed the store's, at most as much as the job should take."""
@@ -37,24 +32,6 @@ class Attempt:
     phase: str | None = None
     step: int = 0
     total: int = 0
-
-    @classmethod
-    def of(cls, lease: sa.Row[Any], record: JobRecord, now: float) -> "Attempt":
-        """Return the attempt under a row of `leases`, at its end."""
-        first_at = now if record.started_at is None else record.started_at
-        granted_at = first_at if lease.granted_at is None else lease.granted_at  # by an earlier version
-        went_on = record.kept_seconds > 0 or record.checkpoint is not None
-        return cls(
-            charged=lease.charged,
-            denoise_seconds=0.0 if record.is_denoised else record.cost_seconds - record.decode_seconds,
-            decode_seconds=0.0 if lease.until == Until.LATENTS else record.decode_seconds,
-            kept_seconds=record.kept_seconds,
-            held_seconds=max(now - granted_at, 0.0),
-            since_seconds=max(now - (first_at if went_on else granted_at), 0.0),
-            phase=lease.phase,
-            step=lease.step,
-            total=lease.total,
-        )
 
     @property
     def most_seconds(self) -> float:

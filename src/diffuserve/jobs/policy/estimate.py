@@ -8,8 +8,8 @@ from diffuserve.domain.workers.readiness import ModelStatus
 from diffuserve.jobs.policy.fairness import BAND_SECONDS
 
 # Fitted to simulated queues, of whose jobs 85 in 100 end within the range
-# (tests/unit/jobs/policy/test_estimate_ranges.py). Jobs that come later may overtake, queued ones may be canceled,
-# what runs is partly done, and a job that shares its worker's steps runs longer than alone.
+# (tests/unit/jobs/policy/test_estimate_ranges.py). Jobs that come later may overtake, queued ones may be
+# canceled, what runs is partly done, and a job that shares its worker's steps runs longer than alone.
 _LEAST_AHEAD, _MOST_AHEAD = 0.6, 2.0
 _LEAST_RUN, _MOST_RUN = 0.7, 2.0
 _MOST_RUNNING = 0.7

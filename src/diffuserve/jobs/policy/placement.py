@@ -10,14 +10,11 @@ to those that have it in memory.
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from diffuserve.domain.jobs.job import Band
 from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.policy.lanes import Lane
 from diffuserve.jobs.policy.places import latest_start_at
-
-if TYPE_CHECKING:
-    from diffuserve.jobs.policy.fairness import Lane
 
 
 @dataclass(frozen=True)
@@ -33,11 +30,11 @@ class ClaimingWorker:
     others: Collection[tuple[str, bool]] = ()
     resident_elsewhere: Collection[str] = ()
 
-    def leaves(self, lane: "Lane", now: float, config: StoreConfig) -> bool:
+    def leaves(self, lane: Lane, now: float, config: StoreConfig) -> bool:
         """Return whether this worker leaves a lane's head to others, which it suits."""
         return now < self.leaves_until(lane, config)
 
-    def leaves_until(self, lane: "Lane", config: StoreConfig) -> float:
+    def leaves_until(self, lane: Lane, config: StoreConfig) -> float:
         """Return until when this worker leaves a lane's head to others; the dawn of time if it does not."""
         suited, until = suits_spot(lane), -math.inf
         if lane.model in self.resident_elsewhere:
@@ -52,7 +49,7 @@ ANYWHERE = ClaimingWorker(is_spot=False)
 """Placement where there are workers of one kind only."""
 
 
-def suits_spot(lane: "Lane") -> bool | None:
+def suits_spot(lane: Lane) -> bool | None:
     """Return whether a lane's head had better run on a spot worker; `None` if that is no matter.
 
     What is close to its deadline suits workers on demand, whatever its band.
@@ -62,7 +59,7 @@ def suits_spot(lane: "Lane") -> bool | None:
     return True if lane.band is Band.BATCH else None
 
 
-def left_until(lane: "Lane", config: StoreConfig) -> float:
+def left_until(lane: Lane, config: StoreConfig) -> float:
     """Return until when a lane's head is left to the workers that it suits."""
     if suits_spot(lane):
         return lane.head_at + config.spot_wait_seconds

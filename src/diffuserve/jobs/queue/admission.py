@@ -11,14 +11,12 @@ from diffuserve.domain.errors import BacklogFull, DiffuserveError, QueueFull, To
 from diffuserve.domain.jobs.job import NewJob
 from diffuserve.domain.safety import AuditEntry
 from diffuserve.domain.tenant import Plan, Tenant
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import accepted_work, schema
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.files import links
-from diffuserve.jobs.queue.ready_queue import batch_counts, idempotency
-from diffuserve.jobs.queue.ready_queue import ready_queue as queue
-from diffuserve.jobs.queue.ready_queue.changes import event_row, log
-from diffuserve.jobs.queue.ready_queue.idempotency import stamp_of
-from diffuserve.jobs.reads import demand
+from diffuserve.jobs.queue import batch_counts, idempotency, ready_queue
+from diffuserve.jobs.queue.changes import event_row, log
+from diffuserve.jobs.queue.idempotency import stamp_of
 from diffuserve.jobs.records import JobRecord, new_record
 from diffuserve.jobs.security import audit
 
@@ -144,8 +142,8 @@ class Admission:
         audit.keep(transaction, self.audit_entries)
         transaction.execute(_SAVE_ACCOUNT, [_account_row(account) for account in self.accounts.values()])
         batch_counts.move(transaction, [(record.batch_id, None, record.status) for record in self.records])
-        queue.put(transaction, self.records)
-        demand.count_accepted(transaction, self.records)
+        ready_queue.put(transaction, self.records)
+        accepted_work.count(transaction, self.records)
 
     def _backlog_full(self, cost_seconds: float) -> BacklogFull | None:
         if self.backlog_seconds + cost_seconds <= self.transaction.config.max_backlog_seconds:
@@ -212,14 +210,14 @@ def _open_accounts(
     transaction: Transaction, tenant_ids: Collection[str], work: Mapping[str, _Work]
 ) -> dict[str, Account]:
     """Return the accounts of the tenants; a tenant that is new gets a row."""
-    rows = queue.tenant_rows(transaction, tenant_ids)
+    rows = ready_queue.tenant_rows(transaction, tenant_ids)
     missing = set(tenant_ids) - {row.id for row in rows}
     if missing:
         transaction.execute(sa.insert(tenants), [{"id": tenant_id} for tenant_id in sorted(missing)])
-        rows = queue.tenant_rows(transaction, tenant_ids)
+        rows = ready_queue.tenant_rows(transaction, tenant_ids)
     return {
         row.id: Account(
-            tenant=queue.tenant_of(row, transaction.config),
+            tenant=ready_queue.tenant_of(row, transaction.config),
             next_seq=row.next_seq,
             num_queued=row.num_queued,
             num_reserved=work.get(row.id, _IDLE).num_reserved,

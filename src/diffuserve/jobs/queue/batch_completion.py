@@ -6,8 +6,8 @@ import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.jobs.webhook import WebhookEvent
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.webhooks.outbox import WebhookNotice
 
 jobs, batches = schema.jobs, schema.batches

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import JobStatus
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
 
 batches, columns = schema.batches, schema.BATCH_COUNTS
 

@@ -11,10 +11,10 @@ from diffuserve.domain.jobs.job import JobEvent, JobStatus
 from diffuserve.domain.jobs.webhook import WebhookEvent
 from diffuserve.domain.workers.worker import ReleaseCause
 from diffuserve.events.base import job_topic
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import IDS, Transaction
-from diffuserve.jobs.database.connections.tally import AttemptKey
-from diffuserve.jobs.queue.ready_queue import batch_completion, batch_counts
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import IDS, Transaction
+from diffuserve.jobs.database.tally import AttemptKey
+from diffuserve.jobs.queue import batch_completion, batch_counts
 from diffuserve.jobs.records import CHANGING_COLUMNS, JobRecord, dump, ended_of, record_of
 from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.webhooks.outbox import WebhookNotice

@@ -9,13 +9,12 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import Conflict, DiffuserveError, JobNotFound
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.events.base import worker_topic
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import Command
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import Command
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.files.links import jobs_without_files
-from diffuserve.jobs.queue.ready_queue import batch_completion
-from diffuserve.jobs.queue.ready_queue import ready_queue as queue
-from diffuserve.jobs.queue.ready_queue.changes import Change, load_records, save_changes
+from diffuserve.jobs.queue import batch_completion, ready_queue
+from diffuserve.jobs.queue.changes import Change, load_records, save_changes
 from diffuserve.jobs.records import JobRecord
 
 jobs, leases = schema.jobs, schema.leases
@@ -108,7 +107,7 @@ def _without_own(
 def _cancel(transaction: Transaction, records: Collection[JobRecord]) -> None:
     queued = [record for record in records if record.status is JobStatus.QUEUED]
     running = [record for record in records if record.status is JobStatus.RUNNING]
-    queue.leave(transaction, queued)
+    ready_queue.leave(transaction, queued)
     _ask_workers_to_cancel(transaction, running)
     now = transaction.now
     ended = [replace(each, status=JobStatus.CANCELED, finished_at=now, latents=None) for each in queued]
@@ -136,8 +135,8 @@ def _requeue(transaction: Transaction, ended: Collection[JobRecord]) -> None:
     save_changes(transaction, changes)
     job_ids = [record.id for record in records]
     transaction.execute(sa.update(jobs).where(jobs.c.id.in_(job_ids)).values(deadline=None, finish_by=None))
-    queue.put(transaction, records)
-    ledger = queue.Ledger()
+    ready_queue.put(transaction, records)
+    ledger = ready_queue.Ledger()
     for record in records:
         ledger.count_queued(record.tenant_id, 1)
     ledger.save(transaction)

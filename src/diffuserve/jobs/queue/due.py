@@ -7,10 +7,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import JobStatus
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction
-from diffuserve.jobs.queue.ready_queue import ready_queue as queue
-from diffuserve.jobs.queue.ready_queue.changes import Change, load_records, save_changes
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
+from diffuserve.jobs.queue import ready_queue
+from diffuserve.jobs.queue.changes import Change, load_records, save_changes
 from diffuserve.jobs.records import JobRecord
 
 ready, delayed = schema.ready, schema.delayed
@@ -54,14 +54,14 @@ def _make_ready(transaction: Transaction, job_ids: Collection[str]) -> None:
     if not job_ids:
         return
     transaction.execute(sa.delete(delayed).where(delayed.c.job_id.in_(list(job_ids))))
-    queue.put(transaction, list(load_records(transaction, job_ids).values()))
+    ready_queue.put(transaction, list(load_records(transaction, job_ids).values()))
 
 
 def _expire(transaction: Transaction, job_ids: Collection[str]) -> None:
     if not job_ids:
         return
     records = list(load_records(transaction, job_ids).values())
-    queue.leave(transaction, records)
+    ready_queue.leave(transaction, records)
     expired = [replace(record, status=JobStatus.EXPIRED, finished_at=transaction.now) for record in records]
     save_changes(transaction, [_expiry(record) for record in expired])
 
@@ -77,5 +77,5 @@ def _raise(transaction: Transaction, job_ids: Collection[str]) -> None:
     if not job_ids:
         return
     records = list(load_records(transaction, job_ids).values())
-    queue.take(transaction, job_ids)
-    queue.put(transaction, records)
+    ready_queue.take(transaction, job_ids)
+    ready_queue.put(transaction, records)

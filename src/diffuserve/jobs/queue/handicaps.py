@@ -12,8 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import Band
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import IDS, Transaction, upsert
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import IDS, Transaction, upsert
 from diffuserve.jobs.policy.fairness import BAND_SECONDS
 
 lanes, leases, tenants = schema.lanes, schema.leases, schema.tenants

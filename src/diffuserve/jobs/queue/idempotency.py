@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, IdempotencyMismatch
 from diffuserve.domain.jobs.batch import NewBatch
 from diffuserve.domain.jobs.job import NewJob
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
 
 keys = schema.idempotency_keys
 

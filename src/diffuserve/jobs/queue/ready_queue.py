@@ -12,10 +12,10 @@ from diffuserve.domain.jobs.job import Band
 from diffuserve.domain.tenant import Plan, PlanOverrides, Tenant
 from diffuserve.events.base import QUEUE
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import IDS, Transaction, upsert
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import IDS, Transaction, upsert
 from diffuserve.jobs.policy.places import urgent_place
-from diffuserve.jobs.queue.ready_queue import handicaps
+from diffuserve.jobs.queue import handicaps
 from diffuserve.jobs.records import JobRecord
 
 ready, delayed, lanes, tenants = schema.ready, schema.delayed, schema.lanes, schema.tenants

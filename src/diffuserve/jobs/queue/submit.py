@@ -8,12 +8,12 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, JobNotFound
 from diffuserve.domain.jobs.job import Job, NewJob
-from diffuserve.jobs.database.connections import queries, schema
-from diffuserve.jobs.database.connections.command import Command, SingleCommand
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import queries, schema
+from diffuserve.jobs.database.command import Command, SingleCommand
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.files.links import NamedFiles
-from diffuserve.jobs.queue.ready_queue.admission import Admission
-from diffuserve.jobs.queue.ready_queue.idempotency import Stamp, UsedKeys, stamp_of
+from diffuserve.jobs.queue.admission import Admission
+from diffuserve.jobs.queue.idempotency import Stamp, UsedKeys, stamp_of
 from diffuserve.jobs.records import job_of
 
 

@@ -6,10 +6,10 @@ from typing import Self
 
 import sqlalchemy as sa
 
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import Command
-from diffuserve.jobs.database.connections.connections import Database, Transaction
-from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import Command
+from diffuserve.jobs.database.connections import Database, Transaction
+from diffuserve.jobs.database.writer import Writer
 
 points = schema.operations_history
 

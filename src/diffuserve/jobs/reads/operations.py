@@ -16,16 +16,16 @@ from diffuserve.domain.models.tiers import NO_TIERS, Tiers, within_tiers
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.domain.workers.worker import ModelOffer, Worker
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections import queries, schema
-from diffuserve.jobs.database.connections.connections import Database
-from diffuserve.jobs.database.connections.outages import is_unavailable
-from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.database import queries, schema
+from diffuserve.jobs.database.connections import Database
+from diffuserve.jobs.database.outages import is_unavailable
+from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.policy.estimate import LaneSize, Standing
 from diffuserve.jobs.policy.pricing import NEUTRAL_FIT
-from diffuserve.jobs.queue.ready_queue import ready_queue as queue
-from diffuserve.jobs.queue.ready_queue.control import RequeueJob
-from diffuserve.jobs.workers.registry import registry as workers
-from diffuserve.jobs.workers.registry.offers import OfferModel
+from diffuserve.jobs.queue.control import RequeueJob
+from diffuserve.jobs.queue.ready_queue import tenant_of
+from diffuserve.jobs.workers.offers import OfferModel
+from diffuserve.jobs.workers.registry import worker_of
 
 lanes, leases = schema.lanes, schema.leases
 
@@ -80,7 +80,7 @@ class Operations:
             sa.select(table, held.label("num_leases")).order_by(table.c.registered_at)
         )
         lease_seconds = self._config.lease_seconds
-        return now, [workers.worker_of(row, now, lease_seconds, row.num_leases) for row in rows]
+        return now, [worker_of(row, now, lease_seconds, row.num_leases) for row in rows]
 
     async def models(self) -> Mapping[str, OfferedModel]:
         """Return models by name, also those whose workers are gone."""
@@ -109,7 +109,7 @@ class Operations:
         table = schema.tenants
         rows = await self._database.rows(sa.select(table).where(table.c.id.in_(sorted(tenant_ids))))
         default = Standing(self._default_plan.weight)
-        known = {row.id: Standing(queue.tenant_of(row, self._config).plan.weight, row.vtime) for row in rows}
+        known = {row.id: Standing(tenant_of(row, self._config).plan.weight, row.vtime) for row in rows}
         return dict.fromkeys(tenant_ids, default) | known
 
     @property
@@ -120,7 +120,7 @@ class Operations:
         """Return those of the tenants that are known."""
         table = schema.tenants
         rows = await self._database.rows(sa.select(table).where(table.c.id.in_(sorted(tenant_ids))))
-        return [queue.tenant_of(row, self._config) for row in rows]
+        return [tenant_of(row, self._config) for row in rows]
 
     async def requeue(self, job_id: str) -> Job:
         """Queue a failed, expired or canceled job again, with fresh attempts.

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from diffuserve.domain.jobs.job import Job, QueueEstimate
 from diffuserve.domain.workers.readiness import is_ready, status_of
 from diffuserve.domain.workers.worker import Worker, is_exact
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Database
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Database
 from diffuserve.jobs.policy.estimate import LaneSize, Standing, WorkAhead, estimate_wait
 from diffuserve.jobs.reads.operations import Operations
 from diffuserve.jobs.reads.shared_reads import SharedReads

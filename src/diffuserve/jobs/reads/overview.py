@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from diffuserve.domain.jobs.job import Band
 from diffuserve.domain.workers.worker import Worker
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections import schema, tallies
-from diffuserve.jobs.database.connections.connections import Database
-from diffuserve.jobs.database.connections.tallies import Tallies
-from diffuserve.jobs.database.connections.tally import TallyKind
+from diffuserve.jobs.database import schema, tallies
+from diffuserve.jobs.database.connections import Database
+from diffuserve.jobs.database.tallies import Tallies
+from diffuserve.jobs.database.tally import TallyKind
 from diffuserve.jobs.records import BANDS
-from diffuserve.jobs.workers.registry import registry as workers
+from diffuserve.jobs.workers.registry import worker_of
 
 jobs, leases, lanes, delayed = schema.jobs, schema.leases, schema.lanes, schema.delayed
 deliveries, endpoints = schema.webhook_deliveries, schema.webhook_endpoints
@@ -144,7 +144,7 @@ class OverviewReader:
     def _workers(self, connection: sa.Connection, now: float, num_leases: Counter[str]) -> list[Worker]:
         rows = connection.execute(sa.select(schema.workers).order_by(schema.workers.c.registered_at))
         lease_seconds = self._config.lease_seconds
-        return [workers.worker_of(row, now, lease_seconds, num_leases[row.id]) for row in rows]
+        return [worker_of(row, now, lease_seconds, num_leases[row.id]) for row in rows]
 
     def _weights(self, connection: sa.Connection, tenant_ids: set[str]) -> dict[str, float]:
         table, in_order = schema.tenants, sorted(tenant_ids)

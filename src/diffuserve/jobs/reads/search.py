@@ -13,8 +13,8 @@ import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, Job, JobStatus
-from diffuserve.jobs.database.connections import queries, schema
-from diffuserve.jobs.database.connections.connections import Database
+from diffuserve.jobs.database import queries, schema
+from diffuserve.jobs.database.connections import Database
 
 jobs, leases = schema.jobs, schema.leases
 

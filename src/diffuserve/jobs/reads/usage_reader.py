@@ -22,9 +22,9 @@ from diffuserve.domain.resources.usage import (
     WorkerTimeResource,
 )
 from diffuserve.domain.workers.machines import MachineKind
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Database
-from diffuserve.jobs.database.connections.usage import day_of
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Database
+from diffuserve.jobs.database.usage import day_of
 
 usage, worker_time, jobs = schema.usage, schema.worker_time, schema.jobs
 

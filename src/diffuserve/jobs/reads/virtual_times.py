@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import SingleCommand
-from diffuserve.jobs.database.connections.connections import Database, Transaction
-from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import SingleCommand
+from diffuserve.jobs.database.connections import Database, Transaction
+from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.leases.open_lanes import RUNNING
-from diffuserve.jobs.queue.ready_queue import ready_queue as queue
+from diffuserve.jobs.queue import ready_queue
 
 tenants, floors, handicaps = schema.tenants, schema.floors, schema.handicaps
 
@@ -46,7 +46,7 @@ class VirtualTimes:
         """Return the tenants, those that are furthest behind first."""
         found = []
         for row in await self._database.rows(_STANDINGS):
-            plan = queue.tenant_of(row, self._config).plan
+            plan = ready_queue.tenant_of(row, self._config).plan
             found.append(
                 TenantTime(
                     tenant_id=row.id,
@@ -74,7 +74,7 @@ class ResetVirtualTimes(SingleCommand[int]):
         rows = [
             {
                 "tenant": row.id,
-                "new": (row.charged or 0.0) / queue.tenant_of(row, transaction.config).plan.weight,
+                "new": (row.charged or 0.0) / ready_queue.tenant_of(row, transaction.config).plan.weight,
             }
             for row in transaction.rows(_STANDINGS)
         ]

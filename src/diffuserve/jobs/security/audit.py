@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from diffuserve.domain.jobs.job import NewJob
 from diffuserve.domain.jobs.prompt import prompt_hash
 from diffuserve.domain.safety import Action, AuditEntry, FilterInfo, ImagesRecord, SafetyStage, Verdict
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import Command
-from diffuserve.jobs.database.connections.connections import Database, Transaction
-from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import Command
+from diffuserve.jobs.database.connections import Database, Transaction
+from diffuserve.jobs.database.writer import Writer
 
 audit = schema.audit
 

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import Conflict, DiffuserveError, InvalidParams, KeyNotFound, Unauthorized
 from diffuserve.domain.tenant import ApiKey, PlanOverrides, Role, check_tenant_name, family_of
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import SingleCommand
-from diffuserve.jobs.database.connections.connections import Database, Transaction
-from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import SingleCommand
+from diffuserve.jobs.database.connections import Database, Transaction
+from diffuserve.jobs.database.writer import Writer
 
 api_keys = schema.api_keys
 _PREFIX = "dfs"

@@ -12,10 +12,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import SingleCommand
-from diffuserve.jobs.database.connections.connections import Database, Transaction
-from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import SingleCommand
+from diffuserve.jobs.database.connections import Database, Transaction
+from diffuserve.jobs.database.writer import Writer
 
 table = schema.signing_secrets
 

@@ -11,24 +11,23 @@ from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
 from diffuserve.domain.jobs.job import FINAL_STATUSES
 from diffuserve.jobs.batches import cancellation as batch_cancellation
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database.connections import schema, tallies, usage
-from diffuserve.jobs.database.connections.command import SingleCommand
-from diffuserve.jobs.database.connections.connections import IDS, Database, Transaction
-from diffuserve.jobs.database.connections.queries import rows_of
-from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.database import accepted_work, schema, tallies, usage
+from diffuserve.jobs.database.command import SingleCommand
+from diffuserve.jobs.database.connections import IDS, Database, Transaction
+from diffuserve.jobs.database.queries import rows_of
+from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.files.commands import ForgetExpired
 from diffuserve.jobs.files.links import unlink
 from diffuserve.jobs.leases import revoked_leases
 from diffuserve.jobs.leases.checkpoints import FindEndedCheckpoints, ForgetCheckpoints
 from diffuserve.jobs.leases.make_room import ANY_TO_PREEMPT, FIRST_URGENT, MakeRoom
-from diffuserve.jobs.queue.ready_queue import idempotency
-from diffuserve.jobs.queue.ready_queue import ready_queue as queue
-from diffuserve.jobs.queue.ready_queue.due import MAX_SWEPT, sweep_due
-from diffuserve.jobs.reads import demand, history
+from diffuserve.jobs.queue import idempotency, ready_queue
+from diffuserve.jobs.queue.due import MAX_SWEPT, sweep_due
+from diffuserve.jobs.reads import history
 from diffuserve.jobs.security import audit
 from diffuserve.jobs.tasks import clock_steps, lost_workers, spared_leases
 from diffuserve.jobs.webhooks import outbox
-from diffuserve.jobs.workers.registry import registry_bounds
+from diffuserve.jobs.workers import registry_bounds
 
 _LOOK_SECONDS = 0.25  # between two looks while an interactive job waits
 
@@ -147,13 +146,13 @@ class FindOutdated(SingleCommand[list[str]]):
     def apply(self, transaction: Transaction) -> list[str]:
         registry_bounds.forget_workers(transaction)
         registry_bounds.forget_models(transaction)
-        queue.drop_empty_lanes(transaction)
+        ready_queue.drop_empty_lanes(transaction)
         outbox.forget(transaction)
         audit.forget(transaction)
         tallies.forget(transaction)
         usage.forget(transaction)
         history.forget(transaction)
-        demand.forget(transaction)
+        accepted_work.forget(transaction)
         idempotency.forget(transaction)
         _forget_batches(transaction)
         return _outdated(transaction, self.limit)

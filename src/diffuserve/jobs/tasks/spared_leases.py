@@ -8,8 +8,8 @@ import logging
 
 import sqlalchemy as sa
 
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.jobs.webhook import Delivery
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
 from diffuserve.jobs.policy.webhook_turns import Full, Load, SendLimits
 from diffuserve.jobs.webhooks.records import delivery_of
 

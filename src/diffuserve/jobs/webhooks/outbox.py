@@ -23,9 +23,9 @@ from diffuserve.domain.jobs.webhook import (
 )
 from diffuserve.domain.text.timed_ids import timed_id
 from diffuserve.events.base import OUTBOX
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import Command, SingleCommand
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import Command, SingleCommand
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.records import load_webhook
 from diffuserve.jobs.webhooks.records import delivery_of, endpoint_of
 

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import EndpointNotFound
 from diffuserve.domain.jobs.webhook import Delivery, DeliveryAttempt, DueDelivery, WebhookEndpoint
-from diffuserve.jobs.database.connections.connections import Database
-from diffuserve.jobs.database.connections.writer import Writer
+from diffuserve.jobs.database.connections import Database
+from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.policy.webhook_turns import Load, SendLimits, choose
 from diffuserve.jobs.security.signing_secrets import WebhookSecrets
 from diffuserve.jobs.webhooks.due import find_due

@@ -7,10 +7,10 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.workers.readiness import workers_of
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import SingleCommand
-from diffuserve.jobs.database.connections.connections import Transaction
-from diffuserve.jobs.workers.registry.registry import worker_of
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import SingleCommand
+from diffuserve.jobs.database.connections import Transaction
+from diffuserve.jobs.workers.registry import worker_of
 
 workers, leases = schema.workers, schema.leases
 

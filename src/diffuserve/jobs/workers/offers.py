@@ -11,9 +11,9 @@ from diffuserve.domain.errors import DiffuserveError, ModelConflict
 from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.workers.worker import ModelOffer, WorkerRole
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.command import SingleCommand
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.command import SingleCommand
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.policy.pricing import MOST_TIMES_DEFAULT, MOST_TIMES_NEUTRAL, NEUTRAL_FIT, bounded
 from diffuserve.jobs.records import dump
 

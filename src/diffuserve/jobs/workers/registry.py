@@ -18,13 +18,13 @@ from diffuserve.domain.workers.worker import (
 )
 from diffuserve.domain.workers.worker_ids import attempt_id
 from diffuserve.events.base import worker_topic
-from diffuserve.jobs.database.connections import schema, usage
-from diffuserve.jobs.database.connections.command import Command, SingleCommand
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema, usage
+from diffuserve.jobs.database.command import Command, SingleCommand
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.records import dump
-from diffuserve.jobs.workers.registry import registry_bounds
-from diffuserve.jobs.workers.registry.offers import conflict_of, save_fits, store_offer
-from diffuserve.jobs.workers.registry.reports import dated, dump_report, report_of
+from diffuserve.jobs.workers import registry_bounds
+from diffuserve.jobs.workers.offers import conflict_of, save_fits, store_offer
+from diffuserve.jobs.workers.reports import dated, dump_report, report_of
 
 workers, leases = schema.workers, schema.leases
 

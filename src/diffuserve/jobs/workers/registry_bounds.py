@@ -14,8 +14,8 @@ from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.workers.worker import Registration
 from diffuserve.domain.workers.worker_ids import owner_prefix
 from diffuserve.jobs.config import DAY
-from diffuserve.jobs.database.connections import schema
-from diffuserve.jobs.database.connections.connections import Transaction
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
 
 workers, models = schema.workers, schema.models
 

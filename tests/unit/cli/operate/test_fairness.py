@@ -4,10 +4,10 @@ import asyncio
 import json
 
 import sqlalchemy as sa
-from diffuserve.jobs.database.connections.connections import Transaction
 
 from diffuserve.cli.wiring.control import open_store
-from diffuserve.jobs.database.connections import schema
+from diffuserve.jobs.database import schema
+from diffuserve.jobs.database.connections import Transaction
 from diffuserve.settings import Settings
 from support.command import Invoke
 

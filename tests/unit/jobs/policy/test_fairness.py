@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from diffuserve.domain.jobs.job import Band
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.policy.fairness import BAND_SECONDS, Claimant, Lane, TenantAccount, choose_lane
+from diffuserve.jobs.policy.fairness import BAND_SECONDS, Claimant, choose_lane
+from diffuserve.jobs.policy.lanes import Lane, TenantAccount
 
 NOW = 1_000.0
 CONFIG = StoreConfig(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from diffuserve.domain.jobs.job import Band
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.policy.fairness import Claimant, Lane, TenantAccount, choose_lane, seconds_left
+from diffuserve.jobs.policy.fairness import Claimant, choose_lane, seconds_left
+from diffuserve.jobs.policy.lanes import Lane, TenantAccount
 from diffuserve.jobs.policy.placement import ClaimingWorker, left_until, suits_spot
 from diffuserve.jobs.policy.places import latest_start_at, urgent_place
 

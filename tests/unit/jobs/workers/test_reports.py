@@ -3,11 +3,10 @@
 import json
 from dataclasses import replace
 
-from diffuserve.jobs.workers.registry.reports import dated, dump_report, report_of
-
 from diffuserve.domain.models.residency import RESIDENT
 from diffuserve.domain.workers.peers import PeerAddress, PeerReport
 from diffuserve.domain.workers.worker import LoadProgress, WorkerReport, WorkerState
+from diffuserve.jobs.workers.reports import dated, dump_report, report_of
 
 FULL = WorkerReport(
     state=WorkerState.INITIALIZING,

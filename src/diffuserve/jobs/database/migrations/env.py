@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from diffuserve.jobs.database.connections.schema import metadata
+from diffuserve.jobs.database.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"], target_metadata=metadata, transactional_ddl=False
