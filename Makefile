@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference wheel fmt chaos chaos-long emoji-packages bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-tensor-parallel bench-quantization bench-offload bench-peers bench-image-filter bench-fleet bench-tracing bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu gpu-kit count-kernels clean
+.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference wheel fmt chaos chaos-long emoji-packages bench gpu-kit clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -79,86 +79,17 @@ fmt: $(READY) ## format the code
 emoji-packages: $(READY) ## fetch the published pictures that tiny-emoji is trained on, by npm
 	$(BIN)/python training/tiny_emoji/emoji_packages.py
 
-bench-engine: $(READY) ## the engine beside stock diffusers; leave the machine alone meanwhile
-	$(BIN)/python benchmarks/engine/engine.py
-
-bench-gpu: $(READY) ## on a GPU: parity of every family; images a minute, memory and share of the ceiling at FLUX.1's size
-	$(BIN)/python benchmarks/gpu/gpu.py
-
-bench-unet: $(READY) ## a UNet of SDXL's layout beside stock diffusers; leave the machine alone meanwhile
-	$(BIN)/python benchmarks/engine/unet.py
-
-bench-control: $(READY) ## jobs per second and claim latency, beside procrastinate; leave the machine alone
-	$(BIN)/python benchmarks/control/control.py
-
-bench-serve: $(READY) ## the server beside the bare engine; leave the machine alone meanwhile
-	$(BIN)/python benchmarks/serve/serve.py
-
-bench-batch: $(READY) ## seconds per image by images in a step; leave the machine alone
-	$(BIN)/python benchmarks/engine/batch.py
-
-bench-quantization: $(READY) ## what quantized weights cost and give; leave the machine alone
-	$(BIN)/python benchmarks/engine/quantization.py
-
-bench-offload: $(READY) ## what weights that wait on the host save and cost; leave the machine alone
-	$(BIN)/python benchmarks/engine/offload.py
-
-bench-peers: $(READY) ## fleets of workers that fetch one model together; leave the machine alone
-	$(BIN)/python benchmarks/start/peers.py
-
-bench-lockstep: $(READY) ## what ranks cost and give; leave the machine alone
-	$(BIN)/python benchmarks/ranks/lockstep.py
-
-bench-tensor-parallel: $(READY) ## what ranks hold and read that share the weights
-	$(BIN)/python benchmarks/ranks/tensor_parallel.py
-
-bench-image-filter: $(READY) ## what the image filter costs, and how often harmless images alarm it; leave the machine alone
-	$(BIN)/python benchmarks/safety/image_filter.py
-
-bench-fleet: $(READY) ## 1 to 200 workers that do nothing, on one and two control planes; leave the machine alone
-	$(BIN)/python benchmarks/control/fleet.py
-
-bench-tracing: $(READY) ## what traces cost, with none, some and all recorded; leave the machine alone
-	$(BIN)/python benchmarks/control/tracing.py
-
-bench-followers: $(READY) ## what clients that wait cost, beside an earlier version; leave the machine alone
-	$(BIN)/python benchmarks/control/followers.py
-
-bench-judging: $(READY) ## latency while the prompts of a large batch are judged; leave the machine alone
-	$(BIN)/python benchmarks/safety/judging.py
-
-bench-cold-start: $(READY) ## from the start of a process to its first image, beside stock diffusers
-	$(BIN)/python benchmarks/start/cold_start.py
-
-bench-start: $(READY) ## CPU seconds of short commands, beside an earlier version
-	$(BIN)/python benchmarks/start/start.py
-
-bench-video: $(READY) ## clips and images of a Wan model beside stock diffusers, and images beside a flood of clips; leave the machine alone
-	$(BIN)/python benchmarks/video/video.py
-
-bench-decode-workers: $(READY) ## device-seconds with and without decode workers, and kill -9 of both
-	$(BIN)/python benchmarks/serve/decode_workers.py --kill
-
-bench-operations: $(READY) ## CPU time of the operators' view of 200 workers and 100,000 ready jobs
-	$(BIN)/python benchmarks/control/operations.py
-
-bench-policies: $(READY) ## one load through three ways of batching: what waiting for a batch costs; leave the machine alone
-	$(BIN)/python benchmarks/engine/policies.py
-
-bench-autoscaling: $(READY) ## a simulated fleet that follows its load: waits, GPU-hours, and busy workers killed, by policy
-	$(BIN)/python benchmarks/simulate/autoscaling.py
-
 gpu-kit: $(READY) ## fetch what a machine with a GPU and no network lacks, and say what to run there
 	$(BIN)/python scripts/gpu_kit.py
 
-count-kernels: $(READY) ## kernels, memory traffic and memory of a step of FLUX.1 on a GPU, counted without one
-	$(BIN)/python benchmarks/gpu/kernels.py
+bench: $(READY) ## run a benchmark, NAME=engine ARGS="--rounds 3", or list them; leave the machine alone
+	$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 chaos: $(READY) ## kill -9 everything again and again: no accepted job may be lost or published twice
-	$(BIN)/python benchmarks/chaos/run.py
+	$(BIN)/python -m benchmarks chaos
 
 chaos-long: $(READY) ## the same for up to an hour: 10,000 jobs, 600 faults, full disks, a bad network and clock
-	$(BIN)/python benchmarks/chaos/run.py --long --hours 3
+	$(BIN)/python -m benchmarks chaos --long --hours 3
 
 clean: ## remove everything that was made
 	rm -rf .venv out dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from gpu.stages.runner import NEEDS_GPU, Play, has_gpu, is_right, play, table  # noqa: E402
-from gpu.stages.stages import STAGES  # noqa: E402
+from benchmarks.gpu.stages.runner import NEEDS_GPU, Play, has_gpu, is_right, play, table  # noqa: E402
+from benchmarks.gpu.stages.stages import STAGES  # noqa: E402
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """`diffuserve api` on SQLite, with a clock that is off by the seconds in a file.
 
-python benchmarks/chaos/api.py FILE api --port 8000 …
+python -m benchmarks.chaos.api FILE api --port 8000 …
 """
 
 import sqlite3

@@ -10,7 +10,7 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from chaos.bucket import Digests
+from benchmarks.chaos.bucket import Digests
 from diffuserve.domain.jobs.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.workers.worker import ReleaseCause
 from diffuserve.jobs.database import schema

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from control.processes import free_port
+from benchmarks.control.processes import free_port
 
 _CHUNK_BYTES = 1 << 16
 _DELAY = (0.0, 0.05)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from control.processes import Program, free_port
+from benchmarks.control.processes import Program, free_port
 
 _CHUNK_BYTES = 1 << 16
 _UPLOAD_SECONDS, _START_SECONDS = 30.0, 60.0

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import httpx
 
-from chaos.tenants import TenantKey, Trespassers
-from chaos.webhooks import webhook_url
-from chaos.workers import SEVERAL_MODELS
+from benchmarks.chaos.tenants import TenantKey, Trespassers
+from benchmarks.chaos.webhooks import webhook_url
+from benchmarks.chaos.workers import SEVERAL_MODELS
 from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import ModelNotFound
 from diffuserve.domain.jobs.job import JobStatus

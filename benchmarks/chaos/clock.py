@@ -1,7 +1,7 @@
 """The clock of the database, which the chaos run sets ahead and back.
 
 The server's own clock is everyone's. So PostgreSQL finds a `clock_timestamp` of the run before its own, and
-SQLite's `julianday` is replaced in the control plane's connections by `chaos_api.py`. The SQL is not changed.
+SQLite's `julianday` is replaced in the control plane's connections by `api.py`. The SQL is not changed.
 """
 
 import os

@@ -12,13 +12,13 @@ from pathlib import Path
 import httpx
 import psutil
 
-from chaos.balancer import BadNetwork, Balancer
-from chaos.bucket import ResultStore
-from chaos.clock import SqliteClock
-from chaos.tenants import Keys
-from chaos.workers import StoredModel, ledger_of, several_models_command
-from control.database import Database
-from control.processes import (
+from benchmarks.chaos.balancer import BadNetwork, Balancer
+from benchmarks.chaos.bucket import ResultStore
+from benchmarks.chaos.clock import SqliteClock
+from benchmarks.chaos.tenants import Keys
+from benchmarks.chaos.workers import StoredModel, ledger_of, several_models_command
+from benchmarks.control.database import Database
+from benchmarks.control.processes import (
     DIFFUSERVE,
     Program,
     api_command,
@@ -34,7 +34,7 @@ _FENCED = "diffusion_fenced_writes_total "
 _READ_EVERY = 0.3
 _SERVING_SECONDS = 180.0
 _ROLES = ("decode", "denoise", "denoise")  # of agents, beside their seconds: every job has two phases
-_CLOCKED_API = Path(__file__).with_name("chaos_api.py")
+_CLOCKED_API = (sys.executable, "-m", "benchmarks.chaos.api")
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Server(Program):
         self.fenced = FenceCounter()
         command = api_command(self.port, folder / "data", database.url)
         if isinstance(database.clock, SqliteClock):
-            command[: len(DIFFUSERVE)] = [sys.executable, str(_CLOCKED_API), str(database.clock.file)]
+            command[: len(DIFFUSERVE)] = [*_CLOCKED_API, str(database.clock.file)]
         super().__init__(name, command, settings, folder / f"{name}.log")
 
     @property

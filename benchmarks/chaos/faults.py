@@ -8,12 +8,12 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from chaos.audit import Holding, Records
-from chaos.bucket import BucketStore, Door
-from chaos.cluster import Agent, Cluster, Server, kill_engine, restart_later
-from chaos.outages import ClockSteps, fill_disk, freeze_in_transaction
-from chaos.plan import InjectedFaults, Plan
-from control.database import Database
+from benchmarks.chaos.audit import Holding, Records
+from benchmarks.chaos.bucket import BucketStore, Door
+from benchmarks.chaos.cluster import Agent, Cluster, Server, kill_engine, restart_later
+from benchmarks.chaos.outages import ClockSteps, fill_disk, freeze_in_transaction
+from benchmarks.chaos.plan import InjectedFaults, Plan
+from benchmarks.control.database import Database
 
 _TARGETS = ("agent", "agent", "engine", "engine", "server")
 _HOLDS_SOMETHING_SECONDS = 60.0

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import httpx
 
-from chaos.audit import Holding
+from benchmarks.chaos.audit import Holding
 
 _PATIENCE_SECONDS = 60.0
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from chaos.audit import Records
-from chaos.clock import Clock
-from chaos.cluster import Server
+from benchmarks.chaos.audit import Records
+from benchmarks.chaos.clock import Clock
+from benchmarks.chaos.cluster import Server
 
 _CATCH_SECONDS = 120.0
 _SETTLE_SECONDS = 0.02  # for PostgreSQL to grant what it was about to grant

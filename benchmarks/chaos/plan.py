@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from chaos.audit import Holding
+from benchmarks.chaos.audit import Holding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,9 @@
 import asyncio
 import time
 
-from chaos.clients import Clients
-from chaos.faults import FaultInjector
-from chaos.plan import Plan
+from benchmarks.chaos.clients import Clients
+from benchmarks.chaos.faults import FaultInjector
+from benchmarks.chaos.plan import Plan
 
 _EVERY_SECONDS = 30.0
 

@@ -6,16 +6,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from chaos.audit import AuditCounts
-from chaos.balancer import Chunks
-from chaos.clients import Followed
-from chaos.plan import InjectedFaults, Plan
-from chaos.tenants import NUM_TENANTS, Crossings
-from chaos.webhooks import WebhookCounts
+from benchmarks.chaos.audit import AuditCounts
+from benchmarks.chaos.balancer import Chunks
+from benchmarks.chaos.clients import Followed
+from benchmarks.chaos.plan import InjectedFaults, Plan
+from benchmarks.chaos.tenants import NUM_TENANTS, Crossings
+from benchmarks.chaos.webhooks import WebhookCounts
+from benchmarks.shared.places import RESULTS, ROOT
+from benchmarks.shared.report import read_conditions, write_report
 from diffuserve.jobs.policy.webhook_turns import SendLimits
-from shared.report import RESULTS, read_conditions, write_report
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "reliability.md"
+DOCUMENT = ROOT / "docs" / "reliability.md"
 _TRY_AGAIN_SECONDS = 60.0  # when a webhook whose sender was killed comes due again
 
 

@@ -1,8 +1,8 @@
 """Jobs while processes are killed: nothing that was accepted may be lost or published twice.
 
-    python benchmarks/chaos/run.py                           # SQLite, then PostgreSQL; a few minutes each
-    python benchmarks/chaos/run.py --database sqlite --jobs 50 --kills 8 --seconds 15
-    python benchmarks/chaos/run.py --long --hours 3          # 10,000 jobs, 600 faults and a bad network
+    python -m benchmarks chaos                           # SQLite, then PostgreSQL; a few minutes each
+    python -m benchmarks chaos --database sqlite --jobs 50 --kills 8 --seconds 15
+    python -m benchmarks chaos --long --hours 3          # 10,000 jobs, 600 faults and a bad network
 
 Real processes: control planes, agents and engines are killed with `kill -9` every one to three
 seconds and started again; workers and control planes are suspended and continued. On PostgreSQL there are two
@@ -27,21 +27,21 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from chaos.audit import Records, audit, explained_by
-from chaos.balancer import BadNetwork
-from chaos.bucket import BucketStore, FolderStore, ResultStore
-from chaos.clients import Clients
-from chaos.cluster import JOB_SECONDS, MAX_JOBS, Cluster
-from chaos.faults import FaultInjector
-from chaos.late import write_late
-from chaos.plan import Plan
-from chaos.progress import print_progress
-from chaos.report import Outcome, table, write_results
-from chaos.tenants import NUM_TENANTS, Keys, issue_keys
-from chaos.webhooks import audit_webhooks, listening, until_sent
-from control import database as control_database
-from control.database import POSTGRESQL, Database, open_database
-from shared.report import RESULTS
+from benchmarks.chaos.audit import Records, audit, explained_by
+from benchmarks.chaos.balancer import BadNetwork
+from benchmarks.chaos.bucket import BucketStore, FolderStore, ResultStore
+from benchmarks.chaos.clients import Clients
+from benchmarks.chaos.cluster import JOB_SECONDS, MAX_JOBS, Cluster
+from benchmarks.chaos.faults import FaultInjector
+from benchmarks.chaos.late import write_late
+from benchmarks.chaos.plan import Plan
+from benchmarks.chaos.progress import print_progress
+from benchmarks.chaos.report import Outcome, table, write_results
+from benchmarks.chaos.tenants import NUM_TENANTS, Keys, issue_keys
+from benchmarks.chaos.webhooks import audit_webhooks, listening, until_sent
+from benchmarks.control import database as control_database
+from benchmarks.control.database import POSTGRESQL, Database, open_database
+from benchmarks.shared.places import RESULTS
 from support.valkey import ValkeyServer
 from support.webhook_receiver import receiving
 

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from standardwebhooks import Webhook as Signature
 from standardwebhooks import WebhookVerificationError
 
-from chaos.audit import Records
-from chaos.tenants import TenantKey
+from benchmarks.chaos.audit import Records
+from benchmarks.chaos.tenants import TenantKey
 from diffuserve.domain.jobs.job import FINAL_STATUSES
 from diffuserve.domain.jobs.webhook import DeliveryStatus
 from diffuserve.jobs.database import schema

@@ -6,12 +6,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from control.processes import null_agent_command
+from benchmarks.control.processes import null_agent_command
+from benchmarks.shared.throttled_bucket import BUCKET, ThrottledBucket
 from diffuserve.modelstore.bucket import open_models
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.publishing import push
 from diffuserve.protocol.config import EngineProcessConfig
-from shared.throttled_bucket import BUCKET, ThrottledBucket
 from support.stored_models import manifest_of, write_files
 
 SEVERAL_MODELS = ("tiny-flux", "tiny-sd")

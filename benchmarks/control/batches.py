@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from control.claims import percentile
-from control.database import Database
-from control.jobs import REGISTRATION, ControlPlane
-from control.load import Connection, post_request
+from benchmarks.control.claims import percentile
+from benchmarks.control.database import Database
+from benchmarks.control.jobs import REGISTRATION, ControlPlane
+from benchmarks.control.load import Connection, post_request
 
 _PAUSE_SECONDS = 0.05
 _NUM_QUIET = 60

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from control.database import SQLITE, Database
+from benchmarks.control.database import SQLITE, Database
 from diffuserve.domain.jobs.claim import Claim
 from diffuserve.domain.jobs.job import Band, JobResult, NewJob
 from diffuserve.domain.models.spec import ModelSpec

@@ -1,7 +1,7 @@
 """Throughput and latency of the control plane, with workers that compute nothing.
 
-    python benchmarks/control/control.py                 # all parts on both databases; about five minutes
-    python benchmarks/control/control.py --only jobs --num-jobs 1000
+    python -m benchmarks control                 # all parts on both databases; about five minutes
+    python -m benchmarks control --only jobs --num-jobs 1000
 
 Parts: `jobs` from submit to succeeded, through HTTP, with CPU by process; `peer`: procrastinate
 doing no-op jobs on the same PostgreSQL; `claims` with 100,000 jobs of 200 tenants in the queue;
@@ -18,13 +18,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from control import database as control_database
-from control.batches import BatchFigures, measure_batch
-from control.claims import NUM_TENANTS, ClaimFigures, measure_claims
-from control.database import POSTGRESQL, Database, open_database
-from control.jobs import JobFigures, Load, PickUpFigures, measure_jobs, measure_pick_up
-from control.peer import NUM_AT_ONCE, PeerFigures, measure_peer
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
+from benchmarks.control import database as control_database
+from benchmarks.control.batches import BatchFigures, measure_batch
+from benchmarks.control.claims import NUM_TENANTS, ClaimFigures, measure_claims
+from benchmarks.control.database import POSTGRESQL, Database, open_database
+from benchmarks.control.jobs import JobFigures, Load, PickUpFigures, measure_jobs, measure_pick_up
+from benchmarks.control.peer import NUM_AT_ONCE, PeerFigures, measure_peer
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 
 PARTS = ("jobs", "peer", "claims", "pick-up", "batches")
 _PACKAGES = ("sqlalchemy", "asyncpg", "aiosqlite", "fastapi", "uvicorn", "procrastinate", "psycopg")

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.clock import Clock, PostgresqlClock, SqliteClock
+from benchmarks.chaos.clock import Clock, PostgresqlClock, SqliteClock
 from diffuserve.private_files import make_private_file
 from support.postgres import PostgresServer
 

@@ -1,7 +1,7 @@
 """A fleet of simulated workers on one machine: 1 to 200 of them, on one and on two control planes.
 
-    python benchmarks/control/fleet.py                       # make bench-fleet
-    python benchmarks/control/fleet.py --quick
+    python -m benchmarks fleet                       # make bench NAME=fleet
+    python -m benchmarks fleet --quick
 
 A worker holds a job for a while and does nothing, so that a machine of two cores carries 200 of them: what
 works here are the control planes and PostgreSQL, over HTTP, with every commit on the disk before its answer.
@@ -24,12 +24,13 @@ import sqlalchemy as sa
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from control.database import POSTGRESQL, Database, open_database
-from control.jobs import REGISTRATION, ControlPlane, bodies_of
-from control.load import Connection, submit_jobs
-from control.processes import cpu_seconds
+from benchmarks.control.database import POSTGRESQL, Database, open_database
+from benchmarks.control.jobs import REGISTRATION, ControlPlane, bodies_of
+from benchmarks.control.load import Connection, submit_jobs
+from benchmarks.control.processes import cpu_seconds
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.jobs.database import schema
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
 from support.valkey import ValkeyServer
 
 _FLEETS = ((1, 2.0), (10, 2.0), (50, 2.0), (100, 2.0), (200, 2.0), (200, 0.5))
@@ -158,8 +159,7 @@ def simulated_workers(
     ports: Sequence[int], count: int, job_seconds: float
 ) -> Iterator[list["subprocess.Popen[str]"]]:
     """Run workers in processes of at most fifty; yield once all are registered."""
-    script = Path(__file__).with_name("fleet_workers.py")
-    command = [sys.executable, str(script), "--ports", ",".join(map(str, ports))]
+    command = [sys.executable, "-m", "benchmarks.control.fleet_workers", "--ports", ",".join(map(str, ports))]
     processes = []
     for first in range(0, count, _PER_PROCESS):
         number = min(_PER_PROCESS, count - first)

@@ -1,6 +1,6 @@
 """A process of simulated workers: real requests of a worker over HTTP, and no work.
 
-    python benchmarks/control/fleet_workers.py --ports 8000,8001 --workers 25 --first 0 --seconds 2
+    python -m benchmarks.control.fleet_workers --ports 8000,8001 --workers 25 --first 0 --seconds 2
 
 Each worker holds one job at a time, for `--seconds` in the mean and between half and one and a half times as
 long: workers of equal jobs would fall into step, as they wait for the same commits. It reports its progress
@@ -14,8 +14,8 @@ import itertools
 import random
 from typing import Any
 
-from control.jobs import REGISTRATION
-from control.load import Answer, Connection
+from benchmarks.control.jobs import REGISTRATION
+from benchmarks.control.load import Answer, Connection
 from diffuserve.engine_process.agent_link import die_with_parent
 
 _POLL_SECONDS = 20.0

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from control.claims import percentile
-from control.load import Connection
+from benchmarks.control.claims import percentile
+from benchmarks.control.load import Connection
 
 _AT_ONCE = 50
 _PROBE_PAUSE_SECONDS = 0.02

@@ -1,8 +1,8 @@
 """CPU time of clients that only wait, and what they leave to others: this version beside an earlier one.
 
-    python benchmarks/control/followers.py                          # beside the commit before feeds were shared
-    python benchmarks/control/followers.py --before eaea179 --rounds 5
-    python benchmarks/control/followers.py --only after
+    python -m benchmarks followers                          # beside the commit before feeds were shared
+    python -m benchmarks followers --before eaea179 --rounds 5
+    python -m benchmarks followers --only after
 
 A server on SQLite, without workers, is one process; the clients are this one. `waits`: clients of
 `GET /v1/jobs/{id}?wait=60`, each for a job of its own; `streams`: the same by server-sent events;
@@ -25,13 +25,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from control.follower_load import Follower, Prober, follow, get_request
-from control.jobs import REGISTRATION
-from control.load import Connection, post_request
-from control.processes import DIFFUSERVE, Program, api_command, cpu_seconds, free_port
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
+from benchmarks.control.follower_load import Follower, Prober, follow, get_request
+from benchmarks.control.jobs import REGISTRATION
+from benchmarks.control.load import Connection, post_request
+from benchmarks.control.processes import DIFFUSERVE, Program, api_command, cpu_seconds, free_port
+from benchmarks.shared.places import RESULTS, ROOT
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 
-_ROOT = Path(__file__).parents[1]
 _BEFORE, _AFTER = "before", "after"
 _PACKAGES = ("fastapi", "uvicorn", "uvloop", "sse-starlette", "sqlalchemy")
 _START_SECONDS = 60.0
@@ -117,7 +117,7 @@ def main() -> None:
     with earlier_source(arguments.before) as before:
         sides = [
             Side(name=_BEFORE, source=before, plan={}),
-            Side(name=_AFTER, source=_ROOT / "src", plan=_NEW_LIMITS),
+            Side(name=_AFTER, source=ROOT / "src", plan=_NEW_LIMITS),
         ]
         chosen = [side for side in sides if arguments.only in (None, side.name)]
         rounds = [asyncio.run(measure(side, arguments)) for _ in range(arguments.rounds) for side in chosen]
@@ -136,7 +136,7 @@ def earlier_source(commit: str) -> Iterator[Path]:
     """Check out a commit beside this one for as long as the context is open; yield its source folder."""
     with tempfile.TemporaryDirectory(prefix="diffuserve-before-") as folder:
         tree = Path(folder) / "tree"
-        git = ("git", "-C", str(_ROOT), "worktree")
+        git = ("git", "-C", str(ROOT), "worktree")
         subprocess.run([*git, "add", "--detach", str(tree), commit], check=True, capture_output=True)
         try:
             yield tree / "src"

@@ -11,10 +11,10 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from control.claims import percentile
-from control.database import Database
-from control.load import Connection, submit_jobs
-from control.processes import (
+from benchmarks.control.claims import percentile
+from benchmarks.control.database import Database
+from benchmarks.control.load import Connection, submit_jobs
+from benchmarks.control.processes import (
     Program,
     api_command,
     cpu_seconds,

@@ -1,8 +1,8 @@
 """CPU time of the operators' view: a snapshot and its changes, over a store of a busy service.
 
-    python benchmarks/control/operations.py                     # both databases
-    python benchmarks/control/operations.py --quick             # SQLite, a tenth of the queue; writes nothing
-    python benchmarks/control/operations.py --label my-machine
+    python -m benchmarks operations                     # both databases
+    python -m benchmarks operations --quick             # SQLite, a tenth of the queue; writes nothing
+    python -m benchmarks operations --label my-machine
 
 The store has 200 workers with four jobs each, 100,000 ready jobs of 200 tenants, fifteen minutes of counts,
 and jobs and webhooks that failed. `snapshot` is all that one view costs: reading the store, building the
@@ -24,15 +24,16 @@ from pathlib import Path
 import orjson
 import psutil
 
-from control.database import NAMES, SQLITE, open_database
-from control.operations_load import Size, fill, move
+from benchmarks.control.database import NAMES, SQLITE, open_database
+from benchmarks.control.operations_load import Size, fill, move
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.api.operators.snapshot import snapshot_of
 from diffuserve.api.operators.snapshots import Snapshot
 from diffuserve.domain.deltas import delta
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
 
 _PACKAGES = ("sqlalchemy", "asyncpg", "orjson")
 _TITLE = "# The operators' view"

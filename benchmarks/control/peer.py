@@ -1,7 +1,7 @@
 """Empty jobs of procrastinate on the same PostgreSQL: a queue without HTTP.
 
 This process defers the jobs singly, as ours are submitted; a worker in another process
-(`python control_peer.py URL`) runs them.
+(`python -m benchmarks.control.peer URL`) runs them.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from pathlib import Path
 import procrastinate
 import psycopg
 
-from control.database import Database
-from control.processes import Program, cpu_seconds
+from benchmarks.control.database import Database
+from benchmarks.control.processes import Program, cpu_seconds
 
 NUM_AT_ONCE = 32
 _QUEUE = "nothing"
@@ -53,7 +53,12 @@ async def measure_peer(database: Database, num_jobs: int, folder: Path) -> PeerF
     url, postmaster = database.url, database.postmaster()
     app = make_app(url)
     defer = add_task(app)
-    worker = Program("procrastinate", [sys.executable, __file__, url], {}, folder / "procrastinate.log")
+    worker = Program(
+        "procrastinate",
+        [sys.executable, "-m", "benchmarks.control.peer", url],
+        {},
+        folder / "procrastinate.log",
+    )
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
         worker.start()

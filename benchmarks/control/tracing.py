@@ -1,7 +1,7 @@
 """CPU that traces cost: of a job's spans alone, and of a server with and without them.
 
-    python benchmarks/control/tracing.py                  # about five minutes
-    python benchmarks/control/tracing.py --only spans     # the spans alone; seconds
+    python -m benchmarks tracing                  # about five minutes
+    python -m benchmarks tracing --only spans     # the spans alone; seconds
 
 `spans`: the spans that a job has in a control plane and in its worker, made in one process and sent to a
 collector on loopback, in turn at each share of recorded traces. `jobs`: jobs from submission to success over
@@ -21,12 +21,14 @@ from multiprocessing import Event, Pipe, Process, synchronize
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from control.database import POSTGRESQL, open_database
-from control.jobs import Load, measure_jobs
+from benchmarks.control.database import POSTGRESQL, open_database
+from benchmarks.control.jobs import Load, measure_jobs
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.domain.trace_context import TraceContext
-from diffuserve.telemetry.tracing import JOB_ID, MODEL, OFF, TENANT, SpanKind, Tracer, open_tracer
+from diffuserve.telemetry.tracer_choice import open_tracer
+from diffuserve.telemetry.tracing import JOB_ID, MODEL, OFF, TENANT, SpanKind, Tracer
 from diffuserve.telemetry.tracing_config import TracingConfig
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
 from support.otlp_receiver import otlp_receiver
 
 RATIOS = {"off": None, "1 %": 0.01, "all": 1.0}

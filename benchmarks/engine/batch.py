@@ -1,7 +1,7 @@
 """Seconds per image by the number of equal jobs that share a step, beside the cost model's prediction.
 
-    python benchmarks/engine/batch.py                      # the frozen tiny model, 128 to 512 px
-    python benchmarks/engine/batch.py --model /models/FLUX.1-schnell --sizes 1024 --device cuda
+    python -m benchmarks batch                      # the frozen tiny model, 128 to 512 px
+    python -m benchmarks batch --model /models/FLUX.1-schnell --sizes 1024 --device cuda
 
 Every round draws the same number of images at each batch size in turn; the figure is the median of
 the rounds. `chosen` is the size that a worker takes by itself: as many as its cost model finds worth
@@ -15,11 +15,12 @@ import time
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from benchmarks.shared import workloads
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.sides import RemoteSide
 from diffuserve import Engine, EngineConfig
 from diffuserve.domain.requests.params import GenerationParams
-from shared import workloads
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
-from shared.sides import RemoteSide
 
 BATCHES = (1, 4, 10)
 _PACKAGES = ("torch",)

@@ -1,7 +1,7 @@
 """The engine beside stock diffusers: the same requests, run in turn, on one machine.
 
-    python benchmarks/engine/engine.py            # all scenarios, 9 rounds each
-    python benchmarks/engine/engine.py --rounds 3 --only mixed
+    python -m benchmarks engine            # all scenarios, 9 rounds each
+    python -m benchmarks engine --rounds 3 --only mixed
 
 Each round runs every side once, one after the other; the figure is the ratio of their medians, the
 spread that of the rounds' own ratios. Prompts differ from round to round. Results go to
@@ -13,9 +13,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from shared import workloads
-from shared.report import RESULTS, read_conditions, write_report
-from shared.sides import DeterministicSide, OurSide, RemoteSide, StockSide
+from benchmarks.shared import workloads
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import read_conditions, write_report
+from benchmarks.shared.sides import DeterministicSide, OurSide, RemoteSide, StockSide
 
 NUM_REQUESTS = 32
 NUM_LONE = 16

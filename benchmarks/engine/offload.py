@@ -1,7 +1,7 @@
 """Measures what weights that wait on the host cost, and computes what they save of large models.
 
-    python benchmarks/engine/offload.py --model /models/flux-schnell --label h100   # nothing else should run
-    python benchmarks/engine/offload.py --only computed                             # holds on a busy machine
+    python -m benchmarks offload --model /models/flux-schnell --label h100   # nothing else should run
+    python -m benchmarks offload --only computed                             # holds on a busy machine
 
 Measured: seconds to load, and of a step, of requests alone and eight at a time, in every mode in turn, and
 the peak memory of a GPU. Without a GPU the host's memory is copied within itself, which tells that it works
@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 
 import torch
-from diffuserve.models.offload.components.components import Component, place
-from diffuserve.models.offload.components.copier import SyncCopier
 from torch import Tensor
 
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve import Engine, GenerationParams
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.residency import Residency
@@ -29,6 +29,8 @@ from diffuserve.models.base import residency_of
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.transformer import FluxTransformer
 from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.offload.components import Component, place
+from diffuserve.models.offload.copier import SyncCopier
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.unet import UNet
 from diffuserve.models.text.clip import ClipTextEncoder
@@ -40,7 +42,6 @@ from diffuserve.models.wan.transformer import WanTransformer
 from diffuserve.models.wan.vae.config import VideoVaeConfig
 from diffuserve.models.wan.vae.decoder import VideoDecoder
 from diffuserve.models.wan.vae.encoder import VideoEncoder
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
 
 META = torch.device("meta")
 MODELS = ("FLUX.1", "SDXL", "Wan 2.2 A14B")

@@ -1,7 +1,7 @@
 """Play one open load through the engine in several ways of batching: what it costs to wait for a batch.
 
-    python benchmarks/engine/policies.py                 # 9 rounds of 96 requests each
-    python benchmarks/engine/policies.py --quick         # one round of 6 on one core; writes nothing
+    python -m benchmarks policies                 # 9 rounds of 96 requests each
+    python -m benchmarks policies --quick         # one round of 6 on one core; writes nothing
 
 Requests arrive as a Poisson process, at a share of what the engine can draw one at a time, and latency counts
 from arrival. Each round plays the same arrivals once in every way, one after the other. Every way is the
@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 
+from benchmarks.engine.policy_plot import plotted
+from benchmarks.shared import workloads
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.sides import Latencies, OurSide, RemoteSide
+from benchmarks.shared.workloads import Arrivals
 from diffuserve.engine.config import EngineConfig
-from engine.policy_plot import plotted
-from shared import workloads
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
-from shared.sides import Latencies, OurSide, RemoteSide
-from shared.workloads import Arrivals
 
 NUM_ARRIVALS = 96
 LOAD = 0.7  # of what the engine draws one at a time

@@ -1,7 +1,7 @@
 """Measures what quantized weights cost and give: bytes, seconds, and nearness to images of the own weights.
 
-    python benchmarks/engine/quantization.py --only quality   # holds on a busy machine too
-    python benchmarks/engine/quantization.py --only speed     # nothing else should run on the machine
+    python -m benchmarks quantization --only quality   # holds on a busy machine too
+    python -m benchmarks quantization --only speed     # nothing else should run on the machine
 
 Quality: the bundled models draw the same prompts and seeds in each kind; adherence is how often the
 checker of `training/tiny_flux` finds everything right in an image of tiny-flux. Speed: seconds to load, and
@@ -15,20 +15,20 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.shared.default_dtype import engine_dtype
+from benchmarks.shared.places import RESULTS, ROOT
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve import Engine, GenerationParams
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
-from shared.default_dtype import engine_dtype
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "training" / "tiny_flux"))
+sys.path.insert(0, str(ROOT / "training" / "tiny_flux"))
 from checker import judge
 from scenes import Scene, caption, draw_scene
 

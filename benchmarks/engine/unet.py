@@ -1,11 +1,11 @@
 """A UNet of SDXL's layout in the engine, beside diffusers' pipeline: the same requests, run in turn.
 
-    python benchmarks/engine/unet.py              # all scenarios, 5 rounds each
-    python benchmarks/engine/unet.py --rounds 1 --only mixed
+    python -m benchmarks unet              # all scenarios, 5 rounds each
+    python -m benchmarks unet --rounds 1 --only mixed
 
 The checkpoint has random weights, which cost what trained ones cost. Requests differ in their steps, in
 their guidance and in whether they have a negative prompt, which a batch of diffusers' pipeline has to share.
-Figures and results are as in `bench_engine.py`. Nothing else should run on the machine.
+Figures and results are as in the engine's benchmark. Nothing else should run on the machine.
 """
 
 import argparse
@@ -15,15 +15,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+from benchmarks.engine.engine import Figure, alternate, compare, format_row
+from benchmarks.shared.places import OUT, RESULTS
+from benchmarks.shared.report import read_conditions, write_report
+from benchmarks.shared.sides import RemoteSide
 from diffuserve.domain.requests.params import GenerationParams
-from engine.engine import Figure, alternate, compare, format_row
-from shared.report import RESULTS, read_conditions, write_report
-from shared.sides import RemoteSide
 
-CHECKPOINT = Path(__file__).parents[1] / "out" / "bench_unet" / "small-sdxl"
+CHECKPOINT = OUT / "bench_unet" / "small-sdxl"
 WIDTHS = (64, 128, 256)
 NUM_REQUESTS = 16
 SIDE = 128
@@ -37,7 +37,7 @@ class StockSide:
         import torch
         from diffusers import StableDiffusionXLPipeline
 
-        from shared.default_dtype import engine_dtype
+        from benchmarks.shared.default_dtype import engine_dtype
 
         self._torch = torch
         self._pipeline = StableDiffusionXLPipeline.from_pretrained(

@@ -1,8 +1,8 @@
 """A GPU and FLUX.1-schnell's size: parity with diffusers, images a minute, memory, share of the ceiling.
 
-    python benchmarks/gpu/gpu.py                # needs a GPU with 40 GB, 30 GB of memory and of disk
-    python benchmarks/gpu/gpu.py --only eager   # one stage; writes no result
-    python benchmarks/gpu/gpu.py --pretend      # tiny models on a pretended GPU, to see that it works
+    python -m benchmarks gpu                # needs a GPU with 40 GB, 30 GB of memory and of disk
+    python -m benchmarks gpu --only eager   # one stage; writes no result
+    python -m benchmarks gpu --pretend      # tiny models on a pretended GPU, to see that it works
 
 It plays the stages of `scripts/gpu_day.py` that measure, and keeps a result. Weights are random, which cost
 what trained ones cost; text encoders are tiny, as prompts that come again are not encoded again. Images are
@@ -13,19 +13,19 @@ family. Nothing else should run on the machine.
 
 import argparse
 import sys
-from pathlib import Path
 
-from gpu.stages.runner import NEEDS_GPU, Play, has_gpu, is_right, play, table
-from shared.report import RESULTS, read_conditions, write_report
+from benchmarks.gpu.stages.runner import NEEDS_GPU, Play, has_gpu, is_right, play, table
+from benchmarks.shared.places import OUT, RESULTS
+from benchmarks.shared.report import read_conditions, write_report
 
 STAGES = ("about", "parity", "eager", "fp8", "int8", "compiled")
-FOLDER = Path(__file__).parents[1] / "out" / "gpu_day"
+FOLDER = OUT / "gpu_day"
 
 
 def main() -> int:
     options = parse_arguments()
     if not (options.pretend or has_gpu()):
-        print(f"bench_gpu {NEEDS_GPU}", file=sys.stderr)
+        print(f"the benchmark {NEEDS_GPU}", file=sys.stderr)
         return 2
     names = options.only or STAGES
     report = play(names, Play(FOLDER, is_dry=options.pretend))

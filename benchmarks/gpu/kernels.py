@@ -1,6 +1,6 @@
 """Count what a denoising step of FLUX.1-schnell is for a GPU: kernels, memory traffic, operations and memory.
 
-    python benchmarks/gpu/kernels.py
+    python -m benchmarks kernels
 
 Counts the transformer's pass over one image of 1360×768 and over four, in bf16, on tensors that have shapes
 and no memory: no GPU is needed, and no time is measured. Results go to `benchmarks/results/` as JSON and as
@@ -11,9 +11,10 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.models.flux.packing import SequenceShape
 from diffuserve.testing.kernel_counter import KernelCounter, Work, kind_of
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
 from support.flux_step import LANDSCAPE, attention_flops, count_step
 
 BATCHES = (1, 4)

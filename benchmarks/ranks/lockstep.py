@@ -1,6 +1,6 @@
 """Costs and gains of several ranks: commands, agreement and heartbeats in ms, and a step on 1, 2 and 4 ranks.
 
-    python benchmarks/ranks/lockstep.py
+    python -m benchmarks lockstep
 
 A random FLUX.1 of the tiny model's kind with eight attention heads, in float32 over Gloo, one thread a
 rank. With more ranks than cores a step cannot get faster; the costs of lockstep are what to read then.
@@ -17,9 +17,10 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.ranks.lockstep_costs import Costs
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from ranks.lockstep_costs import Costs
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
 
 _PROGRAM = Path(__file__).with_name("lockstep_costs.py")
 _TITLE = "# Ranks in lockstep\n\n"

@@ -1,4 +1,4 @@
-"""The measurements of a rank in its group; the launcher of ranks starts it for `bench_lockstep.py`."""
+"""The measurements of a rank in its group; the launcher of ranks starts it for `lockstep.py`."""
 
 import argparse
 import json

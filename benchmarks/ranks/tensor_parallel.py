@@ -1,6 +1,6 @@
 """A benchmark of weights cut over ranks: what each holds and reads, and how near its images are.
 
-    python benchmarks/ranks/tensor_parallel.py
+    python -m benchmarks tensor-parallel
 
 A random FLUX.1 of 0.7 billion weights in bf16, its T5 included, is loaded in float32 over Gloo, by one rank,
 by two and by four. No time is measured: the figures hold on a busy machine.
@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
 
 _PROGRAM = Path(__file__).with_name("tensor_parallel_rank.py")
 _TITLE = "# Weights cut over ranks\n\n"

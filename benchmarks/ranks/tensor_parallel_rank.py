@@ -1,6 +1,6 @@
 """A rank that loads its part of a model, and draws with the others.
 
-The launcher of ranks starts it for `bench_tensor_parallel.py`.
+The launcher of ranks starts it for `tensor_parallel.py`.
 """
 
 import argparse
@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from diffuserve.models.offload.components.components import OffloadablePipeline
-from diffuserve.models.weights.loading.loading import observed_reading
 from torch import nn
 
 from diffuserve.domain.models.parts import ALL_PARTS
@@ -20,7 +18,9 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
 from diffuserve.models.base import Pipeline
+from diffuserve.models.offload.components import OffloadablePipeline
 from diffuserve.models.registry import load_pipeline, weight_files
+from diffuserve.models.weights.loading import observed_reading
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks
 

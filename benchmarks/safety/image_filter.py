@@ -1,6 +1,6 @@
 """Costs of the default image filter, and its false positives on harmless images.
 
-    python benchmarks/safety/image_filter.py
+    python -m benchmarks image-filter
 
 Three parts. *Costs*: import, weights, memory and time per image, in a process of its own. *Harmless
 images*: the scores of images of the bundled model, none of which shows a person; whatever it flags is
@@ -22,13 +22,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from benchmarks.shared import workloads
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.sides import RemoteSide
 from diffuserve.domain.requests.params import GenerationParams
-from shared import workloads
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
-from shared.sides import RemoteSide
 
 _TITLE = "# The default image filter\n\n"
-_COSTS = Path(__file__).with_name("image_filter_costs.py")
+_COSTS = (sys.executable, "-m", "benchmarks.safety.image_filter_costs")
 _BANDS = ((0.0, 0.01), (0.01, 0.1), (0.1, 0.2), (0.2, 0.8), (0.8, 1.01))
 SIZES = ((128, 32), (256, 16))
 """Pixels a side, and images a round."""
@@ -118,7 +119,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure_costs() -> dict[str, float]:
-    told = subprocess.run([sys.executable, str(_COSTS)], check=True, capture_output=True, text=True)
+    told = subprocess.run(_COSTS, check=True, capture_output=True, text=True)
     return cast(dict[str, float], json.loads(told.stdout))
 
 

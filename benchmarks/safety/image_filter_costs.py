@@ -1,6 +1,6 @@
 """Costs of the default image filter alone, measured in this process and printed as JSON.
 
-Started by `bench_image_filter.py`. Times are in seconds, and medians where a step is repeated.
+Started by `image_filter.py`. Times are in seconds, and medians where a step is repeated.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Latency of a server while it judges the prompts of a large batch.
 
-    python benchmarks/safety/judging.py                     # 5,000 prompts of 2,000 characters, three ways
-    python benchmarks/safety/judging.py --num-items 1000
+    python -m benchmarks judging                     # 5,000 prompts of 2,000 characters, three ways
+    python -m benchmarks judging --num-items 1000
 
 A server on SQLite, without workers; this process sends the batch and gets `/healthz` fifty times a second.
 `quiet` is the server without a batch, the others are with one: judged in processes of their own
@@ -22,11 +22,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from control.database import open_database
-from control.follower_load import Prober, get_request
-from control.jobs import REGISTRATION, ControlPlane
-from control.load import Connection, post_request
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
+from benchmarks.control.database import open_database
+from benchmarks.control.follower_load import Prober, get_request
+from benchmarks.control.jobs import REGISTRATION, ControlPlane
+from benchmarks.control.load import Connection, post_request
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 
 _TITLE = "# A server while it judges a batch"
 _QUIET_SECONDS = 10.0

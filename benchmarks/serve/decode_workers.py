@@ -1,7 +1,7 @@
 """Device-seconds of the workers that denoise, with workers that decode and without; deaths included.
 
-    python benchmarks/serve/decode_workers.py                        # the bundled tiny-sd
-    python benchmarks/serve/decode_workers.py --model /models/wan --frames 17 --kill
+    python -m benchmarks decode-workers                        # the bundled tiny-sd
+    python -m benchmarks decode-workers --model /models/wan --frames 17 --kill
 
 A server of its own, first with two workers of the role `all`, then with two that denoise and one that
 decodes. With `--kill`, a worker of each role is ended by `kill -9` while it works, and started again.

@@ -1,6 +1,6 @@
 """LitServe as its documentation uses it: diffusers' pipeline behind `/predict`, one request at a time.
 
-python benchmarks/serve/litserve_app.py --port 8009
+python -m benchmarks.serve.litserve_app --port 8009
 """
 
 import argparse
@@ -13,8 +13,8 @@ import torch
 from diffusers import FluxPipeline
 from PIL import Image
 
-from shared.default_dtype import engine_dtype
-from shared.workloads import CHECKPOINT
+from benchmarks.shared.default_dtype import engine_dtype
+from benchmarks.shared.workloads import CHECKPOINT
 
 _TIMEOUT_SECONDS = 300
 

@@ -13,12 +13,12 @@ from typing import Protocol
 
 import psutil
 
-from control.load import Connection, post_request
-from control.processes import DIFFUSERVE, Program, cpu_seconds, free_port, serving_environment
+from benchmarks.control.load import Connection, post_request
+from benchmarks.control.processes import DIFFUSERVE, Program, cpu_seconds, free_port, serving_environment
+from benchmarks.shared import workloads
+from benchmarks.shared.sides import Latencies, OurSide, RemoteSide
+from benchmarks.shared.workloads import Arrivals
 from diffuserve.domain.requests.params import GenerationParams
-from shared import workloads
-from shared.sides import Latencies, OurSide, RemoteSide
-from shared.workloads import Arrivals
 
 REQUESTS_PER_SECOND = 40.0
 _MODEL = workloads.CHECKPOINT.name
@@ -127,7 +127,7 @@ async def served(folder: Path, image_filter: str) -> AsyncIterator[Arm]:
 async def served_by_litserve(folder: Path) -> AsyncIterator[Arm]:
     """A LitServe server that has loaded its model."""
     port = free_port()
-    command = [sys.executable, str(Path(__file__).with_name("litserve_app.py")), "--port", str(port)]
+    command = [sys.executable, "-m", "benchmarks.serve.litserve_app", "--port", str(port)]
     server = Program("litserve", command, {}, folder / "litserve.log")
     async with running(server, port, "/health"):
         yield HttpArm(server, port, "/predict", lambda pid: {"server": cpu_seconds(pid, with_children=True)})

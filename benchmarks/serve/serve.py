@@ -1,7 +1,7 @@
 """`diffuserve serve` beside the bare engine: the cost of everything from HTTP to the file.
 
-    python benchmarks/serve/serve.py
-    python benchmarks/serve/serve.py --rounds 2 --only large
+    python -m benchmarks serve
+    python -m benchmarks serve --rounds 2 --only large
 
 Both run the bundled model. One load generator, in this process, keeps the same number of requests
 under way on either side, in turn: over HTTP, waiting for each job's end, and over a pipe to a process
@@ -23,12 +23,13 @@ from itertools import islice
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
-from control.load import Connection, post_request
-from control.processes import DIFFUSERVE, Program, free_port, serving_environment
+from benchmarks.control.load import Connection, post_request
+from benchmarks.control.processes import DIFFUSERVE, Program, free_port, serving_environment
+from benchmarks.serve.load import load_row, measure_load, running
+from benchmarks.shared import workloads
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.domain.requests.params import GenerationParams
-from serve.load import load_row, measure_load, running
-from shared import workloads
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
 
 Run = Callable[[Sequence[GenerationParams]], Awaitable[None]]
 

@@ -10,7 +10,6 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results"
 _X86_FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 _FLAGS = (*_X86_FLAGS, "asimd", "sve", "bf16", "i8mm")
 
@@ -57,8 +56,8 @@ def _read_cpu(name: str) -> str:
 
 
 def _engine_dtype() -> str:
+    from benchmarks.shared.default_dtype import engine_dtype
     from diffuserve.models.machine.devices import dtype_name
-    from shared.default_dtype import engine_dtype
 
     return dtype_name(engine_dtype())
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from benchmarks.shared.workloads import CHECKPOINT, Arrivals
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
-from shared.workloads import CHECKPOINT, Arrivals
 
 Latencies = list[float]
 
@@ -24,7 +24,7 @@ class StockSide:
         import torch
         from diffusers import FluxPipeline
 
-        from shared.default_dtype import engine_dtype
+        from benchmarks.shared.default_dtype import engine_dtype
 
         self._torch = torch
         self._pipeline = FluxPipeline.from_pretrained(

@@ -3,10 +3,9 @@
 import random
 from dataclasses import dataclass, replace
 
-from diffuserve.models.weights.loading.fingerprint import hash_weights
-
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.weights.fingerprint import hash_weights
 
 CHECKPOINT = bundled_models()["tiny-flux"]
 

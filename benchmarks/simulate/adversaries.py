@@ -1,6 +1,6 @@
 """Play the strategies of tenants who want more than their share, and write what each of them gives.
 
-    python benchmarks/simulate/adversaries.py --out benchmarks/results/adversaries_2026-11-24
+    python -m benchmarks adversaries --out benchmarks/results/adversaries_2026-11-24
 
 The real job store is played with on SQLite, with a clock that is moved and a worker that only counts
 (`tests/support/arena.py`). A strategy's share is its tenant's device-seconds over half of what both had
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from support.adversaries import GAMES, play
 

@@ -1,7 +1,7 @@
 """Simulate days of a fleet that follows its load, by the product's policy and by Kubernetes' own.
 
-    python benchmarks/simulate/autoscaling.py            # writes results/autoscaling_DATE and the plot
-    python benchmarks/simulate/autoscaling.py --quick    # one day of a few fleets; writes nothing
+    python -m benchmarks autoscaling            # writes results/autoscaling_DATE and the plot
+    python -m benchmarks autoscaling --quick    # one day of a few fleets; writes nothing
 
 Jobs, bursts, starts of nodes, losses and prices are inputs; they are assumptions, stated in the results.
 """
@@ -11,13 +11,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
-from simulate.followed_load.arrivals import Day, day
-from simulate.followed_load.fleet import Fleet, Outcome
-from simulate.followed_load.plot import Line, plotted
-from simulate.followed_load.variants import BASE, RECOMMENDED, WORLD, Variant, variants
+from benchmarks.shared.places import IMAGES, RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.simulate.followed_load.arrivals import Day, day
+from benchmarks.simulate.followed_load.fleet import Fleet, Outcome
+from benchmarks.simulate.followed_load.plot import Line, plotted
+from benchmarks.simulate.followed_load.variants import BASE, RECOMMENDED, WORLD, Variant, variants
 
 BUSY_WORKERS = 5.0
 SEEDS = (1, 2, 3, 4, 5)
@@ -25,7 +25,7 @@ PRICES = (4.50, 1.50)
 PRICES_AS_OF = "an A100 of 80 GB at 4.50 $/h on demand and 1.50 $/h on spot, assumed in 2026-11"
 QUICK = ("12 workers, always", "HPA, 30 s to finish", BASE, RECOMMENDED, "ScaledJob, predictive")
 DRAWN = ("HPA", BASE, RECOMMENDED)
-PLOT = Path(__file__).parents[1] / "docs" / "images" / "autoscaling.svg"
+PLOT = IMAGES / "autoscaling.svg"
 HOUR = 3_600.0
 
 

@@ -1,6 +1,6 @@
 """Simulate a fleet that may decode elsewhere, with the product's own policy, over load and prices.
 
-    python benchmarks/simulate/decode_workers.py --plot docs/images/decode-workers.svg
+    python -m benchmarks decode-fleet --plot docs/images/decode-workers.svg
 
 Clips arrive at random at a fixed fleet of GPUs, whose workers do both phases (`never`), hand every clip over
 to decode workers (`always`), or choose as the product does (`policy`, `diffuserve.jobs.policy.handover`).

@@ -1,6 +1,6 @@
 """Simulate a flood of long batch jobs and interactive arrivals, with and without preemption.
 
-    python benchmarks/simulate/preemption.py --out benchmarks/results/preemption_2026-11-23
+    python -m benchmarks preemption --out benchmarks/results/preemption_2026-11-23
 
 Workers with one place each draw batch jobs of 100 steps that never run out. Interactive jobs of 20 steps
 arrive at random. The product's own policy (`diffuserve.jobs.policy.preemption`) says which job makes room.

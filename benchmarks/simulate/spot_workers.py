@@ -1,7 +1,7 @@
 """Simulate a fleet of on-demand and spot workers, with the product's own placement, over mixes and prices.
 
-    python benchmarks/simulate/spot_workers.py            # writes results/spot_workers_DATE and the plot
-    python benchmarks/simulate/spot_workers.py --quick    # two hours of one seed; writes nothing
+    python -m benchmarks spot-workers            # writes results/spot_workers_DATE and the plot
+    python -m benchmarks spot-workers --quick    # two hours of one seed; writes nothing
 
 Interruptions, sizes of jobs and prices are inputs; their defaults are assumptions, stated in the results.
 """
@@ -12,13 +12,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from benchmarks.shared.places import IMAGES, RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.simulate.spot_fleet import JOBS, Fleet, World, arrivals
+from benchmarks.simulate.spot_plot import plotted
 from diffuserve.domain.jobs.job import Band
 from diffuserve.jobs.config import StoreConfig
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
-from simulate.spot_fleet import JOBS, Fleet, World, arrivals
-from simulate.spot_plot import plotted
 
 CONFIG = StoreConfig()
 MACHINES = 10
@@ -37,7 +37,7 @@ DRAWN_PRICES = {
     "spot at a third of the price": PRICES["A100 80 GB"],
     "spot at half the price": PRICES["spot at half the price"],
 }
-PLOT = Path(__file__).parents[1] / "docs" / "images" / "spot-workers.svg"
+PLOT = IMAGES / "spot-workers.svg"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A benchmark of cold starts: from the start of a process to its first image, beside stock diffusers.
 
-    python benchmarks/start/cold_start.py                     # make bench-cold-start
-    python benchmarks/start/cold_start.py --quick
+    python -m benchmarks cold-start                     # make bench NAME=cold-start
+    python -m benchmarks cold-start --quick
 
 The sides take turns: diffusers' `FluxPipeline`; `diffuserve generate`; an engine process as an agent starts
 it; and a second one on the node, which is forked from the zygote; engines once with the model's own files,
@@ -27,9 +27,11 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from diffuserve.models.weights.loading.read_ahead import read_into_cache
 
-from control.processes import DIFFUSERVE
+from benchmarks.control.processes import DIFFUSERVE
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import read_conditions, write_report
+from benchmarks.start.marks import Marks, medians, read_marks, waterfall
 from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.engine_link import EngineLink
 from diffuserve.agent.engines.engine_starter import EngineStarter
@@ -37,6 +39,7 @@ from diffuserve.domain.models.parts import ALL_PARTS
 from diffuserve.engine_process.model.prepared_model import load_options
 from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.registry import weight_files
+from diffuserve.models.weights.read_ahead import read_into_cache
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.prepared_copies import make_copy
 from diffuserve.protocol.config import EngineProcessConfig, ImageOptions
@@ -50,14 +53,12 @@ from diffuserve.protocol.messages import (
     ModelAnnounced,
 )
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from shared.report import RESULTS, read_conditions, write_report
-from start.marks import Marks, medians, read_marks, waterfall
 
 _PACKAGES = ("torch", "diffusers", "transformers")
 _PROMPT = "a red circle on a white background"
 _SIZE, _STEPS = 128, 4
 _TEXT_TOKENS = 32  # of the prompt, the same on all sides: they are half of a small image's work
-_STOCK = Path(__file__).with_name("cold_start_stock.py")
+_STOCK = (sys.executable, "-m", "benchmarks.start.stock")
 _TINY, _RANDOM = "tiny-flux", "random"
 _BIG = {
     "num_attention_heads": 12,
@@ -184,8 +185,7 @@ def stock(model: str) -> Marks:
     assert folder is not None
     start = time.monotonic()
     command = (
-        sys.executable,
-        str(_STOCK),
+        *_STOCK,
         str(folder.path),
         _PROMPT,
         *map(str, (_SIZE, _STEPS, _TEXT_TOKENS)),

@@ -1,5 +1,8 @@
 """Workers that start together and get one model from one another: what the bucket sends, how long all take.
 
+    python -m benchmarks peers
+    python -m benchmarks peers --quick    # a minute; writes no result
+
 Each worker is the real agent with an engine process that draws nothing; the bucket sends to all together no
 faster than --megabytes-per-second. A lying peer says that it has the whole model and sends other bytes.
 """
@@ -17,7 +20,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from control.processes import DIFFUSERVE, Program, api_command, free_port, serving_environment
+from benchmarks.control.processes import DIFFUSERVE, Program, api_command, free_port, serving_environment
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.throttled_bucket import BUCKET, ThrottledBucket
 from diffuserve.modelstore.bucket import open_models
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.libtorrent_swarm import LibtorrentSwarm
@@ -27,11 +33,8 @@ from diffuserve.modelstore.piece_hashes import PIECE_BYTES
 from diffuserve.modelstore.publishing import push
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.testing.null_engine import NULL_SPEC
-from shared.report import markdown_table, read_conditions, write_report
-from shared.throttled_bucket import BUCKET, ThrottledBucket
 from support.stored_models import manifest_of
 
-RESULTS = Path(__file__).parent / "results"
 LIE = "a peer sent a piece that is not as the manifest says"
 _PATIENCE_SECONDS = 1_800.0
 _LOOK_SECONDS = 0.2

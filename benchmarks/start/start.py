@@ -1,8 +1,8 @@
 """CPU and wall seconds of short commands: this version beside an earlier one.
 
-    python benchmarks/start/start.py                       # beside the commit before starts were shortened
-    python benchmarks/start/start.py --before 77b244e --rounds 7
-    python benchmarks/start/start.py --only after --command generate --rounds 3
+    python -m benchmarks start                       # beside the commit before starts were shortened
+    python -m benchmarks start --before 77b244e --rounds 7
+    python -m benchmarks start --only after --command generate --rounds 3
 
 Each command is a process of its own, whose CPU time (user and system, of all its threads and children) the
 kernel counts. `refused: …` are commands that end with exit code 2. `api` is a control plane on SQLite until
@@ -26,11 +26,11 @@ from pathlib import Path
 import httpx
 import psutil
 
-from control.jobs import REGISTRATION
-from control.processes import DIFFUSERVE, api_command, free_port
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
+from benchmarks.control.jobs import REGISTRATION
+from benchmarks.control.processes import DIFFUSERVE, api_command, free_port
+from benchmarks.shared.places import RESULTS, ROOT
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
 
-_ROOT = Path(__file__).parents[1]
 _BEFORE, _AFTER = "before", "after"
 _PACKAGES = ("torch", "onnxruntime", "pydantic", "fastapi")
 _PROMPT = "a red circle on a white background"
@@ -93,11 +93,11 @@ def parse_arguments() -> argparse.Namespace:
 @contextmanager
 def sources(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Path]]:
     """Yield the source folder of each side that is played."""
-    sides = {_AFTER: _ROOT / "src"} if arguments.only != _BEFORE else {}
+    sides = {_AFTER: ROOT / "src"} if arguments.only != _BEFORE else {}
     if arguments.only == _AFTER:
         yield sides
         return
-    tree, git = folder / _BEFORE, ("git", "-C", str(_ROOT), "worktree")
+    tree, git = folder / _BEFORE, ("git", "-C", str(ROOT), "worktree")
     subprocess.run([*git, "add", "--detach", str(tree), arguments.before], check=True, capture_output=True)
     try:
         yield {_BEFORE: tree / "src", **sides}

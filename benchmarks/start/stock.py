@@ -1,8 +1,8 @@
-"""A first image from diffusers' own pipeline, with its marks on the way. Started by bench_cold_start."""
+"""A first image from diffusers' own pipeline, with its marks on the way. `cold_start.py` runs it."""
 
 import sys
 
-from start.marks import mark
+from benchmarks.start.marks import mark
 
 
 def main() -> None:
@@ -10,7 +10,7 @@ def main() -> None:
     import torch
     from diffusers import FluxPipeline
 
-    from shared.default_dtype import engine_dtype
+    from benchmarks.shared.default_dtype import engine_dtype
 
     mark("imports")
     pipeline = FluxPipeline.from_pretrained(

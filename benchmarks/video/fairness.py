@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 
-from control.load import Connection, post_request
-from control.processes import DIFFUSERVE, Program, free_port, serving_environment
+from benchmarks.control.load import Connection, post_request
+from benchmarks.control.processes import DIFFUSERVE, Program, free_port, serving_environment
+from benchmarks.serve.load import until_ready
+from benchmarks.video.workloads import CHECKPOINT, CLIP, Shape
 from diffuserve.domain.jobs.job import Band, JobStatus
 from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.private_files import private_umask
-from serve.load import until_ready
-from video.workloads import CHECKPOINT, CLIP, Shape
 
 _IMAGE = Shape(num_frames=1, width=256, height=256, steps=24)
 _TARGET = 1.5

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from PIL.Image import Image
 
+from benchmarks.video.workloads import CHECKPOINT
 from diffuserve.domain.requests.params import GenerationParams
-from video.workloads import CHECKPOINT
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -20,7 +20,7 @@ class StockSide:
         import torch
         from diffusers import WanPipeline
 
-        from shared.default_dtype import engine_dtype
+        from benchmarks.shared.default_dtype import engine_dtype
 
         self._torch = torch
         self._pipeline = WanPipeline.from_pretrained(

@@ -1,11 +1,11 @@
 """Clips and images of a Wan model in the engine, beside diffusers' pipeline, and beside another tenant.
 
-    python benchmarks/video/video.py                          # all scenarios, about 8 minutes
-    python benchmarks/video/video.py --rounds 1 --only mixed
-    python benchmarks/video/video.py --quick                  # whether it runs; the figures mean nothing
+    python -m benchmarks video                          # all scenarios, about 8 minutes
+    python -m benchmarks video --rounds 1 --only mixed
+    python -m benchmarks video --quick                  # whether it runs; the figures mean nothing
 
 The checkpoint has random weights in the sizes of a tiny model, 8 M parameters, which cost what trained
-ones cost. Figures and results are as in `bench_engine.py`; `fairness` asks a server for images while
+ones cost. Figures and results are as in the engine's benchmark; `fairness` asks a server for images while
 another tenant floods it with clips. Nothing else should run on the machine.
 """
 
@@ -18,12 +18,13 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-import video.workloads as workloads
-from engine.engine import Figure, alternate, compare
-from shared.report import RESULTS, markdown_table, read_conditions, write_report
-from shared.sides import RemoteSide
-from video.fairness import Fairness, FairnessFigure, measure_fairness
-from video.sides import OurSide, Pixels, StockSide
+import benchmarks.video.workloads as workloads
+from benchmarks.engine.engine import Figure, alternate, compare
+from benchmarks.shared.places import RESULTS
+from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.sides import RemoteSide
+from benchmarks.video.fairness import Fairness, FairnessFigure, measure_fairness
+from benchmarks.video.sides import OurSide, Pixels, StockSide
 
 STATIC_BATCHES = (1, 2, 4, 8)
 MIXED, EQUAL, FAIRNESS = "mixed", "equal", "fairness"

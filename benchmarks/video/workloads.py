@@ -3,12 +3,12 @@
 import json
 import random
 from dataclasses import dataclass
-from pathlib import Path
 
+from benchmarks.shared import workloads
+from benchmarks.shared.places import OUT
 from diffuserve.domain.requests.params import GenerationParams
-from shared import workloads
 
-CHECKPOINT = Path(__file__).parents[1] / "out" / "bench_video" / "random-wan"
+CHECKPOINT = OUT / "bench_video" / "random-wan"
 TEXT_TOKENS = 32
 _SETTINGS = {
     "width": 96,

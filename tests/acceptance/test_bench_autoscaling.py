@@ -6,7 +6,7 @@ from support.benchmark_runs import run_quickly
 
 
 def test_the_recommended_way_needs_less_waits_hardly_longer_and_kills_nobody() -> None:
-    printed = run_quickly("bench_autoscaling.py")
+    printed = run_quickly("autoscaling")
     cells = [re.split(r"\s*\|\s*", line.strip("| ")) for line in printed.splitlines() if line.startswith("|")]
     names, _rule, *rows = cells
     fleets = {row[0]: dict(zip(names, row, strict=True)) for row in rows}

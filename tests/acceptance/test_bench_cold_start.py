@@ -1,18 +1,16 @@
 """The benchmark of cold starts runs, once and on the bundled model; what its figures are is not asked."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from benchmarks.start.marks import waterfall
 from support.benchmark_runs import run_quickly
 
 
 @pytest.mark.slow
 def test_every_side_draws_an_image_with_the_page_cache_warm_and_cold() -> None:
-    printed = run_quickly("bench_cold_start.py")
+    printed = run_quickly("cold-start")
     sides = re.findall(r"^### ([^:]+): [\d.]+ times as fast as stock", printed, re.MULTILINE)
     assert len(sides) == 12
     assert len(set(sides)) == 6
@@ -25,12 +23,7 @@ def test_every_side_draws_an_image_with_the_page_cache_warm_and_cold() -> None:
 
 
 def test_a_waterfall_shows_each_phase_where_it_lies() -> None:
-    code = "from cold_start_marks import waterfall; print('\\n'.join(waterfall({'a': 1.0, 'b': 4.0}, 4)))"
-    folder = Path(__file__).parents[2] / "benchmarks"
-    shown = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
-    )
-    first, second, total = shown.stdout.splitlines()
+    first, second, total = waterfall({"a": 1.0, "b": 4.0}, 4)
     assert first.endswith("1.00 s  █")
     assert second.endswith("3.00 s   ███")
     assert total.endswith("4.00 s")

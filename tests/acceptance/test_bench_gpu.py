@@ -1,31 +1,19 @@
 """The benchmark for a GPU says that it needs one, and plays stages on a pretended one."""
 
-import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
-from support.waiting import HANG_SECONDS
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "bench_gpu.py"
+from support.benchmark_runs import run_benchmark
 
 
 def run_without_a_gpu(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, SCRIPT, *options],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=3 * HANG_SECONDS,
-        check=False,
-    )
+    return run_benchmark("gpu", *options, CUDA_VISIBLE_DEVICES="")
 
 
 def test_without_a_gpu_it_says_so_and_measures_nothing() -> None:
     done = run_without_a_gpu()
     assert done.returncode == 2
-    assert done.stderr == "bench_gpu needs a GPU with CUDA, and torch finds none on this machine\n"
+    assert done.stderr == "the benchmark needs a GPU with CUDA, and torch finds none on this machine\n"
     assert done.stdout == ""
 
 

@@ -10,7 +10,7 @@ from support.benchmark_runs import run_quickly
 
 @pytest.mark.slow
 def test_every_mode_is_measured_and_computed() -> None:
-    printed = run_quickly("bench_offload.py")
+    printed = run_quickly("offload")
     computed = re.findall(r"^\| (FLUX.1|SDXL|Wan 2.2 A14B) \| (\w+) \| ([\d.]+) \|", printed, re.MULTILINE)
     sizes = {(model, mode): float(gigabytes) for model, mode, gigabytes in computed}
     for model in ("FLUX.1", "SDXL", "Wan 2.2 A14B"):

@@ -9,7 +9,7 @@ from support.benchmark_runs import run_quickly
 
 @pytest.mark.slow
 def test_a_fleet_reads_the_bucket_about_once_and_finds_a_lie_out() -> None:
-    printed = run_quickly("bench_peers.py")
+    printed = run_quickly("peers")
     rows = re.findall(r"^\| (\d[^|]*) \| ([\d.]+) \| [\d.]+ \| [\d.]+ \| (\d+) \|$", printed, re.MULTILINE)
     sent = {workers: float(times) for workers, times, _ in rows}
     lies = {workers: int(found) for workers, _, found in rows}

@@ -9,7 +9,7 @@ from support.benchmark_runs import run_quickly
 
 @pytest.mark.slow
 def test_every_way_draws_the_load_within_its_own_bounds() -> None:
-    printed = run_quickly("bench_policies.py")
+    printed = run_quickly("policies")
     rows = re.findall(r"^\| ([a-z][^|]+) \|.* ([\d.]+) \| ([\d.]+) \|$", printed, re.MULTILINE)
     requests_per_step = {way: float(requests) for way, _, requests in rows}
     assert all(float(images_per_second) > 0 for _, images_per_second, _ in rows)

@@ -9,7 +9,7 @@ from support.benchmark_runs import run_quickly
 
 @pytest.mark.slow
 def test_all_scenarios_give_figures_of_the_same_frames() -> None:
-    printed = run_quickly("bench_video.py")
+    printed = run_quickly("video")
     ratios = [float(ratio) for ratio in re.findall(r"\*\*([\d.]+)×\*\*", printed)]
     assert len(ratios) == 4
     assert all(ratio > 0 for ratio in ratios)

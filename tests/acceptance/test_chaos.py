@@ -4,15 +4,12 @@ are killed. PostgreSQL and the bucket are away for longer than leases last. Disk
 the clock is set back."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support.waiting import HANG_SECONDS
+from support.benchmark_runs import run_benchmark
 
-CHAOS = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
 SHORT = ["--jobs", "40", "--kills", "3", "--seconds", "4", "--freezes", "1", "--lease-seconds", "9"]
 SHORT += ["--webhook-grace", "1"]  # one whose sender was killed comes after a minute, and is owed until then
 SHORT += ["--full-disks", "1", "--clock-steps", "1"]
@@ -28,9 +25,8 @@ TOGETHER += ["--seed", "3"]  # it begins with one control plane
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_nothing_accepted_is_lost_or_published_twice(database: str, tmp_path: Path) -> None:
     output = tmp_path / "results"
-    command = [sys.executable, str(CHAOS), "--database", database, "--output", str(output), *SHORT]
-    command += TOGETHER if database == "postgresql" else ALONE
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * HANG_SECONDS, check=False)
+    chosen = TOGETHER if database == "postgresql" else ALONE
+    done = run_benchmark("chaos", "--database", database, "--output", str(output), *SHORT, *chosen)
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = output.glob("chaos_*.json")
     (run,) = json.loads(result.read_text())["runs"]

@@ -9,7 +9,7 @@ from support.benchmark_runs import run_quickly
 
 @pytest.mark.slow
 def test_a_mix_costs_little_more_than_half_and_urgent_jobs_wait_no_longer() -> None:
-    printed = run_quickly("simulate_spot_workers.py")
+    printed = run_quickly("spot-workers")
     placed = re.findall(
         r"^\| (0\.\d+) \| 2 \+ 10 \| placed \| [\d.]+ \| ([\d.]+)x .*?([\d.]+) s, ([\d.]+)x",
         printed,

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from diffuserve.models.weights.loading.fingerprint import hash_model
 from PIL import Image
 
 from diffuserve.domain.errors import CheckpointUnusable
@@ -24,6 +23,7 @@ from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner
 from diffuserve.media.input_image import input_image
 from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.fingerprint import hash_model
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint

@@ -11,7 +11,13 @@ from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.jobs.claim import Claim
 from diffuserve.domain.jobs.job import JobResult, JobStatus
 from diffuserve.domain.tenant import Role
-from diffuserve.domain.workers.worker import Completion, ModelOffer, Registration, WorkerReport, WorkerState
+from diffuserve.domain.workers.worker import (
+    Completion,
+    ModelOffer,
+    Registration,
+    WorkerReport,
+    WorkerState,
+)
 from diffuserve.settings import Settings
 from support.hand_worker import HAND_SPEC
 from support.waiting import eventually

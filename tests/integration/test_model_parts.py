@@ -8,7 +8,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from diffuserve.models.weights.loading.fingerprint import hash_weights
 from torch import nn
 
 from diffuserve.agent.config import WorkerConfig
@@ -22,6 +21,7 @@ from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.warm_up import warm_up
 from diffuserve.models.base import Pipeline
 from diffuserve.models.registry import check_model, load_pipeline, num_weight_bytes
+from diffuserve.models.weights.fingerprint import hash_weights
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, SequenceRanks
 from diffuserve.protocol.config import EngineProcessConfig

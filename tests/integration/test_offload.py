@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffuserve.models.offload.components.components import OffloadablePipeline
-from diffuserve.models.offload.components.copier import Copier, CudaCopier, SyncCopier
 from PIL import Image
 from torch import Tensor, nn
 
@@ -23,7 +21,9 @@ from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import input_image
 from diffuserve.models.base import residency_of
 from diffuserve.models.flux.pipeline import FluxPipeline
-from diffuserve.models.offload.components import components as offload
+from diffuserve.models.offload import components as offload
+from diffuserve.models.offload.components import OffloadablePipeline
+from diffuserve.models.offload.copier import Copier, CudaCopier, SyncCopier
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.pretend_cuda import PretendTensor, pretend_cuda
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint

@@ -11,7 +11,8 @@ from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.trace_context import TraceContext
 from diffuserve.telemetry.log_config import LogConfig, LogFormat
 from diffuserve.telemetry.logs import configure_logs
-from diffuserve.telemetry.tracing import Tracer, open_tracer
+from diffuserve.telemetry.tracer_choice import open_tracer
+from diffuserve.telemetry.tracing import Tracer
 from support.log_state import restored_logging
 from support.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver
 from support.plane import Plane

@@ -9,13 +9,13 @@ from unittest.mock import patch
 import torch
 from PIL.Image import Image
 
+from benchmarks.gpu.stages.families import least_psnr
+from benchmarks.gpu.stages.finding import CUDA, Finding, Findings, Setting
+from benchmarks.gpu.stages.flux_size import size_of, write_model
+from benchmarks.gpu.stages.images import LEAST_PSNR, drawn
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
-from gpu.stages.families import least_psnr
-from gpu.stages.finding import CUDA, Finding, Findings, Setting
-from gpu.stages.flux_size import size_of, write_model
-from gpu.stages.images import LEAST_PSNR, drawn
 
 _PLENTY = 2**50  # bytes and tokens: the engine shall not make steps small by itself
 _NUM_STREAMED, _NUM_CROWDED, _NUM_FITTING = 6, 8, 3

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.gpu.stages.finding import CUDA, Setting
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.transformer import FluxTransformer
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.testing.checkpoints import redraw_weights, save_module, write_flux_checkpoint
-from gpu.stages.finding import CUDA, Setting
 
 TEXT_TOKENS = 256
 _WEIGHTS = "diffusion_pytorch_model.safetensors"

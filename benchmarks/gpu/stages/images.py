@@ -9,11 +9,11 @@ from pathlib import Path
 
 from PIL import Image
 
+from benchmarks.gpu.stages.families import FAMILIES, Family, least_psnr, stock_frames
+from benchmarks.gpu.stages.finding import DTYPES, Finding, Findings, Setting
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.models.bundled import bundled_models
-from gpu.stages.families import FAMILIES, Family, least_psnr, stock_frames
-from gpu.stages.finding import DTYPES, Finding, Findings, Setting
 
 LEAST_PSNR = {"float32": 50.0, "bfloat16": 30.0}
 """Decibels that must be reached: in bf16 two right ways to round differ by about as much as these allow."""

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.gpu.stages.finding import CUDA, DTYPES, Finding, Findings, Setting
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers import fused_ops
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.quantization import quantize_tokens
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
 from diffuserve.models.layers.segments import CrossSegments, Segments
-from gpu.stages.finding import CUDA, DTYPES, Finding, Findings, Setting
 
 _MOST_ERROR = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 _EPS = 1e-6

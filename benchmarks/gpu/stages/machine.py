@@ -10,9 +10,9 @@ from importlib.util import find_spec
 
 import torch
 
+from benchmarks.gpu.stages.finding import CUDA, DTYPES, Finding, Findings, Setting
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.fused_ops import is_fused
-from gpu.stages.finding import CUDA, DTYPES, Finding, Findings, Setting
 
 _PACKAGES = ("torch", "triton", "diffusers", "transformers", "huggingface_hub", "numpy", "safetensors")
 _QUERY = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,power.limit", "--format=csv,noheader"]

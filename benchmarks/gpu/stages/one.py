@@ -1,6 +1,6 @@
 """Plays one stage in a process of its own, and writes each finding as a line once it is there.
 
-python -m gpu.stages.one STAGE FILE FOLDER [--dry-run]
+python -m benchmarks.gpu.stages.one STAGE FILE FOLDER [--dry-run]
 """
 
 import json
@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from pkgutil import resolve_name
 
-from gpu.stages.finding import Finding, Findings, Setting
-from gpu.stages.stages import STAGES
+from benchmarks.gpu.stages.finding import Finding, Findings, Setting
+from benchmarks.gpu.stages.stages import STAGES
 
 
 def main(name: str, file: str, folder: str, *options: str) -> None:
@@ -25,7 +25,7 @@ def main(name: str, file: str, folder: str, *options: str) -> None:
 
 def _found(name: str, setting: Setting) -> Findings:
     try:
-        yield from resolve_name(f"gpu_stages.{STAGES[name].function}")(setting)
+        yield from resolve_name(f"benchmarks.gpu.stages.{STAGES[name].function}")(setting)
     except Exception as error:
         traceback.print_exc()
         yield Finding.failure(name, error)

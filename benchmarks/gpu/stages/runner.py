@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu.stages.stages import STAGES
-from shared.report import markdown_table
+from benchmarks.gpu.stages.stages import STAGES
+from benchmarks.shared.places import ROOT
+from benchmarks.shared.report import markdown_table
 
-ROOT = Path(__file__).parents[2]
 NEEDS_GPU = "needs a GPU with CUDA, and torch finds none on this machine"
-_SEARCHED = ("src", "benchmarks")
+_SEARCHED = ("src", ".")
 
 Found = Mapping[str, Any]
 """Of a stage: its `seconds`, and its `findings` with `what`, `found` and `ok`."""
@@ -64,7 +64,7 @@ def _play_one(name: str, how: Play, limit: float) -> Found:
 
 
 def _command(name: str, file: Path, how: Play) -> list[str]:
-    command = [sys.executable, "-m", "gpu.stages.one", name, str(file), str(how.folder)]
+    command = [sys.executable, "-m", "benchmarks.gpu.stages.one", name, str(file), str(how.folder)]
     return command + ["--dry-run"] * how.is_dry
 
 

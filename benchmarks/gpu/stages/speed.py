@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.stages.finding import Finding, Findings, Setting
+from benchmarks.gpu.stages.flux_size import TEXT_TOKENS, Size, size_of, write_model
+from benchmarks.gpu.stages.machine import matmul_ceiling
 from diffuserve.engine.engine import Engine
 from diffuserve.models.flux.config import FluxConfig
-from gpu.stages.finding import Finding, Findings, Setting
-from gpu.stages.flux_size import TEXT_TOKENS, Size, size_of, write_model
-from gpu.stages.machine import matmul_ceiling
 
 _GIB = 2**30
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from benchmarks.simulate.followed_load.arrivals import MONDAY, Day, Job
+from benchmarks.simulate.followed_load.policies import POLL_SECONDS, Policy, Seen
 from diffuserve.jobs.policy.scaling import BUCKET_SECONDS, HOUR, bucket_of
-from simulate.followed_load.arrivals import MONDAY, Day, Job
-from simulate.followed_load.policies import POLL_SECONDS, Policy, Seen
 
 
 @dataclass(frozen=True, kw_only=True)

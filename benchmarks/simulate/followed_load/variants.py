@@ -4,9 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from benchmarks.simulate.followed_load.fleet import World
+from benchmarks.simulate.followed_load.policies import (
+    Fixed,
+    Kubernetes,
+    Policy,
+    ScaledJob,
+    average_value,
+    utilization,
+)
 from diffuserve.jobs.policy.scaling import Floor, ScaleConfig
-from simulate.followed_load.fleet import World
-from simulate.followed_load.policies import Fixed, Kubernetes, Policy, ScaledJob, average_value, utilization
 
 WORLD = World()
 BASE = "ScaledObject"

@@ -25,7 +25,7 @@ from diffuserve.domain.errors import (
     Unauthorized,
 )
 from diffuserve.stop_signals import call_on_stop_signals
-from diffuserve.telemetry.tracing import open_tracer
+from diffuserve.telemetry.tracer_choice import open_tracer
 
 log = logging.getLogger(__name__)
 

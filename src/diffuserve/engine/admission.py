@@ -10,6 +10,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.checkpoint import Checkpoint, check
 from diffuserve.engine.memory import check_memory
 from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
+from diffuserve.engine.swapping import resume
 from diffuserve.media.input_image import load_input
 from diffuserve.models.base import Pipeline
 
@@ -98,7 +99,7 @@ def new_state(
 def resumed(state: RequestState, pipeline: Pipeline, checkpoint: Checkpoint, weights: str) -> RequestState:
     """Put a new request where its checkpoint is. Raise `CheckpointUnusable` if it is not one of it."""
     check(checkpoint, pipeline, weights, state.params)
-    checkpoint.progress.enter(state, pipeline.device)
+    resume(state, checkpoint.progress, pipeline.device)
     state.decode_only = state.is_denoised
     state.stopwatch.earlier = checkpoint.timings
     return state

@@ -1,71 +1,21 @@
 """Half-done work as a value: a request between two steps or turns, which goes on here or in another engine.
 
-A `RequestProgress` is all that the next step depends on beside the request's parameters and conditioning,
-which is encoded again. A `Checkpoint` is a progress with what proves that it may be gone on with.
+A `Checkpoint` is a progress with what proves that it may be gone on with.
 """
 
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
 from diffuserve.domain.jobs.checkpoint import Identity, most_bytes
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.domain.sendable import Sendable
 from diffuserve.engine.outputs import Timings
+from diffuserve.engine.request_progress import RequestProgress, restored
 from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.swapping import progress_of
 from diffuserve.models.base import Pipeline
-from diffuserve.samplers.base import Memory, NoiseSchedule
-
-_CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class RequestProgress(Sendable):
-    """The state of a request after `step` steps, on the CPU; `generators` are the states of its own.
-
-    `noise` is there if it was drawn for the next step already, and `predicted` within a step in several
-    turns: what those that are done have made of their images.
-    """
-
-    step: int
-    latents: Tensor
-    memory: Memory = ()
-    guides: tuple[Tensor, ...] = ()
-    noise: Tensor | None = None
-    generators: tuple[Tensor, ...] = ()
-    predicted: tuple[Tensor, ...] = ()
-
-    @classmethod
-    def of(cls, state: RequestState) -> "RequestProgress | None":
-        """Return the progress of a request; `None` before its latents are drawn."""
-        if state.latents is None:
-            return state.swapped_out
-        return cls(
-            step=state.step,
-            latents=state.latents.to(_CPU),
-            memory=_on(state.memory, _CPU),
-            guides=_on(state.guides, _CPU),
-            noise=None if state.noise is None else state.noise.to(_CPU),
-            generators=tuple(generator.get_state() for generator in state.generators),
-            predicted=_on(state.predicted, _CPU),
-        )
-
-    def enter(self, state: RequestState, device: torch.device) -> None:
-        """Put a request that has not begun where this one was."""
-        state.step = self.step
-        state.latents = self.latents.to(device)
-        state.memory, state.guides = _on(self.memory, device), _on(self.guides, device)
-        state.noise = None if self.noise is None else self.noise.to(device)
-        state.generators = [_generator(saved) for saved in self.generators]
-        state.predicted = _on(self.predicted, device)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All tensors of numbers that steps compute with."""
-        noise = () if self.noise is None else (self.noise,)
-        return (self.latents, *self.memory, *self.guides, *noise)
+from diffuserve.samplers.base import NoiseSchedule
 
 
 @dataclass(frozen=True)
@@ -90,7 +40,7 @@ class Checkpoint:
 
 def take(pipeline: Pipeline, weights: str, state: RequestState | None) -> Checkpoint:
     """Return the checkpoint of a request. Raise `NoCheckpoint` if there is nothing to keep."""
-    progress = None if state is None else RequestProgress.of(state)
+    progress = None if state is None else progress_of(state)
     if state is None or progress is None or progress.step == 0:
         raise NoCheckpoint("the request has done no step yet, or has ended; it has no checkpoint")
     if not bool(progress.latents.isfinite().all()):
@@ -139,16 +89,4 @@ def _check_progress(progress: RequestProgress, shape: tuple[int, ...], num_steps
     if len(progress.generators) != shape[0]:
         raise CheckpointUnusable(f"the checkpoint has {len(progress.generators)} generators of {shape[0]}")
     for saved in progress.generators:
-        _generator(saved)
-
-
-def _generator(saved: Tensor) -> torch.Generator:
-    """Return a generator in a saved state. Raise `CheckpointUnusable` if it is none."""
-    try:
-        return torch.Generator("cpu").set_state(saved.contiguous())
-    except (RuntimeError, TypeError) as error:
-        raise CheckpointUnusable("a generator's state in the checkpoint is invalid") from error
-
-
-def _on(tensors: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:
-    return tuple(tensor.to(device) for tensor in tensors)
+        restored(saved)

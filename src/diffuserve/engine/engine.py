@@ -31,7 +31,7 @@ from diffuserve.engine.outputs import GenerationResult, StepOutput, outcome_of
 from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.engine.stats import EngineStats
 from diffuserve.models.base import Pipeline, quantization_of
-from diffuserve.models.weights.loading.fingerprint import hash_model
+from diffuserve.models.weights.fingerprint import hash_model
 
 if TYPE_CHECKING:
     import torch

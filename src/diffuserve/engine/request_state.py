@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,14 +11,12 @@ from torch import Tensor
 from diffuserve.domain.models.cost import Workload
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import FrameChunk, StepOutput, Timings
+from diffuserve.engine.request_progress import RequestProgress
 from diffuserve.engine.scheduler import Candidate
 from diffuserve.engine.turns import Turn, next_turn
 from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.frames import Frames
 from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
-
-if TYPE_CHECKING:
-    from diffuserve.engine.checkpoint import RequestProgress
 
 
 @dataclass
@@ -125,7 +123,7 @@ class RequestState:
     turn: range | None = None
     predicted: tuple[Tensor, ...] = ()
     step: int = 0
-    swapped_out: "RequestProgress | None" = None
+    swapped_out: RequestProgress | None = None
     skipped: int = 0
     num_decoded: int = 0
     frames: list[Frames] = field(default_factory=list)

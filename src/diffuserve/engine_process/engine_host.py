@@ -32,7 +32,7 @@ from diffuserve.engine_process.output.writers import OrderedWriters
 from diffuserve.engine_process.traced_steps import TracedSteps
 from diffuserve.engine_process.warm_up import warm_up
 from diffuserve.models.base import quantization_of, residency_of
-from diffuserve.models.compiled.halves.store import use_compiled_blocks
+from diffuserve.models.compiled.store import use_compiled_blocks
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.protocol.crash_record import CrashRecord
 from diffuserve.protocol.messages import (

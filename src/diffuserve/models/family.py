@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from diffuserve.models.base import Pipeline
-    from diffuserve.models.compiled.halves.halves import CompilableBlocks
+    from diffuserve.models.compiled.halves import CompilableBlocks
     from diffuserve.parallel.ranks import Ranks
 
 

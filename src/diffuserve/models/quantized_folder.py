@@ -16,7 +16,7 @@ from diffuserve.models.folders.model_paths import INDEX_FILE
 from diffuserve.models.layers.quantization import can_quantize, quantize_weight
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.registry import open_quantizable
-from diffuserve.models.weights.loading.stored_quantization import stored_quantization
+from diffuserve.models.weights.stored_quantization import stored_quantization
 
 _INDEX = "*.safetensors.index.json"
 _INDEX_NAME = "model.safetensors.index.json"

@@ -30,8 +30,8 @@ from diffuserve.models.family import (
     VideoFamily,
 )
 from diffuserve.models.folders.folder import ModelFolder, find_local_model, open_configs, open_model
-from diffuserve.models.weights.loading.read_ahead import start_reading
-from diffuserve.models.weights.loading.stored_quantization import choose_quantization
+from diffuserve.models.weights.read_ahead import start_reading
+from diffuserve.models.weights.stored_quantization import choose_quantization
 from diffuserve.parallel.plan import ParallelPlan
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def load_pipeline(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
     if offload is Offload.NONE:
         return load()
     _check_offload(folder, family, offload, plan)
-    from diffuserve.models.offload.components.components import load_offloaded
+    from diffuserve.models.offload.components import load_offloaded
 
     return load_offloaded(load, offload, chosen, device)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidModel, ModelCacheFull
-from diffuserve.models.weights.loading.published import publish
+from diffuserve.models.weights.published import publish
 from diffuserve.modelstore.eviction import CachedModel, choose_victims
 from diffuserve.modelstore.layout import MODELS, NAMES, PREPARED
 from diffuserve.modelstore.locks import FileLock, locked

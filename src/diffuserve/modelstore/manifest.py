@@ -14,7 +14,7 @@ from diffuserve.domain.errors import InvalidModel, ModelNotFound
 from diffuserve.domain.text.path_parts import FILE_NAME, FileName, Sha256
 from diffuserve.domain.text.shortened import shortened
 from diffuserve.models.folders.model_paths import INDEX_FILE
-from diffuserve.models.weights.loading.fingerprint import combine_hashes
+from diffuserve.models.weights.fingerprint import combine_hashes
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES, Bencoded, bencode, pieces_root
 
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024

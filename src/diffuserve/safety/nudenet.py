@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from diffuserve.domain.safety import Action
-from diffuserve.models.weights.loading.fingerprint import hash_file
+from diffuserve.models.weights.fingerprint import hash_file
 from diffuserve.safety.image import ImageRule
 from diffuserve.safety.onnx_session import single_threaded_session
 

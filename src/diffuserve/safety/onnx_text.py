@@ -11,7 +11,7 @@ import numpy as np
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModerationUnavailable
 from diffuserve.domain.safety import FilterInfo
 from diffuserve.models.folders.folder import ModelFolder, first_line
-from diffuserve.models.weights.loading.fingerprint import hash_file
+from diffuserve.models.weights.fingerprint import hash_file
 from diffuserve.safety.categories import by_category, category_of
 from diffuserve.safety.onnx_session import single_threaded_session
 from diffuserve.safety.text_model import read_config

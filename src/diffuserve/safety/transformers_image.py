@@ -10,7 +10,7 @@ from PIL import Image
 from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.models.folders.folder import first_line
 from diffuserve.models.folders.pretrained import load_module, load_processor
-from diffuserve.models.weights.loading.fingerprint import hash_weights
+from diffuserve.models.weights.fingerprint import hash_weights
 
 
 class TransformersClassifier:

@@ -9,10 +9,8 @@ from contextvars import ContextVar
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.trace_context import TraceContext
 from diffuserve.telemetry import log_context
-from diffuserve.telemetry.tracing_config import TracingConfig
 
 if TYPE_CHECKING:
     from diffuserve.domain.workers.worker import Lease
@@ -97,21 +95,6 @@ class Tracer:
 
 OFF = Tracer()
 """The tracer of a process that records nothing."""
-
-
-def open_tracer(config: TracingConfig, service: str) -> Tracer:
-    """Return the tracer of a process that is called `service` in traces.
-
-    Raise `InvalidParams` if there is somewhere to send traces to, and OpenTelemetry's SDK is missing.
-    """
-    if config.trace_endpoint is None:
-        return OFF
-    try:
-        from diffuserve.telemetry.otlp_tracer import OtlpTracer
-    except ModuleNotFoundError as error:
-        remedy = f"{error.name} is missing; install what traces need with `pip install 'diffuserve[tracing]'`"
-        raise InvalidParams("trace_endpoint", config.trace_endpoint, remedy) from error
-    return OtlpTracer(config.trace_endpoint, config.trace_ratio, service)
 
 
 def enter(context: TraceContext | None) -> None:

@@ -22,7 +22,7 @@ from safetensors import safe_open
 from torch.utils._device import _device_constructors
 
 from diffuserve.models.machine.host import one_thread
-from diffuserve.models.weights.loading import loading as weights
+from diffuserve.models.weights import loading as weights
 from diffuserve.testing.pretend_log import CudaLog, Sync
 from diffuserve.testing.pretend_streams import ORDER, PretendEvent, PretendStream, StreamRace, on_stream
 from diffuserve.testing.pretend_tensor import CUDA, EMPTY_KERNELS, PretendTensor

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diffuserve.models.weights.loading.fingerprint import hash_weights
 
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.weights.fingerprint import hash_weights
 from diffuserve.modelstore.description import describe
 from diffuserve.modelstore.manifest import (
     MAX_MANIFEST_BYTES,

@@ -9,7 +9,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from diffuserve.models.weights.loading.published import publish
 
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.draw.loading import load_engine
@@ -20,6 +19,7 @@ from diffuserve.engine_process.model import prepared_model
 from diffuserve.engine_process.model.prepared_model import load_options, read_ahead
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.registry import weight_files
+from diffuserve.models.weights.published import publish
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.prepared_copies import LoadOptions, copied_files, copy_key, find_copy, make_copy
 from diffuserve.protocol.config import EngineProcessConfig

@@ -6,17 +6,15 @@ from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+from benchmarks.gpu.stages import runner as played
+from benchmarks.gpu.stages.stages import Stage
+
 FINDING = json.dumps({"what": "speed", "found": 1.5, "ok": True})
 
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the runner, with stages that are shell commands: their functions, with `FILE` to write to."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from gpu.stages import runner
-    from gpu.stages.stages import Stage
-
     stages = {
         "sound": Stage(f"echo '{FINDING}' >FILE", 60, "it ends well"),
         "endless": Stage(f"echo '{FINDING}' >FILE; exec sleep 600", 2, "it must be stopped"),
@@ -26,9 +24,9 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     def command(name: str, file: Path, how: object) -> list[str]:
         return ["sh", "-c", stages[name].function.replace("FILE", str(file))]
 
-    monkeypatch.setattr(runner, "STAGES", stages)
-    monkeypatch.setattr(runner, "_command", command)
-    return runner
+    monkeypatch.setattr(played, "STAGES", stages)
+    monkeypatch.setattr(played, "_command", command)
+    return played
 
 
 def test_a_stage_that_must_be_stopped_or_dies_keeps_what_it_found_and_the_next_is_played(

@@ -11,7 +11,8 @@ import pytest
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.trace_context import TraceContext
-from diffuserve.telemetry.tracing import OFF, SpanKind, Tracer, current, enter, open_tracer
+from diffuserve.telemetry.tracer_choice import open_tracer
+from diffuserve.telemetry.tracing import OFF, SpanKind, Tracer, current, enter
 from diffuserve.telemetry.tracing_config import TracingConfig
 from support.otlp_receiver import OtlpReceiver, otlp_receiver
 from support.ports import free_port

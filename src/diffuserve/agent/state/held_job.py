@@ -7,7 +7,10 @@ from typing import Any
 
 from diffuserve.domain.jobs.job import Phase
 from diffuserve.domain.jobs.progress_report import JobProgress, ProgressReport
-from diffuserve.domain.workers.worker import HeldLease, Lease
+from diffuserve.domain.workers.worker import (
+    HeldLease,
+    Lease,
+)
 from diffuserve.domain.workers.worker_ids import attempt_id
 from diffuserve.protocol.messages import CheckpointReady
 from diffuserve.telemetry.log_fields import fields

@@ -26,7 +26,7 @@ def compile_model(settings: Settings, model: ModelName) -> None:
     assert config.compiled_folder is not None
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with console.status(f"compiling blocks of {model}"):
-        from diffuserve.models.compiled.halves.store import compile_blocks
+        from diffuserve.models.compiled.store import compile_blocks
         from diffuserve.models.machine.devices import choose_device, parse_dtype
         from diffuserve.models.registry import open_compilable
 

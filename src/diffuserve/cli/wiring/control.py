@@ -23,7 +23,8 @@ from diffuserve.private_files import make_private_file, make_private_folder
 from diffuserve.quotas.base import Quotas
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.settings import Settings
-from diffuserve.telemetry.tracing import Tracer, open_tracer
+from diffuserve.telemetry.tracer_choice import open_tracer
+from diffuserve.telemetry.tracing import Tracer
 
 log = logging.getLogger(__name__)
 

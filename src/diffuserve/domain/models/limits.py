@@ -1,18 +1,15 @@
 """Refusals of what a model cannot do. Requests that are checked have their defaults filled in."""
 
 import math
-from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
+from diffuserve.domain.models.abilities import ModelAbilities
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.requests.samplers import MOST_STEPS
 
-if TYPE_CHECKING:
-    from diffuserve.domain.models.spec import ModelSpec
 
-
-def check_request(spec: "ModelSpec", params: GenerationParams) -> None:
+def check_request(spec: ModelAbilities, params: GenerationParams) -> None:
     """Raise `InvalidParams` or `ModelNotCapable` if the model cannot do what is asked."""
     _check_size(spec, params)
     _check_limits(spec, params)
@@ -27,7 +24,7 @@ def least_strength(num_steps: int) -> float:
     return math.ceil(1000 / num_steps) / 1000
 
 
-def _check_size(spec: "ModelSpec", params: GenerationParams) -> None:
+def _check_size(spec: ModelAbilities, params: GenerationParams) -> None:
     assert params.width is not None
     assert params.height is not None
     for field, value in (("width", params.width), ("height", params.height)):
@@ -42,7 +39,7 @@ def _check_size(spec: "ModelSpec", params: GenerationParams) -> None:
         raise ImageTooLarge("size", size, f"{limit}; try {_largest_like(spec, params.width, params.height)}")
 
 
-def _largest_like(spec: "ModelSpec", width: int, height: int) -> str:
+def _largest_like(spec: ModelAbilities, width: int, height: int) -> str:
     """Return the largest size of about the same proportions that the model generates."""
     step = spec.size_multiple
     scale = math.sqrt(spec.max_pixels / (width * height))
@@ -51,7 +48,7 @@ def _largest_like(spec: "ModelSpec", width: int, height: int) -> str:
     return f"{longer}x{shorter}" if width >= height else f"{shorter}x{longer}"
 
 
-def _check_multiple(spec: "ModelSpec", field: str, value: int) -> None:
+def _check_multiple(spec: ModelAbilities, field: str, value: int) -> None:
     if value % spec.size_multiple:
         lower = value // spec.size_multiple * spec.size_multiple
         sides = [
@@ -61,7 +58,7 @@ def _check_multiple(spec: "ModelSpec", field: str, value: int) -> None:
         raise InvalidParams(field, value, f"must be a multiple of {spec.size_multiple} pixels; try {nearest}")
 
 
-def _check_limits(spec: "ModelSpec", params: GenerationParams) -> None:
+def _check_limits(spec: ModelAbilities, params: GenerationParams) -> None:
     assert params.max_sequence_length is not None
     if params.num_images > spec.max_images:
         raise InvalidParams(
@@ -75,7 +72,7 @@ def _check_limits(spec: "ModelSpec", params: GenerationParams) -> None:
         )
 
 
-def _check_abilities(spec: "ModelSpec", params: GenerationParams) -> None:
+def _check_abilities(spec: ModelAbilities, params: GenerationParams) -> None:
     if params.negative_prompt and not spec.has_negative_prompt:
         raise ModelNotCapable(
             "negative_prompt",
@@ -90,7 +87,7 @@ def _check_abilities(spec: "ModelSpec", params: GenerationParams) -> None:
         )
 
 
-def _check_sampler(spec: "ModelSpec", params: GenerationParams) -> None:
+def _check_sampler(spec: ModelAbilities, params: GenerationParams) -> None:
     if params.sampler is not None and params.sampler not in spec.samplers:
         known = (
             f"it has {', '.join(spec.samplers)}" if spec.samplers else "it has its own alone; leave it out"
@@ -101,7 +98,7 @@ def _check_sampler(spec: "ModelSpec", params: GenerationParams) -> None:
         raise InvalidParams("num_inference_steps", steps, f"{name} takes at most {MOST_STEPS[name]}")
 
 
-def _check_frames(spec: "ModelSpec", params: GenerationParams) -> None:
+def _check_frames(spec: ModelAbilities, params: GenerationParams) -> None:
     """Refuse numbers of frames that are too large, or between two numbers of latent frames."""
     frames, stride = params.num_frames or 1, spec.temporal_stride
     if params.fps is not None and frames == 1:
@@ -123,7 +120,7 @@ def _check_frames(spec: "ModelSpec", params: GenerationParams) -> None:
         )
 
 
-def _check_images(spec: "ModelSpec", params: GenerationParams) -> None:
+def _check_images(spec: ModelAbilities, params: GenerationParams) -> None:
     """Refuse input images that the model cannot use, or the lack of one that it needs."""
     count = len(params.images)
     if count > spec.max_input_images:
@@ -143,7 +140,7 @@ def _check_images(spec: "ModelSpec", params: GenerationParams) -> None:
     _check_strength(spec, params)
 
 
-def _check_strength(spec: "ModelSpec", params: GenerationParams) -> None:
+def _check_strength(spec: ModelAbilities, params: GenerationParams) -> None:
     if params.strength is None:
         return
     if not spec.has_strength:

@@ -33,7 +33,7 @@ class LoadReporter:
         Of ranks that share the weights each reads about one of `num_sharing` parts.
         """
         self.begin("weights", num_weight_bytes(model, parts) // num_sharing)
-        from diffuserve.models.weights.loading.loading import observed_reading  # it imports torch
+        from diffuserve.models.weights.loading import observed_reading  # it imports torch
 
         with observed_reading(self.add):
             yield

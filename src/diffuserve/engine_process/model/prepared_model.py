@@ -39,7 +39,7 @@ def prepared_weights(config: EngineProcessConfig, is_strict: bool = False) -> It
 
     With `is_strict` from nothing else: raise `NotPrepared`.
     """
-    from diffuserve.models.weights.loading.prepared import NotPrepared, WholeCopy, using_copy
+    from diffuserve.models.weights.prepared import NotPrepared, WholeCopy, using_copy
 
     copy = find_copy(load_options(config), config.stored)
     if copy is None and is_strict:

@@ -21,7 +21,7 @@ from diffuserve.engine_process.output.clip_screen import Judgement
 from diffuserve.media.image_file import save_image
 from diffuserve.media.provenance import provenance
 from diffuserve.models.folders.folder import open_model
-from diffuserve.models.weights.loading.fingerprint import fingerprint, hash_weights
+from diffuserve.models.weights.fingerprint import fingerprint, hash_weights
 from diffuserve.protocol.config import ImageOptions
 from diffuserve.protocol.messages import FinishedFile
 from diffuserve.safety.base import ImageFilter

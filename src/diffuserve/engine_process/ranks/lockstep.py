@@ -30,10 +30,11 @@ from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
-from diffuserve.engine.checkpoint import RequestProgress
 from diffuserve.engine.model_runner import ModelRunner, StepOutcome, TurnResult, is_out_of_memory, isolate
+from diffuserve.engine.request_progress import RequestProgress
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stages import Stage, make_stage_executor
+from diffuserve.engine.swapping import progress_of, resume
 from diffuserve.models.base import Conditioning, Pipeline, map_tensors
 from diffuserve.models.frames import Frames
 from diffuserve.parallel.heartbeats import BROKEN_GROUP
@@ -247,7 +248,7 @@ class FollowerRank:
             conditioning=map_tensors(joining.conditioning, lambda tensor: tensor.to(self._pipeline.device)),
         )
         if joining.progress is not None:
-            joining.progress.enter(state, self._pipeline.device)
+            resume(state, joining.progress, self._pipeline.device)
         return state
 
     def _decode_forever(self) -> None:
@@ -301,7 +302,7 @@ def _joining(state: RequestState) -> JoiningRequest:
     assert state.conditioning is not None
     params = state.params.with_images(lambda _field, image: _without_pixels(image))
     conditioning = map_tensors(state.conditioning, Tensor.cpu)
-    return JoiningRequest(state.request_id, params, conditioning, RequestProgress.of(state))
+    return JoiningRequest(state.request_id, params, conditioning, progress_of(state))
 
 
 def _without_pixels(image: ImageInput) -> InputImage:

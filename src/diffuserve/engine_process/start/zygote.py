@@ -158,7 +158,7 @@ def _mapped(config: EngineProcessConfig) -> "LoadedModel | None":
     """Return the model with the weights of its prepared copy; `None` if it would take memory of its own."""
     from diffuserve.engine_process.engine_host import read_model
     from diffuserve.models.machine.cpu_products import cpu_has_int8
-    from diffuserve.models.weights.loading.prepared import NotPrepared
+    from diffuserve.models.weights.prepared import NotPrepared
 
     is_packed = find_quantization(config.model, config.quantization) is Quantization.INT8 and cpu_has_int8()
     if is_packed or config.offload is not Offload.NONE:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.weights.loading.loading import Placement, tensor_names
+from diffuserve.models.weights.loading import Placement, tensor_names
 
 Features = Float[Tensor, "batch channels height width"]
 Pixels = Float[Tensor, "batch colors pixel_rows pixel_columns"]

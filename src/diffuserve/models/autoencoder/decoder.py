@@ -22,7 +22,7 @@ from diffuserve.models.autoencoder.blocks import (
     placements,
 )
 from diffuserve.models.autoencoder.config import AutoencoderConfig
-from diffuserve.models.weights.loading.loading import load_weights
+from diffuserve.models.weights.loading import load_weights
 
 _TILE_OVERLAP = 0.25  # of a tile's side
 _ENCODER_PREFIXES = ("encoder.", "quant_conv.")

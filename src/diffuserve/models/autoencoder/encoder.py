@@ -22,7 +22,7 @@ from diffuserve.models.autoencoder.blocks import (
     placements,
 )
 from diffuserve.models.autoencoder.config import AutoencoderConfig
-from diffuserve.models.weights.loading.loading import load_weights
+from diffuserve.models.weights.loading import load_weights
 
 _DECODER_PREFIXES = ("decoder.", "post_quant_conv.")
 _LOG_VARIANCE = (-30.0, 20.0)  # smallest and largest

@@ -13,8 +13,8 @@ from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.autoencoder.decoder import load_decoder
 from diffuserve.models.autoencoder.encoder import LatentDistribution, load_encoder
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.offload.components.components import Component
-from diffuserve.models.weights.loading.loading import NOT_LOADED
+from diffuserve.models.offload.components import Component
+from diffuserve.models.weights.loading import NOT_LOADED
 
 # Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
 # seams differ from a whole decode, so it starts where whole decodes stop being reasonable.

@@ -24,7 +24,7 @@ from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.residency import Residency
 from diffuserve.models.base import Pipeline, quantization_of
-from diffuserve.models.compiled.halves.halves import CompilableBlocks, Compiled, compile_half, load_half
+from diffuserve.models.compiled.halves import CompilableBlocks, Compiled, compile_half, load_half
 from diffuserve.models.machine.devices import dtype_name
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.private_files import make_private_folder

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor, nn
 
-from diffuserve.models.compiled.halves.halves import CompilableBlocks, Compiled, Half, weights_of
+from diffuserve.models.compiled.halves import CompilableBlocks, Compiled, Half, weights_of
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.modulation import FACTORS, mods_of_tokens
 from diffuserve.models.flux.packing import PackedLayout
@@ -16,7 +16,7 @@ from diffuserve.models.flux.transformer import DoubleBlock, FluxTransformer, Sin
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.machine.devices import default_dtype
-from diffuserve.models.weights.loading.loading import checkpoint_dtype
+from diffuserve.models.weights.loading import checkpoint_dtype
 
 _QKV = ("attn.to_qkv.", "attn.add_qkv_proj.", "attn.norm_")
 _DOUBLE_END = ("attn.to_out.", "attn.to_add_out.", "ff.", "ff_context.")

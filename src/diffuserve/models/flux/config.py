@@ -1,4 +1,4 @@
-"""The shape of a FLUX.1 checkpoint's transformer. Importing this file loads no torch."""
+"""The shape of a FLUX.1 checkpoint. Importing this file loads no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,16 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.config import SCHEMA, Depth, Width, parse_config
 from diffuserve.domain.models.cost import Workload
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
 
+TRANSFORMER_LAYERS = QuantizedLayers(
+    r"transformer_blocks\.\d+\.(attn\.(to_(qkv|q|k|v|out\.0|add_out)|add_(qkv|q|k|v)_proj)"
+    r"|ff(_context)?\.net\.(0\.proj|2))"
+    r"|single_transformer_blocks\.\d+\.(attn\.to_(qkv|q|k|v)|proj_mlp|proj_out)"
+)
+"""All products of the blocks, but the modulations: on those, the embedders and the last product everything
+depends, and they are small."""
+PATCH = 2  # a token is a 2×2 patch of the latent image
 _TRANSFORMER = "transformer/config.json"
 HeadDim = Annotated[int, Field(ge=2, le=512)]
 
@@ -77,3 +86,8 @@ class FluxConfig:
     @classmethod
     def read(cls, folder: ModelFolder) -> "FluxConfig":
         return cls.from_dict(*folder.config("transformer"))
+
+
+def fills_in(folder: ModelFolder) -> bool:
+    """Return whether a model reads a masked image beside the latents."""
+    return folder.pipeline_class == "FluxFillPipeline"

@@ -12,7 +12,7 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.samplers import FLOW_SAMPLERS
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import QuantizableFamily, wanted_folders
-from diffuserve.models.flux.config import FluxConfig
+from diffuserve.models.flux.config import PATCH, TRANSFORMER_LAYERS, FluxConfig, fills_in
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from diffuserve.models.base import Pipeline
-    from diffuserve.models.compiled.halves.halves import CompilableBlocks
+    from diffuserve.models.compiled.halves import CompilableBlocks
     from diffuserve.parallel.ranks import Ranks
 
 _ENCODERS = ("text_encoder", "text_encoder_2")
@@ -36,14 +36,6 @@ _FILES = (
     "tokenizer_2/tokenizer_config.json",
 )
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
-TRANSFORMER_LAYERS = QuantizedLayers(
-    r"transformer_blocks\.\d+\.(attn\.(to_(qkv|q|k|v|out\.0|add_out)|add_(qkv|q|k|v)_proj)"
-    r"|ff(_context)?\.net\.(0\.proj|2))"
-    r"|single_transformer_blocks\.\d+\.(attn\.to_(qkv|q|k|v)|proj_mlp|proj_out)"
-)
-"""All products of the blocks, but the modulations: on those, the embedders and the last product everything
-depends, and they are small."""
-PATCH = 2  # a token is a 2×2 patch of the latent image
 
 # FLUX.1-schnell in bf16 on a large GPU, from its operations: 18 TFLOP a step of 1,280 tokens at about
 # 400 TFLOP/s. Only ratios between jobs matter until the first worker sends its own fit.
@@ -143,11 +135,6 @@ class FluxFamily:
         self.check_files(folder)
         spec = self.read_spec(folder)
         return load_flux(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
-
-
-def fills_in(folder: ModelFolder) -> bool:
-    """Return whether a model reads a masked image beside the latents."""
-    return folder.pipeline_class == "FluxFillPipeline"
 
 
 def _defaults(folder: ModelFolder, config: FluxConfig) -> dict[str, Any]:

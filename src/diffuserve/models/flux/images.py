@@ -20,7 +20,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.autoencoder.encoder import LatentDistribution
 from diffuserve.models.autoencoder.image_vae import ImageVae
 from diffuserve.models.base import DenoiseInput, InitialLatents
-from diffuserve.models.flux.family import fills_in
+from diffuserve.models.flux.config import fills_in
 from diffuserve.models.flux.latents import pack_latents
 from diffuserve.models.flux.text import FluxConditioning
 from diffuserve.models.folders.folder import ModelFolder

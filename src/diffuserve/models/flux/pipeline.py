@@ -16,10 +16,9 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.autoencoder.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import run_in_groups, split_by_counts
-from diffuserve.models.compiled.halves.halves import Compiled
+from diffuserve.models.compiled.halves import Compiled
 from diffuserve.models.flux.compiled import HALVES, block_shape, use_compiled
-from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.family import PATCH, TRANSFORMER_LAYERS
+from diffuserve.models.flux.config import PATCH, TRANSFORMER_LAYERS, FluxConfig
 from diffuserve.models.flux.images import FluxImages
 from diffuserve.models.flux.latents import FLUX_PREVIEW, unpack_latents
 from diffuserve.models.flux.packing import Grid, PackedLayout, SequenceShape, pack_layout
@@ -35,14 +34,9 @@ from diffuserve.models.layers.linear import check_deterministic_width, cpu_tilin
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
 from diffuserve.models.machine.devices import check_deterministic, default_dtype, flops_per_second
-from diffuserve.models.offload.components.components import Component
+from diffuserve.models.offload.components import Component
 from diffuserve.models.preview import read_preview_map
-from diffuserve.models.weights.loading.loading import (
-    NOT_LOADED,
-    checkpoint_dtype,
-    load_weights,
-    num_parameters,
-)
+from diffuserve.models.weights.loading import NOT_LOADED, checkpoint_dtype, load_weights, num_parameters
 from diffuserve.parallel.plan import check_shared
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep

@@ -21,7 +21,7 @@ from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.t5 import load_t5
 from diffuserve.models.text.t5_config import T5Config
 from diffuserve.models.text.tokenizer import PromptTokenizer
-from diffuserve.models.weights.loading.loading import NOT_LOADED
+from diffuserve.models.weights.loading import NOT_LOADED
 from diffuserve.parallel.ranks import Ranks
 
 

@@ -34,8 +34,8 @@ from diffuserve.models.layers.feed_forward import FeedForward
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
 from diffuserve.models.layers.tensor_parallel import Cut, TensorShard, cut_layers
 from diffuserve.models.layers.timestep import timestep_embedding
-from diffuserve.models.offload.components.components import Component, Ring
-from diffuserve.models.weights.loading.loading import Placement
+from diffuserve.models.offload.components import Component, Ring
+from diffuserve.models.weights.loading import Placement
 from diffuserve.parallel.ranks import TensorRanks
 
 _TIMESTEP_CHANNELS = 256

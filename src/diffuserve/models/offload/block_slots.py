@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from diffuserve.models.offload.components.copier import Copier
-from diffuserve.models.offload.components.host_weights import HostWeights
+from diffuserve.models.offload.copier import Copier
+from diffuserve.models.offload.host_weights import HostWeights
 
 _MOST_SLOTS = 3  # of blocks that have such a divisor; the last one of others stays on the device
 

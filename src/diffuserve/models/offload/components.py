@@ -13,11 +13,11 @@ from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.residency import Residency
 from diffuserve.models.base import Pipeline
-from diffuserve.models.offload.components.block_slots import BlockSlots, num_slots, slotted
-from diffuserve.models.offload.components.copier import Copier, copier_for
-from diffuserve.models.offload.components.host_weights import Owned, own_tensors
-from diffuserve.models.offload.components.turns import FairLock, Turns, one_by_one
-from diffuserve.models.weights.loading.loading import kept_on_host
+from diffuserve.models.offload.block_slots import BlockSlots, num_slots, slotted
+from diffuserve.models.offload.copier import Copier, copier_for
+from diffuserve.models.offload.host_weights import Owned, own_tensors
+from diffuserve.models.offload.turns import FairLock, Turns, one_by_one
+from diffuserve.models.weights.loading import kept_on_host
 
 
 @dataclass(frozen=True)

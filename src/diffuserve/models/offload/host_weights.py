@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from diffuserve.models.offload.components.copier import Copier
+from diffuserve.models.offload.copier import Copier
 
 _ALIGNMENT = 64  # of a tensor in its run: as wide as a CPU's vectors, and more than kernels ask for
 

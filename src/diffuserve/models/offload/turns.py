@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from diffuserve.models.offload.components.copier import Copier
-from diffuserve.models.offload.components.host_weights import HostWeights
+from diffuserve.models.offload.copier import Copier
+from diffuserve.models.offload.host_weights import HostWeights
 
 
 class FairLock:

@@ -1,4 +1,4 @@
-"""The shape of a Stable Diffusion UNet. Importing this file loads no torch."""
+"""The shape of a Stable Diffusion checkpoint. Importing this file loads no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +10,19 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.config import SCHEMA, Depth, Width, parse_config
 from diffuserve.domain.models.cost import Workload
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
 
 Value = TypeVar("Value")
 PerLevel = tuple[Value, ...]
 DownBlock = Literal["DownBlock2D", "CrossAttnDownBlock2D"]
 UpBlock = Literal["UpBlock2D", "CrossAttnUpBlock2D"]
+
+SIZES = 6  # numbers of an image's original size, crop and target size, which SDXL reads; refiners 5
+UNET_LAYERS = QuantizedLayers(
+    r".+\.transformer_blocks\.\d+\.(attn[12]\.to_(q|k|v|out\.0)|ff\.net\.(0\.proj|2))"
+)
+"""All products of the transformer blocks. Convolutions stay as they are: they have no kernel here whose
+activations have a scale for each image alone."""
 
 # Values for each channel that are held at once: of a residual block that joins features and a skip, and of
 # a transformer's gated feed-forward.
@@ -191,3 +199,11 @@ class UNetConfig:
         for name in ("addition_time_embed_dim", "projection_class_embeddings_input_dim"):
             if self.is_xl != (getattr(self, name) is not None):
                 raise InvalidModel(f"{origin}: addition_embed_type='text_time' needs {name}, and only it")
+
+
+def text_encoders(folder: ModelFolder, config: UNetConfig) -> tuple[str, ...]:
+    """Return the components that read prompts, in the order in which their states stand side by side."""
+    if not config.is_xl:
+        return ("text_encoder",)
+    has_first = folder.index.get("text_encoder", [""]) not in (None, [None, None])
+    return ("text_encoder", "text_encoder_2") if has_first else ("text_encoder_2",)

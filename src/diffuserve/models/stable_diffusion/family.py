@@ -15,7 +15,7 @@ from diffuserve.models.family import QuantizableFamily, wanted_folders
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
-from diffuserve.models.stable_diffusion.config import UNetConfig
+from diffuserve.models.stable_diffusion.config import SIZES, UNET_LAYERS, UNetConfig, text_encoders
 from diffuserve.models.stable_diffusion.scheduler import (
     default_steps,
     own_sampler,
@@ -31,18 +31,12 @@ if TYPE_CHECKING:
     from diffuserve.models.base import Pipeline
     from diffuserve.parallel.ranks import Ranks
 
-SIZES = 6  # numbers of an image's original size, crop and target size, which SDXL reads; refiners 5
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
 _MISTAKEN_VERSIONS = re.compile(r"0\.[0-8]\.")  # of diffusers, which corrects them since
 _SAMPLE_SIZES = {True: 128, False: 64}  # of latents, where the UNet's config tells none
 
 # In fp16 on a large GPU, from their operations at about 400 TFLOP/s, of 1,024² (SDXL) and 512² pixels.
 # Only ratios between jobs matter until the first worker sends its own fit.
-UNET_LAYERS = QuantizedLayers(
-    r".+\.transformer_blocks\.\d+\.(attn[12]\.to_(q|k|v|out\.0)|ff\.net\.(0\.proj|2))"
-)
-"""All products of the transformer blocks. Convolutions stay as they are: they have no kernel here whose
-activations have a scale for each image alone."""
 _XL_FIT = CostFit((2e-3, 1e-5), (5e-3, 9e-7, 7e-12, 1e-4), (5e-3, 2.5e-8))
 _FIT = CostFit((2e-3, 2e-6), (5e-3, 4e-7, 1.8e-11, 1e-4), (5e-3, 2.5e-8))
 _XL_STRENGTHS, _STRENGTHS = (0.3, 0.9999), (0.8, 1.0)  # without a mask, and with one
@@ -126,14 +120,6 @@ class StableDiffusionFamily:
 
 
 STABLE_DIFFUSION: QuantizableFamily = StableDiffusionFamily()
-
-
-def text_encoders(folder: ModelFolder, config: UNetConfig) -> tuple[str, ...]:
-    """Return the components that read prompts, in the order in which their states stand side by side."""
-    if not config.is_xl:
-        return ("text_encoder",)
-    has_first = folder.index.get("text_encoder", [""]) not in (None, [None, None])
-    return ("text_encoder", "text_encoder_2") if has_first else ("text_encoder_2",)
 
 
 def _sizes(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> dict[str, int]:

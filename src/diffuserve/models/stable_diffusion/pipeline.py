@@ -23,7 +23,7 @@ from diffuserve.models.frames import Frames
 from diffuserve.models.input_tensors import put_back
 from diffuserve.models.layers.sequence_parallel import part_size
 from diffuserve.models.machine.devices import check_deterministic, default_dtype, flops_per_second
-from diffuserve.models.offload.components.components import Component
+from diffuserve.models.offload.components import Component
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.images import ImageConditioner
@@ -32,7 +32,7 @@ from diffuserve.models.stable_diffusion.rows import make_rows, part_of, split_ro
 from diffuserve.models.stable_diffusion.scheduler import scheduler_config
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning, TextConditioner
 from diffuserve.models.stable_diffusion.unet import UNetInput, load_unet
-from diffuserve.models.weights.loading.loading import NOT_LOADED, checkpoint_dtype, num_parameters
+from diffuserve.models.weights.loading import NOT_LOADED, checkpoint_dtype, num_parameters
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.registry import checkpoint_sampler, named_sampler

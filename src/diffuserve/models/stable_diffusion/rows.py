@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffuserve.models.base import Conditioning, DenoiseInput
-from diffuserve.models.stable_diffusion.config import UNetConfig
-from diffuserve.models.stable_diffusion.family import SIZES
+from diffuserve.models.stable_diffusion.config import SIZES, UNetConfig
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning
 from diffuserve.models.stable_diffusion.unet import UNetInput
 from diffuserve.parallel.ranks import Ranks

@@ -16,13 +16,12 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import Conditioning
 from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.stable_diffusion.config import UNetConfig
-from diffuserve.models.stable_diffusion.family import text_encoders
+from diffuserve.models.stable_diffusion.config import UNetConfig, text_encoders
 from diffuserve.models.stable_diffusion.images import EncodedImage
 from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
-from diffuserve.models.weights.loading.loading import NOT_LOADED, num_parameters
+from diffuserve.models.weights.loading import NOT_LOADED, num_parameters
 
 _UNUSED = "negative_prompt changes nothing without guidance; give a guidance_scale above 1"
 

@@ -18,10 +18,9 @@ from torch.nn import functional as F
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.timestep import timestep_embedding
-from diffuserve.models.offload.components.components import Component, Ring
-from diffuserve.models.stable_diffusion.config import UNetConfig
-from diffuserve.models.stable_diffusion.family import UNET_LAYERS
-from diffuserve.models.weights.loading.loading import Placement, load_weights, num_parameters
+from diffuserve.models.offload.components import Component, Ring
+from diffuserve.models.stable_diffusion.config import UNET_LAYERS, UNetConfig
+from diffuserve.models.weights.loading import Placement, load_weights, num_parameters
 
 Features = Float[Tensor, "rows channels height width"]
 Tokens = Float[Tensor, "rows positions dim"]

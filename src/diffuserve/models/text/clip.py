@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.quantized_linear import quantize_layers
-from diffuserve.models.offload.components.components import Component, Ring
+from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.text.clip_config import ClipConfig, ClipLayersConfig
 from diffuserve.models.text.quantized_layers import CLIP_LAYERS
-from diffuserve.models.weights.loading.loading import Placement, empty_embedding, load_weights, tensor_names
+from diffuserve.models.weights.loading import Placement, empty_embedding, load_weights, tensor_names
 
 TokenIds = Int[Tensor, "prompts tokens"]
 States = Float[Tensor, "prompts tokens dim"]

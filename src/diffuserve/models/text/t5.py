@@ -19,10 +19,10 @@ from torch.nn import functional as F
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.quantized_linear import input_dtype, quantize_layers
 from diffuserve.models.layers.tensor_parallel import Cut, TensorShard, cut_layers
-from diffuserve.models.offload.components.components import Component, Ring
+from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.text.quantized_layers import T5_LAYERS
 from diffuserve.models.text.t5_config import T5Config
-from diffuserve.models.weights.loading.loading import Placement, empty_embedding, load_weights, tensor_names
+from diffuserve.models.weights.loading import Placement, empty_embedding, load_weights, tensor_names
 from diffuserve.parallel.ranks import TensorRanks
 
 TokenIds = Int[Tensor, "prompts tokens"]

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.offload.components.components import Component, Ring
+from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.text.clip import ClipLayers
 from diffuserve.models.wan.clip_config import ClipVisionConfig, ImageProcessorConfig
-from diffuserve.models.weights.loading.loading import Placement, empty_embedding, load_weights, tensor_names
+from diffuserve.models.weights.loading import Placement, empty_embedding, load_weights, tensor_names
 
 ImageStates = Float[Tensor, "images tokens dim"]
 

@@ -11,9 +11,14 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.config import SCHEMA, Depth, Width, parse_config
 from diffuserve.domain.models.cost import Workload
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
 
+TRANSFORMER_LAYERS = QuantizedLayers(
+    r"blocks\.\d+\.(attn[12]\.(to_(qkv|kv|q|k|v|added_kv|out\.0)|add_[kv]_proj)|ffn\.net\.(0\.proj|2))"
+)
+"""All products of the blocks; not the embedders, whose results all blocks read, nor the last product."""
+TEXT_TOKENS = 512  # of a prompt, with its padding, to which models attend
 _TRANSFORMER = "transformer/config.json"
-_PROMPT_TOKENS = 512
 Patch = Annotated[int, Field(ge=1, le=16)]
 
 
@@ -94,7 +99,7 @@ class WanTransformerConfig:
     @property
     def token_operations(self) -> int:
         """Operations for each token of a pass: two a parameter, and attention to a prompt of 512 tokens."""
-        return 2 * self.num_parameters + self.pair_operations * _PROMPT_TOKENS
+        return 2 * self.num_parameters + self.pair_operations * TEXT_TOKENS
 
     @property
     def pair_operations(self) -> int:

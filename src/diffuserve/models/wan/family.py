@@ -16,7 +16,7 @@ from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.text.quantized_layers import T5_LAYERS
 from diffuserve.models.wan.checkpoint import WanCheckpoint
-from diffuserve.models.wan.config import WanTransformerConfig
+from diffuserve.models.wan.config import TEXT_TOKENS, TRANSFORMER_LAYERS, WanTransformerConfig
 from diffuserve.models.wan.scheduler import SAMPLERS, own_sampler, scheduler_config
 from diffuserve.models.wan.vae.config import TEMPORAL_SCALE, VideoVaeConfig
 from diffuserve.models.wan.vae.cost import decode_bytes
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from diffuserve.models.base import VideoPipeline
     from diffuserve.parallel.ranks import Ranks
 
-TRANSFORMER_LAYERS = QuantizedLayers(
-    r"blocks\.\d+\.(attn[12]\.(to_(qkv|kv|q|k|v|added_kv|out\.0)|add_[kv]_proj)|ffn\.net\.(0\.proj|2))"
-)
-"""All products of the blocks; not the embedders, whose results all blocks read, nor the last product."""
-TEXT_TOKENS = 512  # of a prompt, with its padding, to which models attend
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
 _COARSE_SCALE = 16  # pixels of a latent cell's side in the autoencoder of Wan 2.2's 5B
 TRAITS: dict[str, type] = {"guidance_scale_2": float, "vae_dtype": str}

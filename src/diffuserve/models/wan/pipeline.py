@@ -21,7 +21,7 @@ from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
 from diffuserve.models.machine.devices import check_deterministic, default_dtype, flops_per_second, to_device
-from diffuserve.models.offload.components.components import Component
+from diffuserve.models.offload.components import Component
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.config import WanTransformerConfig
@@ -35,7 +35,7 @@ from diffuserve.models.wan.text import WanConditioning, WanTextEncoder
 from diffuserve.models.wan.transformer import PackedWanInput, load_transformer
 from diffuserve.models.wan.vae.cost import decode_bytes, decode_operations
 from diffuserve.models.wan.vae.video_vae import VideoVae, vae_dtype
-from diffuserve.models.weights.loading.loading import NOT_LOADED, checkpoint_dtype, num_parameters
+from diffuserve.models.weights.loading import NOT_LOADED, checkpoint_dtype, num_parameters
 from diffuserve.parallel.plan import check_shared
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep

@@ -24,7 +24,7 @@ from diffuserve.models.text.t5 import load_t5
 from diffuserve.models.text.t5_config import Umt5Config
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
 from diffuserve.models.wan.images import FirstFrame
-from diffuserve.models.weights.loading.loading import NOT_LOADED
+from diffuserve.models.weights.loading import NOT_LOADED
 
 _SPACES = re.compile(r"\s+")
 

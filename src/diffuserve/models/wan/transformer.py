@@ -34,11 +34,10 @@ from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.rotary import rotate_
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.layers.timestep import timestep_embedding
-from diffuserve.models.offload.components.components import Component, Ring
-from diffuserve.models.wan.config import WanTransformerConfig
-from diffuserve.models.wan.family import TRANSFORMER_LAYERS
+from diffuserve.models.offload.components import Component, Ring
+from diffuserve.models.wan.config import TRANSFORMER_LAYERS, WanTransformerConfig
 from diffuserve.models.wan.packing import ClipLayout
-from diffuserve.models.weights.loading.loading import Placement, load_weights
+from diffuserve.models.weights.loading import Placement, load_weights
 
 _NUM_FACTORS = 6  # shift, scale and gate of the attention, and of the feed-forward
 _IMAGE_EPS = 1e-5

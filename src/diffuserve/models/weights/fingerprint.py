@@ -7,7 +7,7 @@ from pathlib import Path
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.text.path_parts import SHA256
 from diffuserve.models.folders.folder import open_model
-from diffuserve.models.weights.loading.published import published_hash
+from diffuserve.models.weights.published import published_hash
 
 
 def hash_weights(folder: Path, pattern: str = "*/*.safetensors") -> str:

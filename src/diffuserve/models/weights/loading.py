@@ -19,16 +19,16 @@ from diffuserve.models.folders.folder import first_line
 from diffuserve.models.layers.quantization import QuantizedWeight, quantize_weight
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
 from diffuserve.models.layers.tensor_parallel import RowLinear, TensorShard
-from diffuserve.models.weights.loading.device_reader import (
+from diffuserve.models.weights.device_reader import (
     ByteRange,
     StoredTensor,
     bytes_of,
     read_to_device,
     stored_tensors,
 )
-from diffuserve.models.weights.loading.part_reader import read_part
-from diffuserve.models.weights.loading.prepared import PreparedPart, copy_in_use, describe_part
-from diffuserve.models.weights.loading.stored_quantization import StoredWeight, is_companion, stored_weights
+from diffuserve.models.weights.part_reader import read_part
+from diffuserve.models.weights.prepared import PreparedPart, copy_in_use, describe_part
+from diffuserve.models.weights.stored_quantization import StoredWeight, is_companion, stored_weights
 
 NOT_LOADED = torch.device("meta")
 """The device of modules that have shapes and no weights, since their part of a model is not wanted."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.models.layers.tensor_parallel import TensorShard
-from diffuserve.models.weights.loading.device_reader import StoredTensor, bytes_of, read_at
+from diffuserve.models.weights.device_reader import StoredTensor, bytes_of, read_at
 
 _LEAST_BYTES = 4 * 1024  # of each row: disks are read by pages of as much, and of less nearly all are touched
 _MOST_BYTES = 8 * 1024 * 1024  # in one read

@@ -21,12 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
-from diffuserve.models.weights.loading.device_reader import (
-    ByteRange,
-    bytes_of,
-    read_to_device,
-    stored_tensors,
-)
+from diffuserve.models.weights.device_reader import ByteRange, bytes_of, read_to_device, stored_tensors
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from diffuserve.agent.reporting.job_spans import JobSpans, phases_of
 from diffuserve.agent.state.held_job import HeldJob
 from diffuserve.domain.trace_context import TraceContext
 from diffuserve.protocol.messages import JobDenoised, JobFinished, StepTaken
-from diffuserve.telemetry.tracing import Tracer, open_tracer
+from diffuserve.telemetry.tracer_choice import open_tracer
+from diffuserve.telemetry.tracing import Tracer
 from support.otlp_receiver import OtlpReceiver, otlp_receiver
 from support.worker_fakes import make_lease
 

@@ -5,10 +5,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from diffuserve.models.weights.loading.fingerprint import hash_weights
 
 from diffuserve.cli.store import stored_models
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.weights.fingerprint import hash_weights
 from diffuserve.modelstore.bucket import open_models
 from diffuserve.modelstore.publishing import Garbage
 from support.command import Invoke

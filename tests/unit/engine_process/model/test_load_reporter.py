@@ -7,7 +7,7 @@ import pytest
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.engine_process.model import load_reporter
 from diffuserve.engine_process.model.load_reporter import LoadReporter
-from diffuserve.models.weights.loading import loading as weights
+from diffuserve.models.weights import loading as weights
 from diffuserve.protocol.messages import EngineLoading, Message
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffuserve.models.compiled.halves.halves import Compiled, Half, compile_half, export_half
-from diffuserve.models.compiled.halves.store import CompilablePipeline, CompiledKey, use_compiled_blocks
 from torch import Tensor
 from torch._dynamo.utils import counters
 
 from diffuserve.domain.errors import DeviceUnavailable, InvalidModel
 from diffuserve.models.base import Pipeline
+from diffuserve.models.compiled.halves import Compiled, Half, compile_half, export_half
+from diffuserve.models.compiled.store import CompilablePipeline, CompiledKey, use_compiled_blocks
 from diffuserve.models.flux.compiled import HALVES, flux_halves, use_compiled
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.packing import Grid, SequenceShape, pack_layout

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffuserve.models.weights.loading.loading import load_weights
 from torch import Tensor
 
 from diffuserve.models.flux import schedule_factors
@@ -16,6 +15,7 @@ from diffuserve.models.flux.transformer import FluxTransformer, Levels
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import cpu_tilings
+from diffuserve.models.weights.loading import load_weights
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
 CPU = torch.device("cpu")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from diffuserve.models.weights.loading.loading import observed_reading
 from torch import Tensor, nn
 
 from diffuserve.domain.requests.params import GenerationParams
@@ -18,6 +17,7 @@ from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.text.t5 import T5Encoder, cut_t5
 from diffuserve.models.text.t5_config import T5Config
+from diffuserve.models.weights.loading import observed_reading
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, TensorRanks
 from diffuserve.testing.checkpoints import write_flux_checkpoint

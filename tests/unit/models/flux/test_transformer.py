@@ -8,7 +8,6 @@ from typing import Any, Literal
 import pytest
 import torch
 from diffusers import FluxTransformer2DModel
-from diffuserve.models.weights.loading.loading import load_weights
 from torch import Tensor
 
 from diffuserve.models.flux.config import FluxConfig
@@ -19,6 +18,7 @@ from diffuserve.models.folders.pretrained import load_module
 from diffuserve.models.layers import fused_ops
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Tiling
+from diffuserve.models.weights.loading import load_weights
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.pretend_cuda import pretend_cuda
 

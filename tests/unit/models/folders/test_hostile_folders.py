@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from diffuserve.models.weights.loading.loading import Placement, checkpoint_dtype, load_weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.registry import load_pipeline, read_offer
+from diffuserve.models.weights.loading import Placement, checkpoint_dtype, load_weights
 from diffuserve.safety.text_model import read_config
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 import torch
-from diffuserve.models.weights.loading.loading import tensor_names
 from torch import nn
 
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.flux.config import TRANSFORMER_LAYERS as FLUX_LAYERS
 from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.family import TRANSFORMER_LAYERS as FLUX_LAYERS
 from diffuserve.models.flux.transformer import FluxTransformer
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.layers.quantized_linear import QuantizedLinear, quantize_layers
 from diffuserve.models.registry import load_pipeline, open_quantizable
-from diffuserve.models.stable_diffusion.family import UNET_LAYERS
+from diffuserve.models.stable_diffusion.config import UNET_LAYERS
 from diffuserve.models.text.quantized_layers import CLIP_LAYERS, T5_LAYERS
-from diffuserve.models.wan.family import TRANSFORMER_LAYERS as WAN_LAYERS
+from diffuserve.models.wan.config import TRANSFORMER_LAYERS as WAN_LAYERS
+from diffuserve.models.weights.loading import tensor_names
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 

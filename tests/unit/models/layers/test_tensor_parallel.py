@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 import torch
-from diffuserve.models.weights.loading.loading import Placement, load_weights, observed_reading
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
 from diffuserve.models.layers.tensor_parallel import Cut, RowLinear, TensorShard, cut_layers
+from diffuserve.models.weights.loading import Placement, load_weights, observed_reading
 from diffuserve.parallel.ranks import TensorRanks
 from diffuserve.testing.pretend_cuda import PretendTensor, pretend_cuda
 

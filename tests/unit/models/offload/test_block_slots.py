@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from diffuserve.models.offload.components.block_slots import BlockSlots, num_slots
-from diffuserve.models.offload.components.copier import SyncCopier
 from torch import Tensor, nn
+
+from diffuserve.models.offload.block_slots import BlockSlots, num_slots
+from diffuserve.models.offload.copier import SyncCopier
 
 CPU = torch.device("cpu")
 

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffuserve.models.offload.components.block_slots import slotted
-from diffuserve.models.weights.loading.loading import Placement, kept_on_host, load_weights
 from safetensors.torch import save_file
 from torch import nn
 
@@ -21,7 +19,9 @@ from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.layers.quantized_linear import QuantizedLinear, quantize_layers
 from diffuserve.models.layers.quantized_products import CudaIntProduct
+from diffuserve.models.offload.block_slots import slotted
 from diffuserve.models.registry import check_model
+from diffuserve.models.weights.loading import Placement, kept_on_host, load_weights
 from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.testing.pretend_cuda import pretend_cuda
 from support.fake_family.install import install_fake_family, write_fake_model

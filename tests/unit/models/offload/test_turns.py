@@ -6,9 +6,10 @@ from functools import partial
 
 import pytest
 import torch
-from diffuserve.models.offload.components.copier import SyncCopier
-from diffuserve.models.offload.components.turns import FairLock, Turns, one_by_one
 from torch import Tensor, nn
+
+from diffuserve.models.offload.copier import SyncCopier
+from diffuserve.models.offload.turns import FairLock, Turns, one_by_one
 
 CPU = torch.device("cpu")
 

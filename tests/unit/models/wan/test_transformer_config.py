@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diffuserve.models.weights.loading.loading import num_parameters
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.cost import Workload
 from diffuserve.models.wan.config import WanTransformerConfig
+from diffuserve.models.weights.loading import num_parameters
 from support.wan_clips import CHECKPOINTS, write_checkpoint
 
 T2V = {"num_attention_heads": 12, "num_layers": 30, "ffn_dim": 8960}  # of 1.3B

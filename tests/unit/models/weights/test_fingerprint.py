@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from diffuserve.models.weights.loading.fingerprint import fingerprint, hash_file, hash_weights
-from diffuserve.models.weights.loading.published import publish
 
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.weights.fingerprint import fingerprint, hash_file, hash_weights
+from diffuserve.models.weights.published import publish
 
 
 @pytest.fixture

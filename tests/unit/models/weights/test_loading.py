@@ -5,17 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffuserve.models.weights.loading.loading import (
-    Placement,
-    checkpoint_dtype,
-    load_weights,
-    observed_reading,
-)
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.layers.linear import Linear
+from diffuserve.models.weights.loading import Placement, checkpoint_dtype, load_weights, observed_reading
 
 CPU = torch.device("cpu")
 PLACEMENTS = {

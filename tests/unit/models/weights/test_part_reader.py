@@ -7,12 +7,12 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from diffuserve.models.weights.loading.device_reader import stored_tensors
-from diffuserve.models.weights.loading.part_reader import read_part
 from safetensors.torch import save_file
 from torch import Tensor
 
 from diffuserve.models.layers.tensor_parallel import TensorShard
+from diffuserve.models.weights.device_reader import stored_tensors
+from diffuserve.models.weights.part_reader import read_part
 
 WIDE = 6 * 4096  # of float32: a third of a row is more than what is read by pieces at the least
 

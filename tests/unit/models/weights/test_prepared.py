@@ -7,19 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffuserve.models.weights.loading.prepared import (
-    NewCopy,
-    NotPrepared,
-    PreparedCopy,
-    WholeCopy,
-    using_copy,
-)
 from safetensors import safe_open
 from torch import Tensor
 
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.base import Pipeline
 from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.prepared import NewCopy, NotPrepared, PreparedCopy, WholeCopy, using_copy
 from support.pipeline_weights import weights
 
 CPU = torch.device("cpu")

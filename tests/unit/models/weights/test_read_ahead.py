@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 import psutil
 import pytest
-from diffuserve.models.weights.loading.read_ahead import read_into_cache, start_reading
 
 from diffuserve.domain.models.parts import ALL_PARTS
 from diffuserve.models.registry import read_weights_ahead, weight_files
-from diffuserve.models.weights.loading import read_ahead
+from diffuserve.models.weights import read_ahead
+from diffuserve.models.weights.read_ahead import read_into_cache, start_reading
 from support.waiting import HANG_SECONDS
 
 BLOCK = 4096

@@ -7,11 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffuserve.models.weights.loading.stored_quantization import (
-    is_companion,
-    stored_quantization,
-    stored_weights,
-)
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -21,6 +16,7 @@ from diffuserve.models.bundled import bundled_models
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.quantized_folder import write_quantized
 from diffuserve.models.registry import check_model, load_pipeline
+from diffuserve.models.weights.stored_quantization import is_companion, stored_quantization, stored_weights
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
 NONE, INT8, FP8, INT4 = Quantization

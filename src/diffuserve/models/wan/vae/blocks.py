@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffuserve.models.wan.vae.config import MAX_STACKED, TAPS, VideoVaeConfig
-from diffuserve.models.weights.loading.loading import Placement, load_weights
+from diffuserve.models.weights.loading import Placement, load_weights
 
 M = TypeVar("M", bound=nn.Module)
 Features = Float[Tensor, "_frames _channels _height _width"]  # of changing sizes

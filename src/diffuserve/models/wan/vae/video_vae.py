@@ -11,12 +11,12 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.machine.devices import is_emulated
-from diffuserve.models.offload.components.components import Component
+from diffuserve.models.offload.components import Component
 from diffuserve.models.wan.vae.blocks import FrameCache
 from diffuserve.models.wan.vae.config import TEMPORAL_SCALE, VideoVaeConfig
 from diffuserve.models.wan.vae.decoder import Pixels, load_decoder
 from diffuserve.models.wan.vae.encoder import load_encoder
-from diffuserve.models.weights.loading.loading import NOT_LOADED
+from diffuserve.models.weights.loading import NOT_LOADED
 
 Latents = Float[Tensor, "clips channels latent_frames height width"]
 Image4d = Float[Tensor, "1 3 pixel_rows pixel_columns"]

@@ -1,0 +1,63 @@
+"""Run a benchmark by its name, or list them.
+
+python -m benchmarks                       # their names, and what each measures
+python -m benchmarks engine --rounds 3     # one of them, with its own options
+"""
+
+import ast
+import os
+import sys
+from pathlib import Path
+
+BENCHMARKS = {
+    "engine": "engine.engine",
+    "unet": "engine.unet",
+    "batch": "engine.batch",
+    "policies": "engine.policies",
+    "quantization": "engine.quantization",
+    "offload": "engine.offload",
+    "video": "video.video",
+    "lockstep": "ranks.lockstep",
+    "tensor-parallel": "ranks.tensor_parallel",
+    "gpu": "gpu.gpu",
+    "kernels": "gpu.kernels",
+    "serve": "serve.serve",
+    "decode-workers": "serve.decode_workers",
+    "control": "control.control",
+    "fleet": "control.fleet",
+    "followers": "control.followers",
+    "operations": "control.operations",
+    "tracing": "control.tracing",
+    "start": "start.start",
+    "cold-start": "start.cold_start",
+    "peers": "start.peers",
+    "image-filter": "safety.image_filter",
+    "judging": "safety.judging",
+    "chaos": "chaos.run",
+    "autoscaling": "simulate.autoscaling",
+    "adversaries": "simulate.adversaries",
+    "decode-fleet": "simulate.decode_workers",
+    "preemption": "simulate.preemption",
+    "spot-workers": "simulate.spot_workers",
+}
+"""The module of each, by its name."""
+
+
+def main() -> None:
+    if len(sys.argv) == 1:
+        print("\n".join(f"{name:18}{summary(module)}" for name, module in BENCHMARKS.items()))
+        return
+    name, *options = sys.argv[1:]
+    if name not in BENCHMARKS:
+        sys.exit(f"no benchmark is called {name!r}; there are {', '.join(BENCHMARKS)}")
+    os.execv(sys.executable, [sys.executable, "-m", f"benchmarks.{BENCHMARKS[name]}", *options])
+
+
+def summary(module: str) -> str:
+    """Return the first line of a module's docstring; the module is not imported."""
+    source = Path(__file__).parent / f"{module.replace('.', '/')}.py"
+    return (ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
+if __name__ == "__main__":
+    main()

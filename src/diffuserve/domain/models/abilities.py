@@ -1,0 +1,83 @@
+"""The abilities of a model: its defaults and limits, as its folder states them."""
+
+from dataclasses import dataclass
+
+from diffuserve.domain.requests.params import GenerationParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelAbilities:
+    """Defaults and limits of one model; sizes in pixels, the text length in tokens.
+
+    `has_guidance`: `guidance_scale` means something to the model; 0 and 1 always mean "no guidance".
+    `guidance_passes`: forward passes in a step of a guided request: 2 for classifier-free guidance (Ho &
+    Salimans 2022, arXiv:2207.12598), 1 where the scale is an input of the model. `max_pixels` bounds
+    width × height of one image.
+
+    A clip of `num_frames`, at most `max_frames`, is `(num_frames - 1) / temporal_stride + 1` latent frames,
+    and each token of a latent frame stands for `pixels_per_token` pixels. It is shown at `fps` frames a
+    second. `has_joint_attention`: the prompt's tokens stand in
+    the image's sequence; otherwise the model reads them by cross-attention and they count for nothing
+    in a step.
+
+    `size_multiple` divides both sides of an image. `sampler` is the name of the checkpoint's own sampler, ""
+    if it has no name, and `samplers` are those that a request may ask for.
+
+    `max_input_images`: images that a request may bring, `min_input_images` those that it must. The image is
+    where the drawing starts if `has_strength`, with the default `strength`, or `mask_strength` where there is
+    a mask (`has_mask`; `needs_mask` for models that do nothing else). It is the first frame of the clip if
+    `has_first_frame`; with `encodes_clip` the autoencoder then encodes a clip of the asked length that begins
+    with it, and not the image alone. Otherwise images are references, shrunk to at most
+    `max_reference_pixels` each, whose tokens stand in the sequence. `strength_rounds_up`: the steps taken are
+    `num_inference_steps * strength` rounded up, not down.
+
+    `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
+    its folder does not say. Others are drawn as well, with a warning. `example_prompt` is one that it draws
+    well, "" if its folder names none.
+    """
+
+    name: str
+    family: str
+    width: int
+    height: int
+    num_inference_steps: int
+    max_sequence_length: int
+    longest_sequence_length: int
+    guidance_scale: float = 0.0
+    has_guidance: bool = False
+    guidance_passes: int = 1
+    has_negative_prompt: bool = False
+    min_size: int = 16
+    max_size: int = 4096
+    max_pixels: int = 4 * 1024 * 1024
+    max_images: int = 16
+    num_frames: int = 1
+    max_frames: int = 1
+    fps: int = 16
+    temporal_stride: int = 1
+    pixels_per_token: int = 256
+    has_joint_attention: bool = True
+    size_multiple: int = 16
+    sampler: str = ""
+    samplers: tuple[str, ...] = ()
+    min_input_images: int = 0
+    max_input_images: int = 0
+    has_mask: bool = False
+    needs_mask: bool = False
+    has_first_frame: bool = False
+    encodes_clip: bool = False
+    has_strength: bool = False
+    strength: float = 0.8
+    mask_strength: float = 1.0
+    strength_rounds_up: bool = False
+    max_reference_pixels: int = 0
+    learned_min_size: int = 0
+    learned_max_size: int = 0
+    example_prompt: str = ""
+
+    def steps_taken(self, params: GenerationParams) -> int:
+        """Return how many of its steps a request takes with its `strength`."""
+        assert params.strength is not None
+        asked = params.num_inference_steps or 0
+        taken = min(asked * params.strength, asked)
+        return asked - int(asked - taken) if self.strength_rounds_up else int(taken)
