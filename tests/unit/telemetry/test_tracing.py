@@ -128,7 +128,7 @@ def test_without_an_endpoint_nothing_is_recorded_and_contexts_pass() -> None:
 def test_without_an_endpoint_nothing_of_opentelemetry_is_imported() -> None:
     program = """
 import sys
-from diffuserve.telemetry.tracing import open_tracer
+from diffuserve.telemetry.tracer_choice import open_tracer
 from diffuserve.telemetry.tracing_config import TracingConfig
 open_tracer(TracingConfig(), "s")
 print(*[name for name in sys.modules if name.startswith("opentelemetry")])

@@ -159,6 +159,6 @@ def _processor() -> str:
 def _source() -> str:
     """Return a hash of the code that compiled blocks are made from: another release makes others."""
     digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.rglob("*.py")):
+    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -18,7 +18,7 @@ from diffuserve.models.bundled import bundled_models
 from diffuserve.models.folders.pretrained import load_module, load_processor
 from diffuserve.models.registry import load_pipeline
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 LOADER = ROOT / "src/diffuserve/models/folders/pretrained.py"
 SAFE = {"local_files_only": True, "trust_remote_code": False}
 CODE = """
