@@ -14,8 +14,8 @@ from dataclasses import asdict
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.models.flux.packing import SequenceShape
-from diffuserve.testing.kernel_counter import KernelCounter, Work, kind_of
 from support.flux_step import LANDSCAPE, attention_flops, count_step
+from support.kernel_counter import KernelCounter, Work, kind_of
 
 BATCHES = (1, 4)
 _GIGA, _TERA, _MIB = 1e9, 1e12, 2**20

@@ -21,10 +21,10 @@ from diffuserve.models.flux import pipeline as flux_pipeline
 from diffuserve.models.flux.packing import pack_layout
 from diffuserve.models.flux.transformer import PackedInput
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from diffuserve.testing.pretend_cuda import CudaLog, pretend_cuda
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from support.images import psnr
+from support.pretend_cuda import CudaLog, pretend_cuda
 
 # Of images on the two devices in one dtype, in decibels: what its rounding leaves.
 LEAST_PSNR = {"float32": 70.0, "bfloat16": 35.0, "float16": 45.0}

@@ -25,9 +25,9 @@ from diffuserve.models.offload import components as offload
 from diffuserve.models.offload.components import OffloadablePipeline
 from diffuserve.models.offload.copier import Copier, CudaCopier, SyncCopier
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from diffuserve.testing.pretend_cuda import PretendTensor, pretend_cuda
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
+from support.pretend_cuda import PretendTensor, pretend_cuda
 
 FLUX = (
     GenerationParams(prompt="a red circle", width=64, height=64, seed=1, num_inference_steps=2),

@@ -12,7 +12,7 @@ from diffuserve.models.flux.packing import Grid, PackedLayout, SequenceShape, pa
 from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
 from diffuserve.models.layers.attention import AttentionKernel, varlen_flash, varlen_flash_across
 from diffuserve.models.layers.fused_ops import is_fused
-from diffuserve.testing.kernel_counter import KernelCounter, fake_cuda
+from support.kernel_counter import KernelCounter, fake_cuda
 
 SCHNELL = FluxConfig()  # 12 billion parameters
 # 1360×768 pixels: 85×48 tokens of 16×16 pixels, after the 256 of the prompt.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from diffuserve.models.folders.folder import first_line
-from diffuserve.testing.pretend_cuda import pretend_cuda
+from support.pretend_cuda import pretend_cuda
 
 CUDA = torch.device("cuda:0")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffuserve.engine.stages import CudaStageExecutor, Stage
-from diffuserve.testing.pretend_cuda import StreamRace, pretend_cuda
+from support.pretend_cuda import StreamRace, pretend_cuda
 
 CUDA = torch.device("cuda:0")
 

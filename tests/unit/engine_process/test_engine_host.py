@@ -35,8 +35,8 @@ from diffuserve.protocol.messages import (
     StopEngine,
 )
 from diffuserve.testing.fake_pipeline import FakePipeline
-from diffuserve.testing.pretend_cuda import pretend_cuda
 from support.hosted_engine import NO_FILTER, KeptLink, ScriptedFilter, job, serve
+from support.pretend_cuda import pretend_cuda
 from support.waiting import HANG_SECONDS
 
 

@@ -13,7 +13,7 @@ from diffuserve.models.base import Pipeline
 from diffuserve.models.registry import load_pipeline
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from diffuserve.testing.pretend_cuda import CudaLog, pretend_cuda
+from support.pretend_cuda import CudaLog, pretend_cuda
 
 
 class LastRank(Ranks):

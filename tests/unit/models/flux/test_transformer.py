@@ -20,7 +20,7 @@ from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Tiling
 from diffuserve.models.weights.loading import load_weights
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from diffuserve.testing.pretend_cuda import pretend_cuda
+from support.pretend_cuda import pretend_cuda
 
 CPU = torch.device("cpu")
 Kind = Literal["schnell", "dev"]

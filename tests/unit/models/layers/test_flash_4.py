@@ -12,7 +12,7 @@ from torch.nn.attention import _fa4, current_flash_attention_impl, restore_flash
 
 from diffuserve.models.layers import attention
 from diffuserve.models.layers.attention import choose_kernel
-from diffuserve.testing.pretend_cuda import pretend_cuda
+from support.pretend_cuda import pretend_cuda
 
 CUDA = torch.device("cuda:0")
 

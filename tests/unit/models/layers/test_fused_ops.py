@@ -16,8 +16,8 @@ from triton.compiler import compile as compile_kernel
 
 from diffuserve.models.layers import fused_ops, triton_kernels
 from diffuserve.models.layers.fused_ops import is_fused
-from diffuserve.testing.pretend_cuda import pretend_cuda
 from support.interpreted_kernels import filled, interpreter, prepared_in_place
+from support.pretend_cuda import pretend_cuda
 
 # What float32 may differ by when sums are taken in another order, and one step of the shorter dtypes.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
-from diffuserve.testing.pretend_cuda import pretend_cuda
+from support.pretend_cuda import pretend_cuda
 
 DTYPES = [torch.float32, torch.bfloat16]
 WIDE, NARROW = 96, 160

@@ -14,7 +14,7 @@ from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
 from diffuserve.models.layers.tensor_parallel import Cut, RowLinear, TensorShard, cut_layers
 from diffuserve.models.weights.loading import Placement, load_weights, observed_reading
 from diffuserve.parallel.ranks import TensorRanks
-from diffuserve.testing.pretend_cuda import PretendTensor, pretend_cuda
+from support.pretend_cuda import PretendTensor, pretend_cuda
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 IN, OUT, ROWS = 24, 36, 7

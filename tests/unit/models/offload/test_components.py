@@ -23,8 +23,8 @@ from diffuserve.models.offload.block_slots import slotted
 from diffuserve.models.registry import check_model
 from diffuserve.models.weights.loading import Placement, kept_on_host, load_weights
 from diffuserve.testing.fake_pipeline import FakePipeline
-from diffuserve.testing.pretend_cuda import pretend_cuda
 from support.fake_family.install import install_fake_family, write_fake_model
+from support.pretend_cuda import pretend_cuda
 
 FIT = CostFit((0.001, 0.1), (0.002, 0.1, 0.2, 0.3), (0.003, 0.1))
 LARGE = GenerationParams(prompt="a star", width=256, height=256, num_inference_steps=1)

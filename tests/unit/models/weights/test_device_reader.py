@@ -13,9 +13,9 @@ from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights import device_reader
 from diffuserve.models.weights.device_reader import ByteRange, bytes_of, read_to_device, stored_tensors
 from diffuserve.models.weights.prepared import NewCopy, WholeCopy, using_copy
-from diffuserve.testing.pretend_cuda import CudaLog, PretendTensor, StreamRace, pretend_cuda
-from diffuserve.testing.pretend_streams import ORDER, PretendEvent, PretendStream, on_stream
 from support.pipeline_weights import weights
+from support.pretend_cuda import CudaLog, PretendTensor, StreamRace, pretend_cuda
+from support.pretend_streams import ORDER, PretendEvent, PretendStream, on_stream
 
 CUDA = torch.device("cuda:0")
 BUFFER = 1000

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-_PACKAGE = f"{Path(__file__).parents[1]}/"
-_OWN = f"{Path(__file__).parent}/"
+import diffuserve
+
+_PACKAGE = f"{Path(diffuserve.__path__[0])}/"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def _place(frame: FrameType | None) -> str:
     """Return file and function of the nearest caller in this package, outside this pretence."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_PACKAGE) and not file.startswith(_OWN):
+        if file.startswith(_PACKAGE):
             return f"{file.removeprefix(_PACKAGE)}:{frame.f_code.co_name}"
         frame = frame.f_back
     return "elsewhere"

@@ -12,7 +12,7 @@ from torch.utils._device import _device_constructors
 from diffuserve.models.layers.attention import varlen_flash
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.preview import PreviewMap
-from diffuserve.testing.pretend_cuda import CudaLog, PretendTensor, StreamRace, Sync, pretend_cuda
+from support.pretend_cuda import CudaLog, PretendTensor, StreamRace, Sync, pretend_cuda
 
 CUDA = torch.device("cuda:0")
 

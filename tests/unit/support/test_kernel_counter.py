@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffuserve.testing.kernel_counter import KernelCounter, Work, fake_cuda
+from support.kernel_counter import KernelCounter, Work, fake_cuda
 
 MIB = 2**20
 

@@ -25,7 +25,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from diffuserve.testing.pretend_cuda import pretend_cuda_guard
+from support.pretend_cuda import pretend_cuda_guard
 
 Kind = Literal["product", "attention", "elementwise"]
 _PRODUCTS = ("addmm", "addmm_", "mm", "bmm", "baddbmm", "_addmm_activation")

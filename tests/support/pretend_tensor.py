@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffuserve.testing.pretend_streams import ORDER, Written
+from support.pretend_streams import ORDER, Written
 
 CUDA = torch.device("cuda:0")
 
@@ -209,7 +209,7 @@ def _writes_in_place(func: Any) -> bool:
     return bool(returns) and returns[0].alias_info is not None and returns[0].alias_info.is_write
 
 
-def _flash(  # noqa: PLR0913 (what the kernel is given)
+def _flash(
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -23,9 +23,9 @@ from torch.utils._device import _device_constructors
 
 from diffuserve.models.machine.host import one_thread
 from diffuserve.models.weights import loading as weights
-from diffuserve.testing.pretend_log import CudaLog, Sync
-from diffuserve.testing.pretend_streams import ORDER, PretendEvent, PretendStream, StreamRace, on_stream
-from diffuserve.testing.pretend_tensor import CUDA, EMPTY_KERNELS, PretendTensor
+from support.pretend_log import CudaLog, Sync
+from support.pretend_streams import ORDER, PretendEvent, PretendStream, StreamRace, on_stream
+from support.pretend_tensor import CUDA, EMPTY_KERNELS, PretendTensor
 
 __all__ = ["CudaLog", "PretendTensor", "StreamRace", "Sync", "pretend_cuda", "pretend_cuda_guard"]
 

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from diffuserve.testing.pretend_log import CudaLog
+from support.pretend_log import CudaLog
 
 
 class StreamRace(RuntimeError):
