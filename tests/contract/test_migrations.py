@@ -57,50 +57,6 @@ def drop_all(connection: sa.Connection) -> None:
     tables.drop_all(connection)
 
 
-async def test_deliveries_get_the_tenant_and_the_host_of_their_endpoint(job_store: JobStore) -> None:
-    def from_before(connection: sa.Connection) -> Any:
-        drop_all(connection)
-        migrate.upgrade(connection, "0004")
-        connection.execute(_ENDPOINT_BEFORE)
-        connection.execute(_DELIVERY_BEFORE)
-        migrate.upgrade(connection)
-        return connection.execute(sa.text("SELECT tenant_id, host FROM webhook_deliveries")).one()
-
-    found = await job_store.database.write(lambda transaction: from_before(transaction.connection))
-    assert tuple(found) == ("ada", "hooks.example")
-
-
-async def test_secrets_keep_signing(job_store: JobStore) -> None:
-    def from_before(connection: sa.Connection) -> None:
-        drop_all(connection)
-        migrate.upgrade(connection, "0005")
-        for statement in _SECRETS_BEFORE:
-            connection.execute(statement)
-        migrate.upgrade(connection)
-
-    await job_store.database.write(lambda transaction: from_before(transaction.connection))
-    assert await job_store.url_secrets.valid() == [b"\xab\xcd"]
-    assert await job_store.webhooks.signing_secrets("ada") == ["whsec_new", "whsec_old"]
-
-
-_SECRETS_BEFORE = (
-    sa.text("INSERT INTO secrets (name, value) VALUES ('result-urls', 'abcd')"),
-    sa.text(
-        "INSERT INTO webhook_secrets (tenant_id, secret, created_at, expires_at) "
-        "VALUES ('ada', 'whsec_old', 1.0, 1e12), ('ada', 'whsec_new', 2.0, NULL)"
-    ),
-)
-_ENDPOINT_BEFORE = sa.text(
-    "INSERT INTO webhook_endpoints (id, tenant_id, url, created_at) "
-    "VALUES ('wh_1', 'ada', 'https://Hooks.example.\\:8443/x', 1.0)"
-)
-_DELIVERY_BEFORE = sa.text(
-    "INSERT INTO webhook_deliveries"
-    " (id, endpoint_id, type, subject_id, base_url, status, created_at, next_at)"
-    " VALUES ('msg_1', 'wh_1', 'job.failed', 'job_1', '', 'pending', 1.0, 2.0)"
-)
-
-
 async def test_a_missing_index_is_reported_as_a_difference(job_store: JobStore) -> None:
     drop = sa.text("DROP INDEX ready_by_lane")
     await job_store.database.write(lambda transaction: transaction.execute(drop))

@@ -16,13 +16,11 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import add_worker, claim, claim_one, complete, new_job, send_heartbeat
 
-OLDER = [script.revision for script in ScriptDirectory(str(migrate._FOLDER)).walk_revisions()][1:]
-SIDE_BY_SIDE = "0006"
-"""The first revision beside which control planes of the version before can go on."""
+REVISIONS = [script.revision for script in ScriptDirectory(str(migrate._FOLDER)).walk_revisions()][::-1]
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-@pytest.mark.parametrize("revision", [OLDER[0], OLDER[-1]])
+@pytest.mark.parametrize("revision", sorted({REVISIONS[0], *REVISIONS[-2:-1]}))
 async def test_an_upgrade_loses_no_job_whichever_worker_runs_it(
     job_store: JobStore, revision: str, database_url: str, clock: FakeClock
 ) -> None:
@@ -43,11 +41,20 @@ async def test_an_upgrade_loses_no_job_whichever_worker_runs_it(
     await store.close()
 
 
-async def test_a_database_of_a_newer_version_is_refused(job_store: JobStore, database_url: str) -> None:
-    newer = sa.text("UPDATE alembic_version SET version_num = '9999'")
-    await job_store.database.write(lambda transaction: transaction.execute(newer))
+@pytest.mark.parametrize(
+    ("revision", "refusal"),
+    [
+        ("9999", f"newer version.*{migrate.HEAD}.*backup"),
+        ("0021", f"before the first release.*{REVISIONS[0]}.*empty database"),
+    ],
+)
+async def test_a_database_from_which_nothing_leads_here_is_refused(
+    job_store: JobStore, database_url: str, revision: str, refusal: str
+) -> None:
+    other = sa.text(f"UPDATE alembic_version SET version_num = '{revision}'")
+    await job_store.database.write(lambda transaction: transaction.execute(other))
     store = JobStore(database_url, MemoryEventBus(), StoreConfig())
-    with pytest.raises(InvalidParams, match=f"9999.*{migrate.HEAD}.*backup"):
+    with pytest.raises(InvalidParams, match=f"{revision}.*{refusal}"):
         await store.open()
     await store.database.close()
 
@@ -93,7 +100,7 @@ def breaks(connection: sa.Connection) -> list[str]:
     found = []
     drop_all(connection)
     before: sa.MetaData | None = None
-    for revision in sorted(revision for revision in (*OLDER, migrate.HEAD) if revision >= SIDE_BY_SIDE):
+    for revision in REVISIONS:
         migrate.upgrade(connection, revision)
         after = reflected(connection)
         if before is not None:
@@ -112,3 +119,16 @@ def _broken(before: sa.MetaData, after: sa.MetaData) -> Iterator[str]:
         for name in set(upgraded.c.keys()) - set(table.c.keys()):
             if not upgraded.c[name].nullable and upgraded.c[name].server_default is None:
                 yield f"rows of {table.name} need the new {name}"
+
+
+def test_what_would_break_a_control_plane_of_the_version_before_is_found() -> None:
+    before, after = sa.MetaData(), sa.MetaData()
+    sa.Table("jobs", before, sa.Column("id", sa.Text), sa.Column("note", sa.Text))
+    sa.Table("notes", before, sa.Column("id", sa.Text))
+    number = sa.Column("number", sa.Integer, nullable=False)
+    sa.Table("jobs", after, sa.Column("id", sa.Text), number, sa.Column("mark", sa.Text))
+    assert list(_broken(before, after)) == [
+        "jobs.note is gone",
+        "rows of jobs need the new number",
+        "the table notes is gone",
+    ]

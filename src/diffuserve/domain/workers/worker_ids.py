@@ -19,12 +19,9 @@ def owner_prefix(worker_id: str) -> str:
 
 
 def is_owned(worker_id: str, key_id: str) -> bool:
-    """Return whether a worker registered with this API key, as its id says.
-
-    Ids of earlier versions name no key, and pass until their workers register again.
-    """
+    """Return whether a worker registered with this API key, as its id says."""
     owned = _OWNED_ID.fullmatch(worker_id)
-    return owned is None or owned[1] == _mark_of(key_id)
+    return owned is not None and owned[1] == _mark_of(key_id)
 
 
 def attempt_id(job_id: str, lease_token: int) -> str:

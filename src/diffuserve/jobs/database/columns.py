@@ -17,8 +17,13 @@ def double(name: str, *, null: bool = False, default: str | None = None) -> sa.C
     return sa.Column(name, sa.Double, nullable=null, server_default=default)
 
 
+def number(name: str, *, null: bool = False) -> sa.Column[int]:
+    """Declare a column of whole numbers."""
+    return sa.Column(name, sa.BigInteger, nullable=null)
+
+
 def count(name: str) -> sa.Column[int]:
-    """Declare a column of whole numbers, 0 by default."""
+    """Declare a column of whole numbers that begin at 0."""
     return sa.Column(name, sa.BigInteger, nullable=False, server_default="0")
 
 

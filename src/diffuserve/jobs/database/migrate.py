@@ -8,8 +8,9 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.jobs.database.connections import Database
 from diffuserve.jobs.database.schema import metadata
 
-HEAD = "0021"
+HEAD = "0100"
 """The newest migration. A database that has it needs neither the others nor Alembic."""
+_FIRST = "0100"  # those before it were never released
 
 # As Alembic makes it.
 _VERSIONS = sa.Table(
@@ -25,19 +26,32 @@ async def migrate(database: Database) -> None:
     """Build the schema, or run the migrations that are missing.
 
     Both happen under the write lock, so that replicas may start together. Raise `InvalidParams` if a newer
-    version has migrated the database.
+    version has migrated the database, or one from before the first release has made it.
     """
     revision = await database.read(read_revision)
     if revision == HEAD:
         return
-    if revision is not None and revision > HEAD:
+    if revision is not None:
+        _check(revision)
+    await database.migrate(_bring_up_to_date)
+
+
+def _check(revision: str) -> None:
+    if revision > HEAD:
         raise InvalidParams(
             "schema",
             revision,
             f"a newer version has brought the database up to date, and this one knows {HEAD}; start the "
             "newer version, or restore a backup from before the upgrade",
         )
-    await database.migrate(_bring_up_to_date)
+    if revision < _FIRST:
+        raise InvalidParams(
+            "schema",
+            revision,
+            f"a version from before the first release has made the database, and upgrades begin at {_FIRST}; "
+            "let that version finish its jobs, then begin with an empty database, by DIFFUSERVE_DATABASE_URL "
+            "or, for SQLite, another --data-dir",
+        )
 
 
 def _bring_up_to_date(connection: sa.Connection) -> None:

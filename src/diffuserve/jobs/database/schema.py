@@ -6,7 +6,7 @@ Times are seconds since the epoch. JSON is stored as text, since no query search
 import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, JobStatus
-from diffuserve.jobs.database.columns import columns_of, count, double, flag, partial_index, text
+from diffuserve.jobs.database.columns import columns_of, count, double, flag, number, partial_index, text
 from diffuserve.jobs.records import JobRecord
 
 metadata = sa.MetaData()
@@ -56,9 +56,9 @@ files = sa.Table(
     text("id", primary_key=True),
     text("tenant_id"),
     text("filename"),
-    sa.Column("size_bytes", sa.BigInteger, nullable=False),
-    sa.Column("width", sa.BigInteger, nullable=False),
-    sa.Column("height", sa.BigInteger, nullable=False),
+    number("size_bytes"),
+    number("width"),
+    number("height"),
     text("sha256"),
     text("verdict", null=True),
     double("created_at"),
@@ -92,7 +92,7 @@ batches = sa.Table(
     count("num_items"),
     count("num_stored"),
     count("reserved_jobs"),
-    sa.Column("reserved_seconds", sa.Double, nullable=False, server_default="0"),
+    double("reserved_seconds", default="0"),
     double("stored_at", null=True),
     double("created_at"),
     double("finished_at", null=True),
@@ -136,15 +136,13 @@ webhook_deliveries = sa.Table(
     double("created_at"),
     double("next_at", null=True),
     double("last_attempt_at", null=True),
-    sa.Column("last_status", sa.BigInteger),
+    number("last_status", null=True),
     text("last_error", null=True),
     text("tenant_id", server_default=""),
     text("host", server_default=""),
     sa.Index("webhook_deliveries_by_endpoint", "endpoint_id", "id"),
     partial_index("webhook_deliveries_due", "tenant_id", "next_at", "id", where="next_at IS NOT NULL"),
-    partial_index(
-        "webhook_deliveries_failing", "last_attempt_at", where="status <> 'delivered' AND num_attempts > 0"
-    ),
+    partial_index("webhook_deliveries_failing", "last_attempt_at", where=HAS_FAILED),
     postgresql_with=_HOT,
 )
 
@@ -153,9 +151,9 @@ ready = sa.Table(
     metadata,
     text("job_id", primary_key=True),
     text("lane"),
-    sa.Column("seq", sa.BigInteger, nullable=False),
+    number("seq"),
     double("cost_seconds"),
-    sa.Column("step_tokens", sa.BigInteger, nullable=False),
+    number("step_tokens"),
     double("enqueued_at"),
     double("deadline", null=True),
     double("rises_at", null=True),
@@ -185,9 +183,9 @@ lanes = sa.Table(
     text("model"),
     flag("is_decode"),
     flag("is_exact"),
-    sa.Column("num_ready", sa.BigInteger, nullable=False),
+    number("num_ready"),
     double("work_seconds"),
-    sa.Column("head_seq", sa.BigInteger, nullable=False),
+    number("head_seq"),
     double("head_at"),
     double("head_since"),
     postgresql_with=_HOT,
@@ -199,14 +197,14 @@ leases = sa.Table(
     "leases",
     metadata,
     text("job_id", primary_key=True),
-    sa.Column("lease_token", sa.BigInteger, nullable=False),
+    number("lease_token"),
     text("tenant_id"),
     text("model"),
     text("worker_id"),
     text("claim_id"),
     text("until", server_default="files"),
     double("charged"),
-    double("granted_at", null=True),
+    double("granted_at"),
     double("expires_at"),
     double("stop_at", null=True),
     flag("is_canceling"),
@@ -224,20 +222,19 @@ tenants = sa.Table(
     text("id", primary_key=True),
     text("plan", null=True),
     double("weight", null=True),
-    sa.Column("max_running", sa.BigInteger),
-    sa.Column("max_queued", sa.BigInteger),
-    sa.Column("vtime", sa.Double, nullable=False, server_default="0"),
+    number("max_running", null=True),
+    number("max_queued", null=True),
+    double("vtime", default="0"),
     count("next_seq"),
     count("num_queued"),
     postgresql_with=_HOT,
 )
 
-# How far virtual time has advanced by band and model, which is alike for all bands. A tenant that was idle
-# resumes from here, so that idleness earns no credit.
+# How far virtual time has advanced by model. A tenant that was idle resumes from here, so that idleness earns
+# no credit.
 floors = sa.Table(
     "floors",
     metadata,
-    text("band", primary_key=True),
     text("model", primary_key=True),
     double("vtime"),
     postgresql_with=_HOT,

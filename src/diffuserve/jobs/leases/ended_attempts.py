@@ -34,15 +34,14 @@ def end_leases(transaction: Transaction, ended: Collection[sa.Row[Any]]) -> dict
 def attempt_of(lease: sa.Row[Any], record: JobRecord, now: float) -> Attempt:
     """Return the attempt under a row of `leases`, at its end."""
     first_at = now if record.started_at is None else record.started_at
-    granted_at = first_at if lease.granted_at is None else lease.granted_at  # by an earlier version
     went_on = record.kept_seconds > 0 or record.checkpoint is not None
     return Attempt(
         charged=lease.charged,
         denoise_seconds=0.0 if record.is_denoised else record.cost_seconds - record.decode_seconds,
         decode_seconds=0.0 if lease.until == Until.LATENTS else record.decode_seconds,
         kept_seconds=record.kept_seconds,
-        held_seconds=max(now - granted_at, 0.0),
-        since_seconds=max(now - (first_at if went_on else granted_at), 0.0),
+        held_seconds=max(now - lease.granted_at, 0.0),
+        since_seconds=max(now - (first_at if went_on else lease.granted_at), 0.0),
         phase=lease.phase,
         step=lease.step,
         total=lease.total,

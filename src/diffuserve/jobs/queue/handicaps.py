@@ -5,13 +5,12 @@ stays as it is, since workers of other models may be at quite another time. A te
 on, and does not come: it stays as far behind as a better band of others may have put it.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 
-from diffuserve.domain.jobs.job import Band
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import IDS, Transaction, upsert
 from diffuserve.jobs.policy.fairness import BAND_SECONDS
@@ -31,49 +30,37 @@ def give(transaction: Transaction, filled: Collection[Mapping[str, Any]]) -> Non
     opened = [row for row in filled if row["lane"] not in is_open]
     if not opened:
         return
-    known = {(row.band, row.model): row.vtime for row in transaction.rows(_FLOORS)}
+    known = {row.model: row.vtime for row in transaction.rows(_FLOORS)}
     ids = sorted({row["tenant_id"] for row in opened})
     works_on = {(row.tenant_id, row.model) for row in transaction.rows(_RUNNING, {"ids": ids})}
     vtimes = {row.id: row.vtime for row in transaction.rows(_VTIMES, {"ids": ids})}
     seconds: dict[tuple[str, str], float] = {}
     for row in opened:
         tenant_id, model = row["tenant_id"], row["model"]
-        behind = known.get((row["band"], model), 0.0) - vtimes.get(tenant_id, 0.0)
+        behind = known.get(model, 0.0) - vtimes.get(tenant_id, 0.0)
         behind -= BAND_SECONDS if (tenant_id, model) in works_on else 0.0
         if behind > 0:
-            seconds[tenant_id, model] = max(behind, seconds.get((tenant_id, model), 0.0))
-    _save(transaction, _raise_handicap(transaction.dialect), seconds, ("tenant_id", "model", "seconds"))
+            seconds[tenant_id, model] = behind
+    rows = [
+        {"tenant_id": tenant_id, "model": model, "seconds": behind}
+        for (tenant_id, model), behind in seconds.items()
+    ]
+    _raise(transaction, handicaps, "seconds", rows)
 
 
 def raise_floors(transaction: Transaction, started: Mapping[str, float]) -> None:
     """Advance the virtual time of models. It never goes back, though jobs of an older start may follow."""
-    vtimes = {(band.value, model): vtime for model, vtime in started.items() for band in Band}
-    _save(transaction, _raise_floor(transaction.dialect), vtimes, ("band", "model", "vtime"))
+    _raise(transaction, floors, "vtime", [{"model": model, "vtime": started[model]} for model in started])
 
 
-def _save(
-    transaction: Transaction,
-    statement: sa.Executable,
-    values: Mapping[tuple[str, str], float],
-    names: Iterable[str],
-) -> None:
-    columns = tuple(names)
-    rows = [dict(zip(columns, (*key, value), strict=True)) for key, value in values.items()]
+def _raise(transaction: Transaction, table: sa.Table, name: str, rows: list[dict[str, Any]]) -> None:
+    """Write rows, and in those that exist the larger value of a column."""
     if rows:
-        transaction.execute(statement, rows)
+        transaction.execute(_upsert_larger(table, name, transaction.dialect), rows)
 
 
 @cache
-def _raise_floor(dialect: str) -> sa.Executable:
-    return _raise(floors, "vtime", dialect)
-
-
-@cache
-def _raise_handicap(dialect: str) -> sa.Executable:
-    return _raise(handicaps, "seconds", dialect)
-
-
-def _raise(table: sa.Table, name: str, dialect: str) -> sa.Executable:
+def _upsert_larger(table: sa.Table, name: str, dialect: str) -> sa.Executable:
     insert, column = upsert(table, dialect), table.c[name]
     new = insert.excluded[name]
     return insert.on_conflict_do_update(

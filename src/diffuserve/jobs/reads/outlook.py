@@ -33,13 +33,13 @@ _OwnLane = tuple[str, str]
 class QueueState:
     """The whole queue: its lanes, how their tenants stand, and by model what runs and who serves it.
 
-    `floors` are the virtual times by band and model at which tenants begin that were idle, and `handicaps`
-    what their own are later by on a model.
+    `floors` are the virtual times by model at which tenants begin that were idle, and `handicaps` what their
+    own are later by on a model.
     """
 
     lanes: Sequence[LaneSize]
     standings: Mapping[str, Standing]
-    floors: Mapping[tuple[str, str], float]
+    floors: Mapping[str, float]
     handicaps: Mapping[str, Mapping[str, float]]
     running_seconds: Mapping[str, float]
     workers: Sequence[Worker]
@@ -53,7 +53,7 @@ class QueueState:
             standings[tenant_id] = replace(standing, vtime=standing.vtime + handicaps[tenant_id])
         own = standings[job.tenant_id]
         is_queued = any(lane.tenant_id == job.tenant_id and lane.model == job.model for lane in self.lanes)
-        floor = 0.0 if is_queued else self.floors.get((job.band.value, job.model), 0.0)
+        floor = 0.0 if is_queued else self.floors.get(job.model, 0.0)
         return {**standings, job.tenant_id: replace(own, vtime=max(own.vtime, floor))}
 
 
@@ -110,7 +110,7 @@ class Outlook:
         return QueueState(
             lanes=sizes,
             standings=await self._operations.standings({lane.tenant_id for lane in sizes}),
-            floors={(row.band, row.model): row.vtime for row in floors},
+            floors={row.model: row.vtime for row in floors},
             handicaps=handicaps,
             running_seconds={row.model: row.seconds or 0.0 for row in running},
             workers=await self._operations.workers(),

@@ -123,7 +123,7 @@ def _with_measurement(
     """Return a model's stored fit with what a worker of this role measured.
 
     Of one that only decodes, it keeps how slow that is: jobs are priced by the workers that denoise. A fit
-    holds the default that bounds it; one that an earlier version stored has none, and bounds the next one.
+    holds the default that bounds it; the neutral one has none, and bounds the next one.
     """
     if role is WorkerRole.DECODE:
         return {**stored, _SLOWNESS: _slowness(CostFit.from_dict(measured), CostFit.from_dict(stored))}

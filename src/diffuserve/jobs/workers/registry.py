@@ -24,7 +24,7 @@ from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.records import dump
 from diffuserve.jobs.workers import registry_bounds
 from diffuserve.jobs.workers.offers import conflict_of, save_fits, store_offer
-from diffuserve.jobs.workers.reports import dated, dump_report, report_of
+from diffuserve.jobs.workers.reports import dated, report_of
 
 workers, leases = schema.workers, schema.leases
 
@@ -73,7 +73,7 @@ class RegisterWorker(SingleCommand[None]):
             "name": registration.name,
             "labels": dump(registration.labels),
             "models": dump([offer.spec["name"] for offer in registration.models]),
-            "report": dump_report(dated(registration.report, None, now)),
+            "report": dump(dated(registration.report, None, now)),
             "registered_at": now,
             "heartbeat_at": now,
             "is_draining": False,
@@ -214,7 +214,7 @@ def _report_row(command: RecordHeartbeat, worker: sa.Row[Any], now: float) -> di
     report = command.heartbeat.report
     if report.peers:
         report = dated(report, report_of(worker.report), now)
-    return {"worker": command.worker_id, "new_report": dump_report(report), "now": now}
+    return {"worker": command.worker_id, "new_report": dump(report), "now": now}
 
 
 def _lease_rows(

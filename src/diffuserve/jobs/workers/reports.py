@@ -1,7 +1,7 @@
 """Workers' reports as they are stored, by control planes of other versions too."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,17 +11,6 @@ from diffuserve.domain.known_fields import known_fields
 from diffuserve.domain.models.residency import Residency
 from diffuserve.domain.workers.peers import PeerAddress, PeerReport
 from diffuserve.domain.workers.worker import LoadProgress, WorkerReport, WorkerState
-from diffuserve.jobs.records import dump
-
-# Control planes from before 24 November 2026 fail on fields that they do not know. These are left out
-# where a worker does not say them, so that a report of an earlier worker can be read by earlier ones.
-_LATER_FIELDS = ("quantization", "residency", "withdrawn_models", "peers")
-
-
-def dump_report(report: WorkerReport) -> str:
-    """Encode a report as JSON text."""
-    values = {field.name: getattr(report, field.name) for field in fields(report)}
-    return dump({name: value for name, value in values.items() if value or name not in _LATER_FIELDS})
 
 
 def dated(report: WorkerReport, previous: WorkerReport | None, now: float) -> WorkerReport:
