@@ -16,7 +16,6 @@ from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.client.api_key import KeyFile
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
-from diffuserve.client.outages import OutageLog
 from diffuserve.domain.errors import (
     DiffuserveError,
     Forbidden,
@@ -25,6 +24,7 @@ from diffuserve.domain.errors import (
     Unauthorized,
 )
 from diffuserve.stop_signals import call_on_stop_signals
+from diffuserve.telemetry.outage_log import OutageLog
 from diffuserve.telemetry.tracer_choice import open_tracer
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ import httpx
 
 from diffuserve.backoff import Backoff, retry
 from diffuserve.client.errors import error_of
-from diffuserve.client.outages import OutageLog
 from diffuserve.domain.errors import (
     ArtifactNotFound,
     DiffuserveError,
@@ -21,6 +20,7 @@ from diffuserve.domain.errors import (
     StorageRefused,
 )
 from diffuserve.telemetry import tracing
+from diffuserve.telemetry.outage_log import OutageLog
 
 _RETRIED_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
 _STORE_REFUSALS = frozenset({401, 403, 404})  # of a bucket, whatever the file: no such bucket, no access

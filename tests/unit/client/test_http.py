@@ -7,7 +7,6 @@ import httpx
 import pytest
 
 from diffuserve.client.http import HttpTransport, RequestOptions
-from diffuserve.client.outages import OutageLog
 from diffuserve.domain.errors import (
     DeadlineUnreachable,
     DiffuserveError,
@@ -18,6 +17,7 @@ from diffuserve.domain.errors import (
     ServerUnavailable,
     StorageRefused,
 )
+from diffuserve.telemetry.outage_log import OutageLog
 from support.virtual_time import in_virtual_time, now
 from support.waiting import HANG_SECONDS
 

@@ -6,9 +6,9 @@ import logging
 from diffuserve.agent.metrics import WorkerMetrics
 from diffuserve.agent.spot.base import Notice, NoticeKind, NoticeSource
 from diffuserve.agent.state.agent_state import AgentState, DrainOrder
-from diffuserve.client.outages import OutageLog
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.workers.worker import ReleaseCause
+from diffuserve.telemetry.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
 

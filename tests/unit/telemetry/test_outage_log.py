@@ -2,8 +2,8 @@
 
 import pytest
 
-from diffuserve.client.outages import OutageLog
 from diffuserve.domain.errors import Conflict, ServerUnavailable, StorageRefused
+from diffuserve.telemetry.outage_log import OutageLog
 
 AWAY = ServerUnavailable("http://server does not respond (Connection refused)")
 
