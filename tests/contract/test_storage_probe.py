@@ -114,16 +114,16 @@ async def test_a_server_starts_without_a_bucket_that_is_away_and_says_when_it_is
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(watch, "_REMIND_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "each_minute", lambda _num_logged: 0.1)
     monkeypatch.setitem(buckets.RETRIES, "max_retries", 0)
     settings = use_bucket(monkeypatch, proxy.url, bucket, tmp_path)
     proxy.always = Respond(503)
     async with open_storage(settings) as store, running(StorageWatch(store).run()):
         await eventually(lambda: "no job finishes until this works" in caplog.text)
         await eventually(lambda: "cannot put a file" in caplog.text)
-        await eventually(lambda: " s still: " in caplog.text)
+        await eventually(lambda: "still so after" in caplog.text)
         proxy.always = None
-        await eventually(lambda: "works again after" in caplog.text)
+        await eventually(lambda: "is back after" in caplog.text)
 
 
 @pytest.mark.parametrize(("status", "is_final"), [("404", True), ("", False)])

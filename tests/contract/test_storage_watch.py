@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import pytest
 
 from diffuserve.domain.errors import StorageAway
-from diffuserve.storage import watch as watch_module
+from diffuserve.storage import watch
 from diffuserve.storage.watch import StorageWatch
+from diffuserve.telemetry import outage_log
 from diffuserve.testing.fake_clock import FakeClock
 from support.faulty_proxy import Delay, Fault, FaultyProxy, Respond
 from support.s3 import S3Server, bucket_at
@@ -52,7 +53,7 @@ async def test_a_store_that_fails_or_refuses_is_away_until_it_takes_files_again(
 
 
 def levels_of(caplog: pytest.LogCaptureFixture) -> list[int]:
-    return [record.levelno for record in caplog.records if record.name == watch_module.__name__]
+    return [record.levelno for record in caplog.records if record.name == outage_log.__name__]
 
 
 async def test_a_bucket_that_vanished_is_away_although_no_file_is_expected(
@@ -87,6 +88,6 @@ async def test_a_look_at_a_store_that_is_there_is_one_request(watched: Watched) 
 
 
 async def test_a_store_that_hangs_is_away(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_module, "_LONGEST_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(watch, "_LONGEST_LOOK_SECONDS", 0.2)
     watched.proxy.always = Delay(2 * HANG_SECONDS)
     assert not await watched.look_after(5.0)

@@ -20,12 +20,11 @@ from diffuserve.domain.errors import (
     StorageRefused,
 )
 from diffuserve.telemetry import tracing
-from diffuserve.telemetry.outage_log import OutageLog
+from diffuserve.telemetry.outage_log import OutageLog, each_minute
 
 _RETRIED_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
 _STORE_REFUSALS = frozenset({401, 403, 404})  # of a bucket, whatever the file: no such bucket, no access
 _BACKOFF = Backoff(first_seconds=0.1, longest_seconds=5.0, jitter=0.5)
-_EACH_MINUTE = Backoff(first_seconds=60.0, longest_seconds=60.0)
 _STREAM_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _MAX_DETAIL_CHARACTERS = 200
 _NO_BUCKET = "NoSuchBucket"
@@ -78,7 +77,7 @@ class HttpTransport:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.server = server.rstrip("/")
         self.patience_seconds = patience_seconds
-        self.storage = OutageLog("the artifact store", reminders=_EACH_MINUTE)
+        self.storage = OutageLog("the artifact store", reminders=each_minute)
         self._outages = outages
         self._waits_for_storage = waits_for_storage
         self._client = httpx.AsyncClient(

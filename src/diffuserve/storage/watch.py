@@ -8,15 +8,14 @@ from collections.abc import Callable
 from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable, StorageAway
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.storage.probe import probe
-
-log = logging.getLogger(__name__)
+from diffuserve.telemetry.outage_log import OutageLog, each_minute
 
 _LOOK_SECONDS = 5.0
 _LONGEST_LOOK_SECONDS = 10.0
 _WRITE_EVERY_SECONDS = 300.0  # where buckets keep versions each write stays
-_REMIND_SECONDS = 60.0
 _NO_FILE = "probe/none"
 _RETRY_SECONDS = 5.0
+_MEANWHILE = "no job finishes until this works, and their results wait"
 
 
 class StorageWatch:
@@ -30,18 +29,17 @@ class StorageWatch:
         """`clock` gives the time in tests."""
         self._store, self._clock = store, clock
         self._wrote_at = clock()
-        self._away_since: float | None = None
-        self._logged_at = 0.0
+        self._outage = OutageLog(store.place, clock, each_minute, meanwhile=_MEANWHILE, level=logging.ERROR)
 
     @property
     def is_up(self) -> bool:
         """False from the first look that failed to the first one that did not."""
-        return self._away_since is None
+        return not self._outage.is_on
 
     def check(self) -> None:
         """Raise `StorageAway` while the store is away; why is for the log alone, since it names places."""
-        if self._away_since is not None:
-            seconds = self._clock() - self._away_since
+        if self._outage.is_on:
+            seconds = self._outage.seconds
             message = f"the artifact store is away since {seconds:.0f} s; the control plane's log says why"
             raise StorageAway(message, retry_after=_RETRY_SECONDS)
 
@@ -57,11 +55,11 @@ class StorageWatch:
             async with asyncio.timeout(_LONGEST_LOOK_SECONDS):
                 await self._try()
         except TimeoutError:
-            self._failed(f"{self._store.place} does not respond within {_LONGEST_LOOK_SECONDS:g} s")
+            self._outage.failed(f"{self._store.place} does not respond within {_LONGEST_LOOK_SECONDS:g} s")
         except ServerUnavailable as error:
-            self._failed(str(error))
+            self._outage.failed(str(error))
         else:
-            self._succeeded()
+            self._outage.succeeded()
 
     async def _try(self) -> None:
         if self.is_up and self._clock() - self._wrote_at < _WRITE_EVERY_SECONDS:
@@ -69,20 +67,6 @@ class StorageWatch:
         else:
             await probe(self._store)
             self._wrote_at = self._clock()
-
-    def _failed(self, reason: str) -> None:
-        now = self._clock()
-        if self._away_since is None:
-            self._away_since = self._logged_at = now
-            log.error("%s; no job finishes until this works, and their results wait", reason)
-        elif now - self._logged_at >= _REMIND_SECONDS:
-            self._logged_at = now
-            log.error("after %.0f s still: %s", now - self._away_since, reason)
-
-    def _succeeded(self) -> None:
-        if self._away_since is not None:
-            log.warning("%s works again after %.0f s", self._store.place, self._clock() - self._away_since)
-            self._away_since = None
 
 
 async def _read_nothing(store: ArtifactStore) -> None:

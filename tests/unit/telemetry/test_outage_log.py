@@ -1,5 +1,7 @@
 """An outage is told of at once, then ever more rarely, and when it is over."""
 
+import logging
+
 import pytest
 
 from diffuserve.domain.errors import Conflict, ServerUnavailable, StorageRefused
@@ -76,3 +78,14 @@ def test_an_outage_long_after_another_is_told_of_at_once(watching: Watching) -> 
     watching.now += 61.0
     watching.log.note(AWAY)
     assert watching.lines[-1].endswith("trying again until it is back")
+
+
+def test_what_is_worse_is_told_of_louder_until_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    store = OutageLog("the store", lambda: 0.0, meanwhile="results wait", level=logging.ERROR)
+    store.failed("it refuses")
+    store.succeeded()
+    told = [(record.levelno, record.getMessage()) for record in caplog.records]
+    assert told == [
+        (logging.ERROR, "it refuses; results wait"),
+        (logging.WARNING, "the store is back after 0 s"),
+    ]
