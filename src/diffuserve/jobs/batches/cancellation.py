@@ -9,7 +9,7 @@ from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.command import SingleCommand
 from diffuserve.jobs.database.connections import Transaction
-from diffuserve.jobs.queue import batch_completion
+from diffuserve.jobs.queue import batch_items
 from diffuserve.jobs.queue.control import CancelJob
 from diffuserve.jobs.webhooks import outbox
 
@@ -77,5 +77,5 @@ def _cancel_items(transaction: Transaction, batch_id: str) -> bool:
         return True
     transaction.execute(sa.update(batches).where(batches.c.id == batch_id).values(is_canceling=False))
     # A batch that had no live item left is not ended by the end of an item.
-    outbox.write(transaction, batch_completion.finish(transaction, [batch_id]))
+    outbox.write(transaction, batch_items.finish(transaction, [batch_id]))
     return False

@@ -20,7 +20,7 @@ from diffuserve.jobs.batches.submission import (
 from diffuserve.jobs.database import queries, schema
 from diffuserve.jobs.database.connections import Database
 from diffuserve.jobs.database.writer import Writer
-from diffuserve.jobs.queue.batch_counts import counts_in
+from diffuserve.jobs.queue.batch_items import counts_in
 
 batches, jobs = schema.batches, schema.jobs
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from diffuserve.domain.jobs.job import Band
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.policy.lanes import Lane
-from diffuserve.jobs.policy.places import latest_start_at
+from diffuserve.jobs.policy.lanes import Lane, latest_start_at
 
 
 @dataclass(frozen=True)

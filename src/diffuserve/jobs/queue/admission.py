@@ -14,7 +14,7 @@ from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.database import accepted_work, schema
 from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.files import links
-from diffuserve.jobs.queue import batch_counts, idempotency, ready_queue
+from diffuserve.jobs.queue import batch_items, idempotency, ready_queue
 from diffuserve.jobs.queue.changes import event_row, log
 from diffuserve.jobs.queue.idempotency import stamp_of
 from diffuserve.jobs.records import JobRecord, new_record
@@ -141,7 +141,7 @@ class Admission:
         links.link(transaction, self.link_rows)
         audit.keep(transaction, self.audit_entries)
         transaction.execute(_SAVE_ACCOUNT, [_account_row(account) for account in self.accounts.values()])
-        batch_counts.move(transaction, [(record.batch_id, None, record.status) for record in self.records])
+        batch_items.move(transaction, [(record.batch_id, None, record.status) for record in self.records])
         ready_queue.put(transaction, self.records)
         accepted_work.count(transaction, self.records)
 

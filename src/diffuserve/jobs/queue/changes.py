@@ -14,7 +14,7 @@ from diffuserve.events.base import job_topic
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import IDS, Transaction
 from diffuserve.jobs.database.tally import AttemptKey
-from diffuserve.jobs.queue import batch_completion, batch_counts
+from diffuserve.jobs.queue import batch_items
 from diffuserve.jobs.records import CHANGING_COLUMNS, JobRecord, dump, ended_of, record_of
 from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.webhooks.outbox import WebhookNotice
@@ -66,7 +66,7 @@ def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
     if rows:
         transaction.execute(_SAVE, rows)
         log(transaction, events)
-    batch_counts.move(transaction, moves)
+    batch_items.move(transaction, moves)
     _notify_of_ends(transaction, ended)
 
 
@@ -120,4 +120,4 @@ def _notify_of_ends(transaction: Transaction, changes: Sequence[Change]) -> None
         if record.webhook is not None
     ]
     batch_ids = {record.batch_id for record in ended if record.batch_id is not None}
-    outbox.write(transaction, notices + batch_completion.finish(transaction, batch_ids))
+    outbox.write(transaction, notices + batch_items.finish(transaction, batch_ids))

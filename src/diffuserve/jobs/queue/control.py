@@ -13,7 +13,7 @@ from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.command import Command
 from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.files.links import jobs_without_files
-from diffuserve.jobs.queue import batch_completion, ready_queue
+from diffuserve.jobs.queue import batch_items, ready_queue
 from diffuserve.jobs.queue.changes import Change, load_records, save_changes
 from diffuserve.jobs.records import JobRecord
 
@@ -141,7 +141,7 @@ def _requeue(transaction: Transaction, ended: Collection[JobRecord]) -> None:
         ledger.count_queued(record.tenant_id, 1)
     ledger.save(transaction)
     batch_ids = {record.batch_id for record in records if record.batch_id is not None}
-    batch_completion.reopen(transaction, batch_ids)
+    batch_items.reopen(transaction, batch_ids)
 
 
 def _fresh(record: JobRecord) -> JobRecord:

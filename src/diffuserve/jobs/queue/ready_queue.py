@@ -14,7 +14,7 @@ from diffuserve.events.base import QUEUE
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import IDS, Transaction, upsert
-from diffuserve.jobs.policy.places import urgent_place
+from diffuserve.jobs.policy.lanes import urgent_place
 from diffuserve.jobs.queue import handicaps
 from diffuserve.jobs.records import JobRecord
 

@@ -18,14 +18,13 @@ from diffuserve.jobs.database.queries import rows_of
 from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.files.commands import ForgetExpired
 from diffuserve.jobs.files.links import unlink
-from diffuserve.jobs.leases import revoked_leases
 from diffuserve.jobs.leases.checkpoints import FindEndedCheckpoints, ForgetCheckpoints
 from diffuserve.jobs.leases.make_room import ANY_TO_PREEMPT, FIRST_URGENT, MakeRoom
 from diffuserve.jobs.queue import idempotency, ready_queue
 from diffuserve.jobs.queue.due import MAX_SWEPT, sweep_due
 from diffuserve.jobs.reads import history
 from diffuserve.jobs.security import audit
-from diffuserve.jobs.tasks import clock_steps, lost_workers, spared_leases
+from diffuserve.jobs.tasks import clock_steps, expired_leases
 from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.workers import registry_bounds
 
@@ -128,12 +127,12 @@ class Reap(SingleCommand[bool]):
             return False
         if transaction.now < last_alive:
             clock_steps.follow_back(transaction, last_alive - transaction.now)
-        spared_leases.spare(transaction, transaction.now - last_alive)
+        expired_leases.spare(transaction, transaction.now - last_alive)
         sweep_due(transaction)
-        _end_expired_leases(transaction, last_alive)
+        expired_leases.end(transaction, last_alive)
         batch_cancellation.cancel_abandoned(transaction)
         batch_cancellation.resume(transaction)
-        _stop_late_jobs(transaction)
+        expired_leases.end_late(transaction)
         return True
 
 
@@ -196,21 +195,6 @@ class FindEndedLive(SingleCommand[tuple[list[tuple[str, int]], float]]):
         return [(row.id, row.lease_token) for row in transaction.rows(wanted)], until
 
 
-def _end_expired_leases(transaction: Transaction, last_alive: float) -> None:
-    expired = transaction.rows(
-        sa.select(leases).where(leases.c.expires_at <= transaction.now).limit(MAX_SWEPT)
-    )
-    lost_workers.tell(transaction, last_alive, expired)
-    if expired:
-        revoked_leases.lose(transaction, expired)
-
-
-def _stop_late_jobs(transaction: Transaction) -> None:
-    late = transaction.rows(sa.select(leases).where(leases.c.stop_at <= transaction.now).limit(MAX_SWEPT))
-    if late:
-        revoked_leases.stop_late(transaction, late)
-
-
 def _take_turn(transaction: Transaction, holder: str) -> float | None:
     """Return the time of the last round if this reaper may do the next one, else `None`.
 
@@ -223,7 +207,7 @@ def _take_turn(transaction: Transaction, holder: str) -> float | None:
         first = {"name": _NAME, "holder": holder, "last_alive": now}
         transaction.execute(sa.insert(housekeeping), first)
         return now
-    if row.holder != holder and 0 <= now - row.last_alive <= spared_leases.OUTAGE_SECONDS:
+    if row.holder != holder and 0 <= now - row.last_alive <= expired_leases.OUTAGE_SECONDS:
         return None
     mine = sa.update(housekeeping).where(housekeeping.c.name == _NAME).values(holder=holder, last_alive=now)
     transaction.execute(mine)

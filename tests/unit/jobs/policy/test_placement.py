@@ -11,9 +11,8 @@ from diffuserve.domain.jobs.job import Band
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.policy.fairness import Claimant, choose_lane, seconds_left
-from diffuserve.jobs.policy.lanes import Lane, TenantAccount
+from diffuserve.jobs.policy.lanes import Lane, TenantAccount, latest_start_at, urgent_place
 from diffuserve.jobs.policy.placement import ClaimingWorker, left_until, suits_spot
-from diffuserve.jobs.policy.places import latest_start_at, urgent_place
 
 NOW = 1_800_000_000.0
 CONFIG = StoreConfig(on_demand_wait_seconds=2.0, spot_wait_seconds=60.0, deadline_lead_seconds=30.0)
