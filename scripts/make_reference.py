@@ -11,14 +11,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from reference import capabilities, commands, errors, metrics, modules, settings
+from reference import capabilities, commands, errors, metrics, modules, request_fields, settings
 from reference.markdown import filled
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "capabilities.md": capabilities.regions,
     "cli.md": commands.regions,
+    "engine.md": request_fields.parameters,
     "errors.md": errors.regions,
+    "http-api.md": request_fields.names,
     "metrics.md": metrics.regions,
     "modules.md": modules.regions,
     "settings.md": settings.regions,

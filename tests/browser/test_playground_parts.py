@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import httpx
 import pytest
@@ -65,6 +66,35 @@ def test_the_form_offers_the_tiers_of_a_model_alone(open_hand: Callable[..., Pag
     generate(page)
     asked = hand.claim().input
     assert (asked["num_inference_steps"], asked["width"], asked["height"]) == (8, 128, 64)
+
+
+def test_the_form_has_what_fields_the_server_tells_of(open_hand: Callable[..., Page], hand: Hand) -> None:
+    page = open_hand(prompt="a star")
+    named = {"kind": "number", "default": 0, "min": 0, "max": 1, "step": 0.1, "hint": None, "choices": []}
+    unheard = [
+        {**named, "name": name, "label": name.title(), "topic": topic, "samplers": samplers}
+        for name, topic, samplers in (
+            ("novelty", None, []),
+            ("gravity", None, ["ddim"]),
+            ("tempo", "clip", []),
+        )
+    ]
+
+    def with_more(route: Route) -> None:
+        answer = route.fetch()
+        models = [model | {"fields": model["fields"] + unheard} for model in answer.json()["data"]]
+        route.fulfill(response=answer, json={"object": "list", "data": models})
+
+    page.route("**/v1/models", with_more)
+    page.goto(f"{page.url}&novelty=0.5")
+    expect(page.locator("#setting-novelty")).to_have_value("0.5")
+    expect(page.get_by_label("Tempo")).to_have_count(0)
+    expect(page.get_by_label("Gravity")).to_have_count(0)
+    page.get_by_label("Sampler").select_option("ddim")
+    page.get_by_label("Gravity").fill("0.25")
+    page.get_by_role("button", name="Generate").click()
+    for name in ("novelty", "gravity"):
+        expect(page.locator(f"#setting-{name}-error")).to_contain_text("Is not a field of this request")
 
 
 def test_snippets_of_a_server_with_keys_take_the_key_from_the_environment(
@@ -158,10 +188,12 @@ def test_the_parts_without_a_page_decide_as_they_should(open_hand: Callable[...,
     frames = call(page, "presets", f"module.lengthsOf({clips}, 16).map((length) => length.num_frames)")
     assert frames == [9, 17, 33, 49, 81]
     query = "prompt=a%26b&width=96&guidance_scale=2.5&expand_prompt=true"
-    read = (
-        f"module.queryOf(module.settingsFrom(new URLSearchParams('{query}&seed=x&image=file-1'))).toString()"
-    )
-    assert call(page, "query", read) == query, "what cannot be read, and images, are no settings"
+    fields = "['width', 'seed'].map((name) => ({name, kind: 'integer'}))"
+    fields = f"[...{fields}, {{name: 'guidance_scale', kind: 'number'}}]"
+    opened = f"new URLSearchParams('{query}&seed=x&image=file-1')"
+    read = f"module.queryOf(module.settingsFrom({opened}, {fields})).toString()"
+    told = call(page, "query", read)
+    assert dict(parse_qsl(told)) == dict(parse_qsl(query)), "what cannot be read, and images, are no settings"
     job = "{status: 'running', kind: 'video.generate', progress: {fraction: 1, frames: 8, num_frames: 16}}"
     assert call(page, "progress", f"module.fractionOf({job})") == pytest.approx(0.95)
     queued = "{status: 'queued', queue: {ahead: 1, ahead_high: 4, eta_s_low: 3.2, eta_s_high: 9}}"

@@ -62,6 +62,7 @@ def draw_with(reference: Any, params: GenerationParams, **inputs: Any) -> list[I
             num_inference_steps=params.num_inference_steps,
             guidance_scale=params.guidance_scale,
             generator=torch.Generator("cpu").manual_seed(params.seed + index),
+            **dict(params.sampler_options),
             **inputs,
         ).images[0]
         for index in range(params.num_images)

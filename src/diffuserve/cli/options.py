@@ -1,8 +1,8 @@
 """Options of the commands.
 
 Most options are settings given on the command line: `takes_settings` derives them from `Settings`, so
-that name, type, help and default are declared there alone. The others are written out here, or with the
-only command that has them.
+that name, type, help and default are declared there alone. Those of a request derive from its fields
+(`request_options`). The others are written out here, or with the only command that has them.
 """
 
 import inspect
@@ -17,8 +17,8 @@ import typer
 from pydantic.fields import FieldInfo
 
 from diffuserve.agent.config import WorkerConfig
-from diffuserve.cli.completion import model_names, sampler_names
-from diffuserve.cli.panels import CLIPS, INPUT_IMAGES, PANELS, SAFETY, place_of
+from diffuserve.cli.completion import model_names
+from diffuserve.cli.panels import PANELS, SAFETY, place_of
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option_fields
 from diffuserve.settings import Settings
@@ -45,80 +45,6 @@ NoAuth = Annotated[
     ),
 ]
 EngineCommand = Annotated[str | None, typer.Option(hidden=True, help="Start this as the engine instead.")]
-Size = Annotated[str | None, typer.Option(metavar="WxH", help="Size in pixels; by default the model's.")]
-Steps = Annotated[int | None, typer.Option(help="Denoising steps, 1 to 100; by default the model's.")]
-NumImages = Annotated[int, typer.Option("-n", "--num-images", help="Images or clips of each prompt.")]
-Guidance = Annotated[
-    float | None,
-    typer.Option(help="Guidance scale, 0 to 100, if the model has one; by default the model's."),
-]
-NegativePrompt = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="What the images shall not show, if the model has guidance."),
-]
-Sampler = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="How noise is removed, such as euler or dpmpp_2m; an error lists those that the model can use; "
-        "by default the model's own.",
-        autocompletion=sampler_names,
-    ),
-]
-LOCAL_IMAGE, SERVED_IMAGE = "PATH|URL", "PATH|URL|ID"
-
-
-def image_option(metavar: str) -> Any:
-    """Return the option that names input images, in one of the ways that `metavar` lists."""
-    return typer.Option(
-        "--image",
-        metavar=metavar,
-        help=f"Image to start from, to fill in or to edit, or the first frame of a clip, by its "
-        f"{metavar.replace('|', ' or ')}; repeat it for models that take several.",
-        rich_help_panel=INPUT_IMAGES,
-    )
-
-
-def mask_option(metavar: str) -> Any:
-    """Return the option that names a mask, in one of the ways that `metavar` lists."""
-    return typer.Option(
-        metavar=metavar,
-        help="Fill the image in where this one is white, and keep it where it is black.",
-        rich_help_panel=INPUT_IMAGES,
-    )
-
-
-Strength = Annotated[
-    float | None,
-    typer.Option(
-        help="How far to go from the image, above 0 up to 1, which keeps nothing; by default the model's.",
-        rich_help_panel=INPUT_IMAGES,
-    ),
-]
-Frames = Annotated[
-    int | None,
-    typer.Option(
-        "--frames",
-        help="Make a clip of so many frames; by default the model's, where -o names a clip.",
-        rich_help_panel=CLIPS,
-    ),
-]
-ClipSeconds = Annotated[
-    float | None,
-    typer.Option(
-        "--seconds",
-        help="Make a clip about so long, instead of --frames: the nearest that the model can.",
-        rich_help_panel=CLIPS,
-    ),
-]
-FramesPerSecond = Annotated[
-    int | None,
-    typer.Option(
-        "--fps",
-        help="Frames of a clip shown in a second, 1 to 120; by default the model's.",
-        rich_help_panel=CLIPS,
-    ),
-]
 Open = Annotated[bool, typer.Option("--open", help="Open the images or clips with this machine's viewer.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -157,7 +83,7 @@ def takes_settings(*names: str) -> Callable[[Callable[..., None]], Callable[...,
 
         [_settings, *own] = inspect.signature(command).parameters.values()
         named = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-        _set_signature(run, [*options, *named])  # panels appear in the order of their first options
+        set_signature(run, [*options, *named])  # panels appear in the order of their first options
         vars(run)["settings"] = frozenset(single)
         return run
 
@@ -194,8 +120,8 @@ def _argument(name: str, value: Any) -> list[str]:
     return [flag_of(name), json.dumps(dict(value)) if isinstance(value, Mapping) else str(value)]
 
 
-def _set_signature(command: Any, parameters: list[inspect.Parameter]) -> None:
-    """Typer reads a command's options from its signature and its annotations."""
+def set_signature(command: Any, parameters: list[inspect.Parameter]) -> None:
+    """Give a command these parameters; typer reads its options from its signature and its annotations."""
     command.__signature__ = inspect.Signature(parameters)
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 

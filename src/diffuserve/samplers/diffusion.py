@@ -7,8 +7,8 @@ so that schedules are equal to the last bit.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -52,6 +52,8 @@ class DiffusionNoise:
 
     unsupported: ClassVar[tuple[str, ...]] = ()
     """Options of the reference that are not implemented; a config that sets one is refused."""
+    request_options: ClassVar[tuple[str, ...]] = ()
+    """Options that requests give, and no config."""
     prediction_types: ClassVar[tuple[PredictionType, ...]] = ("epsilon", "sample", "v_prediction")
     """Predictions of the model that the sampler takes."""
 
@@ -62,7 +64,7 @@ class DiffusionNoise:
         As in diffusers, options that this sampler does not have are ignored. Raise `InvalidModel` for
         unsupported options and for values out of bounds.
         """
-        names = {field.name for field in fields(cls)}
+        names = {field.name for field in fields(cls)} - {*cls.request_options}
         options = cls.adapt(config)
         known = {name: value for name, value in options.items() if name in names and value is not None}
         sampler = parse_config(cls, known, "scheduler_config.json")
@@ -72,6 +74,10 @@ class DiffusionNoise:
                 f"{cls.__name__}; it takes {', '.join(cls.prediction_types)}"
             )
         return sampler
+
+    def with_options(self: Built, options: Iterable[tuple[str, Any]]) -> Built:
+        """Return the sampler with the options of a request, as far as it has them."""
+        return replace(self, **{name: value for name, value in options if name in self.request_options})
 
     @classmethod
     def adapt(cls, config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,11 +1,12 @@
 """Samplers by the class that a checkpoint names in `scheduler_config.json`, and by the name in a request."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.samplers.base import Sampler
 from diffuserve.samplers.ddim import Ddim
+from diffuserve.samplers.diffusion import DiffusionNoise
 from diffuserve.samplers.dpm_solver import DpmSolver
 from diffuserve.samplers.euler import Euler, EulerAncestral
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
@@ -75,3 +76,11 @@ def named_sampler(name: str, config: Mapping[str, Any]) -> Sampler:
     """
     sampler_class, options = _NAMED[name]
     return sampler_class.from_config({**config, **options})
+
+
+def requested_sampler(
+    name: str | None, options: Iterable[tuple[str, Any]], config: Mapping[str, Any]
+) -> Sampler:
+    """Return the sampler of a request, the checkpoint's own for `None`, with the options that it gives."""
+    sampler = checkpoint_sampler(config) if name is None else named_sampler(name, config)
+    return sampler.with_options(options) if isinstance(sampler, DiffusionNoise) else sampler

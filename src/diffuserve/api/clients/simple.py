@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 from fastapi import APIRouter, Response, WebSocket
@@ -19,27 +19,19 @@ from diffuserve.api.http.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.api.submit.request_bodies import (
-    ClipSeconds,
-    FramesPerSecond,
     GenerationInput,
-    Guidance,
-    ImageName,
-    ImageNames,
     Kind,
     ModelName,
-    NegativePrompt,
     NewJobBody,
-    NumFrames,
-    Pixels,
     Prompt,
     RequestBody,
-    Sampler,
-    Seed,
-    Steps,
-    Strength,
+    input_values,
+    takes_fields,
 )
 from diffuserve.api.submit.submission import renamed_fields, submit
 from diffuserve.domain.jobs.job import Job, JobStatus
+from diffuserve.domain.requests.params import FIELDS
+from diffuserve.domain.requests.request_fields import Dialect
 from diffuserve.domain.resource_base import Resource
 
 router = APIRouter(tags=["simple"], route_class=JsonRoute)
@@ -54,46 +46,34 @@ _STATUSES: dict[JobStatus, FlatStatus] = {
     JobStatus.EXPIRED: "failed",
     JobStatus.CANCELED: "cancelled",
 }
-_FIELDS = {"num_inference_steps": "steps"}
+_FIELDS = {name: declared.name_in(Dialect.FLAT) for name, declared in FIELDS.items()}
 
 
+@takes_fields(Dialect.FLAT)
 class GenerateBody(RequestBody):
     """Parameters of an image or a clip. A field that is left out takes the model's default."""
 
     prompt: Prompt
-    negative_prompt: NegativePrompt | None = None
-    width: Pixels | None = None
-    height: Pixels | None = None
-    steps: Steps | None = None
-    guidance_scale: Guidance | None = None
-    seed: Seed | None = None
-    sampler: Sampler | None = None
-    image: ImageNames | None = None
-    mask: ImageName | None = None
-    strength: Strength | None = None
     kind: Kind | None = Field(
         default=None, description="By default a clip where a length is given, and else an image."
     )
-    num_frames: NumFrames | None = None
-    seconds: ClipSeconds | None = None
-    fps: FramesPerSecond | None = None
     output_format: FileFormat | None = FILE_FORMAT
     model: ModelName | None = None
 
     def job(self) -> NewJobBody:
         """Build the body of the equivalent job."""
-        values = self.model_dump(exclude={"kind", "model", "output_format", "steps"})
-        generation = GenerationInput.model_construct(**values, num_inference_steps=self.steps)
+        said = input_values(self, Dialect.FLAT)
         return NewJobBody.model_construct(
-            kind=self.kind or self._usual_kind(),
+            kind=self.kind or _usual_kind(said),
             model=self.model,
-            input=generation,
+            input=GenerationInput.model_construct(prompt=self.prompt, **said),
             output_format=self.output_format,
         )
 
-    def _usual_kind(self) -> Kind:
-        has_length = self.seconds is not None or (self.num_frames or 1) > 1
-        return "video.generate" if has_length else "image.generate"
+
+def _usual_kind(said: Mapping[str, Any]) -> Kind:
+    has_length = said["seconds"] is not None or (said["num_frames"] or 1) > 1
+    return "video.generate" if has_length else "image.generate"
 
 
 @dataclass(frozen=True, kw_only=True)

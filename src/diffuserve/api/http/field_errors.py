@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import Any, get_args
@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.params import FIELDS, GenerationParams, input_fields
 from diffuserve.domain.text.nearest import nearest
 
 Location = tuple[str | int, ...]
@@ -21,29 +21,8 @@ Location = tuple[str | int, ...]
 MAX_SHOWN_ERRORS = 20
 """Errors of one body that are told; to explain thousands would keep other requests waiting."""
 
-_PARAMETERS = frozenset(field.name for field in fields(GenerationParams))
 # Names that other tools, and the other dialects of this API, give to a parameter.
-_OTHER_NAMES = {
-    "n": "num_images",
-    "num_images_per_prompt": "num_images",
-    "steps": "num_inference_steps",
-    "num_steps": "num_inference_steps",
-    "cfg": "guidance_scale",
-    "cfg_scale": "guidance_scale",
-    "size": "width",
-    "init_image": "image",
-    "image_url": "image",
-    "mask_image": "mask",
-    "denoising_strength": "strength",
-    "scheduler": "sampler",
-    "sampler_name": "sampler",
-    "frames": "num_frames",
-    "video_length": "num_frames",
-    "duration": "seconds",
-    "num_seconds": "seconds",
-    "frame_rate": "fps",
-    "framerate": "fps",
-}
+_OTHER_NAMES = {alias: name for name, declared in input_fields().items() for alias in declared.aliases}
 _MESSAGES = {
     "missing": "is required",
     "string_type": "must be a string",
@@ -149,7 +128,7 @@ def _value(error: Mapping[str, Any]) -> Any:
 def _domain_remedy(name: str, value: Any) -> str | None:
     """Return what the library objects to in a value of this parameter; `None` if nothing, or no parameter."""
     parameter = _OTHER_NAMES.get(name, name)
-    if parameter not in _PARAMETERS:
+    if parameter not in FIELDS:
         return None
     try:
         GenerationParams(**{"prompt": "an image", parameter: value})

@@ -9,33 +9,23 @@ from pydantic import AfterValidator, Field, model_validator
 from diffuserve.api.submit.file_formats import ImageFormat
 from diffuserve.api.submit.request_bodies import (
     GenerationInput,
-    Guidance,
     ImageName,
     ModelName,
-    NegativePrompt,
     NewJobBody,
     Prompt,
     RequestBody,
-    Sampler,
-    Seed,
-    Steps,
     Storable,
-    Strength,
+    input_values,
+    takes_fields,
 )
 from diffuserve.domain.jobs.job import MAX_PREVIEWS
 from diffuserve.domain.requests.params import MAX_INPUT_IMAGES
+from diffuserve.domain.requests.request_fields import Dialect
 
 VARIATION_PROMPT = "an image like this one"
 VARIATION_STRENGTH = 0.6
 
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
-_PARAMETERS = (
-    "negative_prompt",
-    "seed",
-    "num_inference_steps",
-    "guidance_scale",
-    "sampler",
-)
 _Word = Annotated[str, Field(max_length=20)]
 
 
@@ -55,12 +45,13 @@ def sides_of(size: str | None) -> tuple[int, int] | tuple[None, None]:
 _Size = Annotated[str, AfterValidator(check_size)]
 
 
+@takes_fields(Dialect.OPENAI_IMAGES)
 class CommonImageFields(RequestBody):
     """Options of every request of OpenAI's image API.
 
     `quality`, `style`, `moderation` and `output_compression` are accepted and ignored: the models offer no
-    such choice. A transparent background is rejected. OpenAI's own API lacks the last six fields; its client
-    sends them as `extra_body`.
+    such choice. A transparent background is rejected. OpenAI's own API lacks `expand_prompt` and the declared
+    fields of a request; its client sends them as `extra_body`.
     """
 
     model: ModelName | None = None
@@ -80,18 +71,13 @@ class CommonImageFields(RequestBody):
     moderation: _Word | None = None
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
     background: Literal["auto", "opaque"] | None = None
-    negative_prompt: NegativePrompt | None = None
-    seed: Seed | None = None
-    num_inference_steps: Steps | None = None
-    guidance_scale: Guidance | None = None
-    sampler: Sampler | None = None
     expand_prompt: bool | None = False
 
     def _job(self, prompt: str, **values: Any) -> NewJobBody:
         width, height = sides_of(self.size)
-        own = {name: getattr(self, name) for name in _PARAMETERS}
+        said = input_values(self, Dialect.OPENAI_IMAGES) | values
         generation = GenerationInput.model_construct(
-            prompt=prompt, width=width, height=height, num_images=self.n or 1, **own, **values
+            prompt=prompt, width=width, height=height, num_images=self.n or 1, **said
         )
         return NewJobBody.model_construct(
             model=self.model,
@@ -113,6 +99,7 @@ class ImagesBody(CommonImageFields):
         return self._job(self.prompt)
 
 
+@takes_fields(Dialect.OPENAI_EDITS)
 class EditFields(CommonImageFields):
     """Fields of `POST /v1/images/edits` beside its images.
 
@@ -120,24 +107,26 @@ class EditFields(CommonImageFields):
     """
 
     prompt: Prompt
-    strength: Strength | None = None
     input_fidelity: _Word | None = None
 
     def job_on(self, images: Sequence[str], mask: str | None) -> NewJobBody:
         """Build the body of the equivalent job on these images."""
-        return self._job(self.prompt, image=_one_or_all(images), mask=mask, strength=self.strength)
+        said = input_values(self, Dialect.OPENAI_EDITS)
+        return self._job(self.prompt, image=_one_or_all(images), mask=mask, **said)
 
 
+@takes_fields(Dialect.OPENAI_EDITS)
 class VariationFields(CommonImageFields):
-    """Fields of `POST /v1/images/variations` beside its image; OpenAI's own have neither of the last two."""
+    """Fields of `POST /v1/images/variations` beside its image; OpenAI's own lack prompt and strength."""
 
     prompt: Prompt = VARIATION_PROMPT
-    strength: Strength | None = None
 
     def job_on(self, images: Sequence[str], starts_from_image: bool) -> NewJobBody:
         """Build the body of the equivalent job; a model that takes references has no strength."""
-        usual = VARIATION_STRENGTH if starts_from_image else None
-        return self._job(self.prompt, image=_one_or_all(images), strength=self.strength or usual)
+        said = input_values(self, Dialect.OPENAI_EDITS)
+        if starts_from_image:
+            said["strength"] = said["strength"] or VARIATION_STRENGTH
+        return self._job(self.prompt, image=_one_or_all(images), **said)
 
 
 def _one_or_all(images: Sequence[str]) -> str | list[str]:

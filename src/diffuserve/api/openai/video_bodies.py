@@ -10,35 +10,23 @@ from diffuserve.api.openai.request_bodies import NamedImage, check_size, sides_o
 from diffuserve.api.openai.video_ids import video_id_of
 from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.api.submit.request_bodies import (
-    FramesPerSecond,
     GenerationInput,
-    Guidance,
     ModelName,
-    NegativePrompt,
     NewJobBody,
     Prompt,
     RequestBody,
-    Sampler,
-    Seed,
-    Steps,
+    input_values,
+    takes_fields,
 )
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, Job
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.request_fields import Dialect
 
 REMIXED_FROM = "remixed_from_video_id"
 """Key of a remix's metadata, which holds the id of its original."""
 
 _NUMBER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
-_PARAMETERS = (
-    "negative_prompt",
-    "seconds",
-    "fps",
-    "seed",
-    "num_inference_steps",
-    "guidance_scale",
-    "sampler",
-)
 
 
 def _check_seconds(value: object) -> float:
@@ -54,8 +42,9 @@ VideoSeconds = Annotated[float, PlainValidator(_check_seconds, json_schema_input
 VideoSize = Annotated[str, AfterValidator(check_size)]
 
 
+@takes_fields(Dialect.OPENAI_VIDEOS)
 class VideoFields(RequestBody):
-    """Options of a clip. OpenAI's own API lacks the last nine; its client sends them as `extra_body`."""
+    """Options of a clip. OpenAI's own API has the first four; its client sends others as `extra_body`."""
 
     prompt: Prompt
     model: ModelName | None = Field(
@@ -68,12 +57,6 @@ class VideoFields(RequestBody):
     size: VideoSize | None = Field(
         default="auto", description="`WIDTHxHEIGHT`, or `auto` for the model's default or the image's size."
     )
-    fps: FramesPerSecond | None = None
-    negative_prompt: NegativePrompt | None = None
-    seed: Seed | None = None
-    num_inference_steps: Steps | None = None
-    guidance_scale: Guidance | None = None
-    sampler: Sampler | None = None
     expand_prompt: bool | None = False
     output_format: FileFormat | None = FILE_FORMAT
     live: bool | None = Field(
@@ -83,12 +66,12 @@ class VideoFields(RequestBody):
     def job_on(self, image: str | None) -> NewJobBody:
         """Build the body of the equivalent job, whose first frame is `image` if there is one."""
         width, height = sides_of(self.size)
-        own = {name: getattr(self, name) for name in _PARAMETERS}
+        said = input_values(self, Dialect.OPENAI_VIDEOS)
         return NewJobBody.model_construct(
             kind=VIDEO_GENERATE,
             model=self.model,
             input=GenerationInput.model_construct(
-                prompt=self.prompt, width=width, height=height, image=image, **own
+                prompt=self.prompt, width=width, height=height, image=image, **said
             ),
             output_format=self.output_format,
             expand_prompt=bool(self.expand_prompt),

@@ -1,35 +1,27 @@
 """Resources of models, built from their specs."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import fields
 from typing import Any
 
 from diffuserve.domain.jobs.job import MAX_PREVIEWS
+from diffuserve.domain.models.limits import takes
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.models.tiers import NO_TIERS, Tiers
-from diffuserve.domain.requests.params import (
-    MAX_FPS,
-    MAX_GUIDANCE_SCALE,
-    MAX_PROMPT_CHARACTERS,
-    MAX_SEED,
-    MAX_STEPS,
+from diffuserve.domain.requests.params import FIELDS, input_fields
+from diffuserve.domain.requests.request_fields import RequestField
+from diffuserve.domain.resources.model import (
+    FieldResource,
+    LearnedSizes,
+    ModelResource,
+    ModelSafetyResource,
+    TiersResource,
 )
-from diffuserve.domain.resources.model import LearnedSizes, ModelResource, ModelSafetyResource, TiersResource
 from diffuserve.domain.workers.exactness import offloads, quantizations
 from diffuserve.domain.workers.readiness import ModelStatus, workers_of
 from diffuserve.domain.workers.worker import Worker
 
-_DEFAULTS = (
-    "width",
-    "height",
-    "num_frames",
-    "fps",
-    "num_inference_steps",
-    "guidance_scale",
-    "max_sequence_length",
-    "sampler",
-    "strength",
-    "mask_strength",
-)
+_DEFAULTS = (*(each.name for each in fields(ModelSpec) if each.name in FIELDS), "mask_strength")
 _LIMITS = (
     "min_size",
     "max_size",
@@ -50,12 +42,10 @@ _LIMITS = (
     "has_strength",
     "has_first_frame",
 )
+_BOUNDED = ("num_inference_steps", "guidance_scale", "fps", "seed")
 _LIMITS_OF_ALL = {
-    "max_prompt_characters": MAX_PROMPT_CHARACTERS,
-    "max_num_inference_steps": MAX_STEPS,
-    "max_guidance_scale": MAX_GUIDANCE_SCALE,
-    "max_fps": MAX_FPS,
-    "max_seed": MAX_SEED,
+    "max_prompt_characters": FIELDS["prompt"].max_length,
+    **{f"max_{name}": FIELDS[name].le for name in _BOUNDED},
     "max_previews": MAX_PREVIEWS,
 }
 
@@ -69,7 +59,7 @@ def model_resource(
     load_seconds: float = 0.0,
 ) -> ModelResource:
     """Build a model's resource. `created` is 0: the time at which a model was made is not known."""
-    offered_by = workers_of(spec.name, workers)
+    offered_by, defaults = workers_of(spec.name, workers), _defaults(spec)
     return ModelResource(
         id=spec.name,
         created=0,
@@ -78,10 +68,13 @@ def model_resource(
         family=spec.family,
         input_modalities=("text", "image") if spec.max_input_images else ("text",),
         output_modalities=("image", "video") if spec.is_video else ("image",),
-        defaults=_defaults(spec),
+        defaults=defaults,
         limits={name: getattr(spec, name) for name in _LIMITS}
         | {"samplers": list(spec.samplers)}
         | _LIMITS_OF_ALL,
+        fields=tuple(
+            _field(spec, declared, defaults) for declared in input_fields().values() if takes(spec, declared)
+        ),
         learned_sizes=_learned_sizes(spec),
         tiers=TiersResource(**vars(tiers)) if tiers.steps or tiers.sizes else None,
         example_prompt=spec.example_prompt or None,
@@ -104,6 +97,22 @@ def _defaults(spec: ModelSpec) -> dict[str, Any]:
     if not (spec.has_strength and spec.has_mask):
         values["mask_strength"] = None
     return values | {"sampler": spec.sampler or None}
+
+
+def _field(spec: ModelSpec, declared: RequestField, defaults: Mapping[str, Any]) -> FieldResource:
+    return FieldResource(
+        name=declared.name,
+        kind=declared.kind,
+        default=defaults.get(declared.name, declared.standard),
+        min=declared.ge if declared.gt is None else declared.gt,
+        max=declared.le,
+        choices=spec.samplers if declared.name == "sampler" else declared.choices,
+        topic=declared.topic,
+        samplers=declared.samplers,
+        label=declared.label,
+        hint=declared.hint,
+        step=declared.step,
+    )
 
 
 def _learned_sizes(spec: ModelSpec) -> LearnedSizes | None:

@@ -1,26 +1,17 @@
 """Bodies of the requests that clients send, as pydantic checks them."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, create_model
 
 from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.domain.jobs.job import MAX_PREVIEWS, Band
-from diffuserve.domain.requests.params import (
-    MAX_FPS,
-    MAX_GUIDANCE_SCALE,
-    MAX_IMAGES,
-    MAX_INPUT_IMAGES,
-    MAX_PROMPT_CHARACTERS,
-    MAX_SEED,
-    MAX_SIDE,
-    MAX_STEPS,
-    GenerationParams,
-)
-from diffuserve.domain.requests.samplers import SAMPLERS
+from diffuserve.domain.requests.params import MAX_INPUT_IMAGES, MAX_PROMPT_CHARACTERS, input_fields
+from diffuserve.domain.requests.request_fields import Dialect, FieldKind, RequestField
 from diffuserve.domain.text.json_text import has_null_character
 
 MAX_METADATA_BYTES = 16_384
@@ -85,28 +76,18 @@ def _check_images(names: object) -> str | list[str]:
 Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
 Storable = AfterValidator(_check_text)
 Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS), Storable]
-NegativePrompt = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS), Storable]
-Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
-Pixels = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000), Storable]
-Guidance = Annotated[float, Field(ge=0, le=MAX_GUIDANCE_SCALE, allow_inf_nan=False)]
-NumFrames = Annotated[int, Field(ge=1)]
-FramesPerSecond = Annotated[int, Field(ge=1, le=MAX_FPS)]
-Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 ModelName = Annotated[str, Field(min_length=1, max_length=200), Storable]
-Sampler = Annotated[str, Field(max_length=100, json_schema_extra={"enum": list(SAMPLERS)}), Storable]
 _ImageSchema = Annotated[str, Field(min_length=1)]
 _ImageListSchema = Annotated[list[_ImageSchema], Field(min_length=1, max_length=MAX_INPUT_IMAGES)]
 _AnyImageSchema = _ImageSchema | _ImageListSchema
 ImageName = Annotated[str, PlainValidator(_check_image, json_schema_input_type=_ImageSchema)]
 ImageNames = Annotated[str | list[str], PlainValidator(_check_images, json_schema_input_type=_AnyImageSchema)]
-Strength = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS, allow_inf_nan=False)]
 _DeadlineSchema = Seconds | Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Deadline = Annotated[
     float | datetime, PlainValidator(_check_deadline, json_schema_input_type=_DeadlineSchema)
 ]
-ClipSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Kind = Literal["image.generate", "video.generate"]
 JobEventName = Literal["job.succeeded", "job.failed", "job.canceled", "job.expired"]
 
@@ -117,44 +98,80 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+Body = TypeVar("Body", bound=RequestBody)
+
+
+def value_type(declared: RequestField) -> Any:
+    """Return the type of a field's values, as pydantic checks them."""
+    bounds: dict[str, Any] = {
+        name: bound for name in ("ge", "gt", "le") if (bound := getattr(declared, name)) is not None
+    }
+    match declared.kind:
+        case FieldKind.TEXT:
+            return Annotated[str, Field(max_length=declared.max_length), Storable]
+        case FieldKind.CHOICE:
+            choices: Any = {"enum": list(declared.choices)}
+            return Annotated[str, Field(max_length=100, json_schema_extra=choices), Storable]
+        case FieldKind.INTEGER:
+            return Annotated[int, Field(**bounds)]
+        case FieldKind.NUMBER:
+            return Annotated[float, Field(**bounds, allow_inf_nan=False)]
+        case FieldKind.IMAGE:
+            return ImageName
+        case FieldKind.IMAGES:
+            return ImageNames
+
+
+def takes_fields(dialect: Dialect | None = None) -> Callable[[type[Body]], type[Body]]:
+    """Give a body the declared fields of a request that a dialect has; those of jobs without one.
+
+    A field that the body writes out itself stays as it is.
+    """
+
+    def decorate(body: type[Body]) -> type[Body]:
+        added = {
+            name: _field_of(declared, is_described=dialect is None)
+            for name, declared in _named(dialect)
+            if name not in body.model_fields
+        }
+        return create_model(
+            body.__name__, __base__=body, __module__=body.__module__, __doc__=body.__doc__, **added
+        )
+
+    return decorate
+
+
+def input_values(body: RequestBody, *dialects: Dialect) -> dict[str, Any]:
+    """Return what a body of another dialect says, by the names of `GenerationInput`."""
+    return {declared.name: getattr(body, name) for dialect in dialects for name, declared in _named(dialect)}
+
+
+def _named(dialect: Dialect | None) -> list[tuple[str, RequestField]]:
+    """Return the fields of a dialect by their names in it."""
+    fields = input_fields().values()
+    if dialect is None:
+        return [(declared.name, declared) for declared in fields]
+    return [(declared.name_in(dialect), declared) for declared in fields if dialect in declared.dialects]
+
+
+def _field_of(declared: RequestField, is_described: bool) -> Any:
+    """Return a field as `create_model` takes it; null is what is left out, unless that has a value."""
+    annotation = value_type(declared)
+    if declared.default is None:
+        annotation |= None
+    description = declared.description if is_described else None
+    return (annotation, Field(default=declared.default, description=description))
+
+
+@takes_fields()
 class GenerationInput(RequestBody):
     """Parameters of the images or clips. A field that is null or left out takes the model's default."""
 
     prompt: Prompt
-    negative_prompt: NegativePrompt | None = Field(
-        default=None,
-        description="What the image should not show. To some models null and an empty text differ.",
-    )
-    width: Pixels | None = None
-    height: Pixels | None = None
-    num_inference_steps: Steps | None = None
-    guidance_scale: Guidance | None = None
-    seed: Seed | None = Field(default=None, description="Chosen at random if left out; retries keep it.")
-    num_images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = GenerationParams.num_images
-    num_frames: NumFrames | None = Field(
-        default=None,
-        description="Frames of a clip, in the steps that the model can: see `limits.temporal_stride`.",
-    )
-    seconds: ClipSeconds | None = Field(
-        default=None, description="Length of a clip, instead of `num_frames`: the nearest that the model can."
-    )
-    fps: FramesPerSecond | None = Field(default=None, description="Frames a second at which a clip is shown.")
-    max_sequence_length: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    sampler: Sampler | None = Field(default=None, description="One of the model's `limits.samplers`.")
-    image: ImageNames | None = Field(
-        default=None,
-        description="Image to start from, to fill in, or to edit, or the first frame of a clip: the id of an "
-        "uploaded file, a `data:` URL or an `https:` URL. Models that take several references take a list. "
-        "Without a size the result has the image's.",
-    )
-    mask: ImageName | None = Field(
-        default=None,
-        description="Image of the same size as `image`, white where it is filled in; named as `image` is.",
-    )
-    strength: Strength | None = Field(
-        default=None,
-        description="Part of the steps that `image` goes through, above 0; 1 keeps nothing of it.",
-    )
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # the declared fields
 
 
 Exact = Annotated[bool, Field(description="Run the job on workers alone whose weights are not quantized.")]

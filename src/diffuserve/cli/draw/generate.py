@@ -14,10 +14,11 @@ from diffuserve.cli import options
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.display.echo import echo
 from diffuserve.cli.draw.loading import load_engine, uncollected
+from diffuserve.cli.draw.request_options import Asked, takes_request
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.images.clips import NO_CLIP, ClipOptions, check_file, kind_for, with_lengths
 from diffuserve.cli.images.destination import Destination
-from diffuserve.cli.images.input_images import image_input, read_images
+from diffuserve.cli.images.input_images import read_images
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.settings import Settings
@@ -50,31 +51,16 @@ Examples:
     *("prompt_filter", "image_filter", "file_metadata"),
     *options.MODEL_STORE_OPTIONS,
 )
-def generate(  # noqa: PLR0913 (a command has as many arguments as options)
+@takes_request(
+    images="PATH|URL",
+    without=("width", "height"),
+    seed="Seed of the first image; prompt i and image j add their number; by default random.",
+)
+def generate(
     settings: Settings,
     prompts: Annotated[list[str], typer.Argument(metavar="PROMPT…", help="Descriptions of images.")],
-    size: options.Size = None,
-    steps: options.Steps = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Seed of the first image; prompt i and image j add their number; by default random."
-        ),
-    ] = None,
-    num_images: options.NumImages = 1,
-    guidance: options.Guidance = None,
-    negative_prompt: options.NegativePrompt = None,
-    sampler: options.Sampler = None,
-    images: Annotated[list[str] | None, options.image_option(options.LOCAL_IMAGE)] = None,
-    mask: Annotated[str | None, options.mask_option(options.LOCAL_IMAGE)] = None,
-    strength: options.Strength = None,
-    frames: options.Frames = None,
-    seconds: options.ClipSeconds = None,
-    fps: options.FramesPerSecond = None,
-    max_sequence_length: Annotated[
-        int | None,
-        typer.Option(help="Prompt tokens that the model reads; by default as many as in its training."),
-    ] = None,
+    *,
+    asked: Asked,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A file of an image or a clip, or a folder.")
     ] = Path("out"),
@@ -84,29 +70,8 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     open_: options.Open = False,
 ) -> None:
     """Generate images, or clips, from prompts, all of them together."""
-    clip = ClipOptions(frames, seconds, fps)
-    width, height = options.parse_size(size)
-    requests = [
-        GenerationParams(
-            prompt=prompt,
-            negative_prompt=negative_prompt,
-            width=width,
-            height=height,
-            num_inference_steps=steps,
-            guidance_scale=guidance,
-            seed=None if seed is None else seed + i * num_images,
-            num_images=num_images,
-            num_frames=frames,
-            fps=fps,
-            max_sequence_length=max_sequence_length,
-            sampler=sampler,
-            image=image_input(images),
-            mask=mask,
-            strength=strength,
-        )
-        for i, prompt in enumerate(prompts)
-    ]
-    raise typer.Exit(generate_images(requests, settings, output, grid, open_, clip))
+    requests = asked.requests(prompts)
+    raise typer.Exit(generate_images(requests, settings, output, grid, open_, asked.clip))
 
 
 async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> list[GenerationParams]:

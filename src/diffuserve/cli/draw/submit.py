@@ -10,10 +10,10 @@ import typer
 from diffuserve.cli import options
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.display.echo import echo
+from diffuserve.cli.draw.request_options import Asked, takes_request
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
-from diffuserve.cli.images.clips import ClipOptions
 from diffuserve.cli.images.destination import Destination
-from diffuserve.cli.images.input_images import check_images, image_input
+from diffuserve.cli.images.input_images import check_images
 from diffuserve.domain.jobs.job import IMAGE_GENERATE, MAX_PREVIEWS, VIDEO_GENERATE, Band, JobStatus
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.folders.names import ALIASES
@@ -65,32 +65,23 @@ class Submission:
 
 
 @options.takes_settings("server", "api_key")
+@takes_request(
+    images="PATH|URL|ID",
+    without=("max_sequence_length",),
+    width="Width in pixels, instead of --size.",
+    height="Height in pixels, instead of --size.",
+)
 def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="Description of the image.")],
+    *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is done.")] = False,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="A file of an image or a clip, or a folder; waits for it."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model that the server has.")] = None,
-    size: options.Size = None,
-    width: Annotated[int | None, typer.Option(help="Width in pixels, instead of --size.")] = None,
-    height: Annotated[int | None, typer.Option(help="Height in pixels, instead of --size.")] = None,
-    steps: options.Steps = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the first image; others add their number; by default random.")
-    ] = None,
-    num_images: options.NumImages = 1,
-    guidance: options.Guidance = None,
-    negative_prompt: options.NegativePrompt = None,
-    sampler: options.Sampler = None,
-    images: Annotated[list[str] | None, options.image_option(options.SERVED_IMAGE)] = None,
-    mask: Annotated[str | None, options.mask_option(options.SERVED_IMAGE)] = None,
-    strength: options.Strength = None,
-    frames: options.Frames = None,
-    seconds: options.ClipSeconds = None,
-    fps: options.FramesPerSecond = None,
+    asked: Asked,
     expand: Annotated[
         bool, typer.Option("--expand", help="Have a language model expand the prompt first.")
     ] = False,
@@ -118,29 +109,11 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
 
     Ctrl-C while waiting leaves the job running.
     """
-    if size is not None and (width or height):
-        raise typer.BadParameter("give --size, or --width and --height")
-    sized_width, sized_height = options.parse_size(size)
-    params = GenerationParams(
-        prompt=prompt,
-        negative_prompt=negative_prompt,
-        width=width or sized_width,
-        height=height or sized_height,
-        num_inference_steps=steps,
-        guidance_scale=guidance,
-        seed=seed,
-        num_images=num_images,
-        num_frames=frames,
-        fps=fps,
-        sampler=sampler,
-        image=image_input(images),
-        mask=mask,
-        strength=strength,
-    )
+    [params] = asked.requests([prompt])
     check_images(params)
     if output is None and open_:
         output = Path("out")
-    kind = ClipOptions(frames, seconds, fps).kind(output) or IMAGE_GENERATE
+    kind = asked.clip.kind(output) or IMAGE_GENERATE
     destination = None if output is None else Destination.parse(output).of_kind(kind)
     if destination is not None:
         destination.check()
@@ -156,7 +129,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         has_previews=preview,
         is_opened=open_,
         kind=kind,
-        seconds=seconds,
+        seconds=asked.clip.seconds,
         deadline=_parse_deadline(deadline),
         best_effort=best_effort,
         exact=exact,

@@ -1,6 +1,5 @@
 """Clips on the command line: what asks for one, and the model that makes it."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +8,11 @@ from typing import Any
 import typer
 
 from diffuserve.cli.images.destination import VIDEO_SUFFIXES, Destination
-from diffuserve.domain.errors import InvalidParams, ModelNotCapable
+from diffuserve.domain.errors import ModelNotCapable
 from diffuserve.domain.jobs.clips import with_frames
 from diffuserve.domain.jobs.job import IMAGE_GENERATE, VIDEO_GENERATE
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.params import SECONDS, GenerationParams
 from diffuserve.media.file_names import FORMATS
 from diffuserve.media.video_file import check_clip
 
@@ -48,8 +47,7 @@ class ClipOptions:
     def _check(self) -> None:
         if self.seconds is not None and self.num_frames is not None:
             raise typer.BadParameter("give --frames or --seconds, not both")
-        if self.seconds is not None and not (math.isfinite(self.seconds) and self.seconds > 0):
-            raise InvalidParams("seconds", self.seconds, "must be a finite number above 0")
+        SECONDS.check(self.seconds)
 
     @property
     def _asks_for_clip(self) -> bool:

@@ -1,13 +1,12 @@
 """The frames that a request asks for, by its kind: one for an image, several for a clip."""
 
-import math
 from collections.abc import Collection
 from dataclasses import replace
 
 from diffuserve.domain.errors import InvalidParams, ModelNotCapable
 from diffuserve.domain.jobs.job import VIDEO_GENERATE
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.params import SECONDS, GenerationParams
 
 _FOR_CLIPS = f'is for clips; leave it out, or ask for the kind "{VIDEO_GENERATE}"'
 
@@ -61,8 +60,7 @@ def _check_image(params: GenerationParams, seconds: float | None) -> None:
 def _check_clip(params: GenerationParams, seconds: float | None) -> None:
     if seconds is not None and params.num_frames is not None:
         raise InvalidParams("seconds", seconds, "says the same as num_frames; give one of them")
-    if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
-        raise InvalidParams("seconds", seconds, "must be a finite number above 0")
+    SECONDS.check(seconds)
     if params.mask is not None:
         raise InvalidParams("mask", "an image", "is for images; a clip takes its first frame as image")
 

@@ -5,7 +5,8 @@ import math
 from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
 from diffuserve.domain.models.abilities import ModelAbilities
 from diffuserve.domain.requests.input_image import InputImage
-from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.params import FIELDS, GenerationParams
+from diffuserve.domain.requests.request_fields import RequestField
 from diffuserve.domain.requests.samplers import MOST_STEPS
 
 
@@ -72,19 +73,17 @@ def _check_limits(spec: ModelAbilities, params: GenerationParams) -> None:
         )
 
 
+def takes(spec: ModelAbilities, declared: RequestField) -> bool:
+    """Return whether a request of the model may say anything with a field."""
+    is_read = not declared.samplers or bool({spec.sampler, *spec.samplers} & {*declared.samplers})
+    return is_read and (not declared.needs or bool(getattr(spec, declared.needs)))
+
+
 def _check_abilities(spec: ModelAbilities, params: GenerationParams) -> None:
-    if params.negative_prompt and not spec.has_negative_prompt:
-        raise ModelNotCapable(
-            "negative_prompt",
-            params.negative_prompt,
-            f"{spec.name} has no negative prompt; describe the wanted image instead",
-        )
-    if params.guidance_scale not in (0, 1) and not spec.has_guidance:
-        raise ModelNotCapable(
-            "guidance_scale",
-            params.guidance_scale,
-            f"{spec.name} has no guidance; leave it out or give 0",
-        )
+    for name, declared in FIELDS.items():
+        value = getattr(params, name)
+        if declared.refusal and declared.asks_for_something(value) and not takes(spec, declared):
+            raise ModelNotCapable(name, value, f"{spec.name} {declared.refusal}")
 
 
 def _check_sampler(spec: ModelAbilities, params: GenerationParams) -> None:
@@ -96,6 +95,18 @@ def _check_sampler(spec: ModelAbilities, params: GenerationParams) -> None:
     name, steps = params.sampler or spec.sampler, params.num_inference_steps or 0
     if steps > MOST_STEPS.get(name, steps):
         raise InvalidParams("num_inference_steps", steps, f"{name} takes at most {MOST_STEPS[name]}")
+    _check_sampler_options(spec, params, name)
+
+
+def _check_sampler_options(spec: ModelAbilities, params: GenerationParams, sampler: str) -> None:
+    """Refuse what is for other samplers than that of a request."""
+    for name, value in params.sampler_options:
+        declared = FIELDS[name]
+        if sampler not in declared.samplers and declared.asks_for_something(value):
+            known = [f"give sampler {reader}" for reader in declared.samplers if reader in spec.samplers]
+            remedy = " or ".join([*known, "leave it out"])
+            whose = f"the sampler {sampler}" if sampler else f"{spec.name}'s own sampler"
+            raise ModelNotCapable(name, value, f"{whose} does not take it; {remedy}")
 
 
 def _check_frames(spec: ModelAbilities, params: GenerationParams) -> None:

@@ -141,6 +141,11 @@ class ModelSpec(ModelAbilities):
         return self.max_frames > 1
 
     @property
+    def has_choice_of_sampler(self) -> bool:
+        """True if requests may ask for one of several samplers."""
+        return len(self.samplers) > 1
+
+    @property
     def states_learned_sizes(self) -> bool:
         """True if the model's folder says which sizes it was trained on."""
         return self.learned_max_size > 0

@@ -1,16 +1,22 @@
 """The parameters of a request. Names and meanings are diffusers'."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, Final
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.known_fields import known_fields
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
+from diffuserve.domain.requests.request_fields import (
+    Dialect,
+    FieldKind,
+    RequestField,
+    Topic,
+    request_field,
+    request_fields,
+)
 from diffuserve.domain.requests.samplers import SAMPLERS
 from diffuserve.domain.sendable import Sendable
-from diffuserve.domain.text.nearest import did_you_mean
 
 MAX_PROMPT_CHARACTERS = 2_000
 MAX_STEPS = 100
@@ -21,66 +27,182 @@ MAX_FPS = 120
 MAX_INPUT_IMAGES = 16
 MAX_SIDE = 65_536
 
+_JOBS_ALONE: Final = frozenset[Dialect]()
+_FLAT_ALONE: Final = frozenset({Dialect.FLAT})
+_EDITS: Final = frozenset({Dialect.FLAT, Dialect.OPENAI_EDITS})
+_CLIPS: Final = frozenset({Dialect.FLAT, Dialect.OPENAI_VIDEOS})
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationParams(Sendable):
     """A request for images or clips. `None` stands for the model's own default.
 
-    `width` and `height` are in pixels, positive multiples of the model's `size_multiple`;
-    `num_inference_steps` lies in 1…100, `guidance_scale` in 0…100, `seed` in 0…2⁶³-1. Image `i` of
-    `num_images` is generated with seed `seed + i`. Without a seed the engine draws a random one and reports
-    it. No negative prompt and an empty one are different things to some models. `sampler` is one of
-    `diffuserve.domain.requests.samplers`.
-
-    A clip has `num_frames` frames, shown at `fps` in 1…120 a second; 1 frame is an image.
+    Image `i` of `num_images` is generated with seed `seed + i`. Without a seed the engine draws a random one
+    and reports it. No negative prompt and an empty one are different things to some models. A clip has
+    `num_frames` frames; 1 frame is an image.
 
     `image` is the image to start from, to fill in where `mask` is white, or to edit; models that take
-    several as references take a sequence. `strength` in 0…1, without 0, is the part of the steps that an
-    image to start from goes through: 1 keeps nothing of it.
+    several as references take a sequence.
 
     Raise `InvalidParams` (a `ValueError`) that names the field, the value and the remedy.
     """
 
-    prompt: str
-    negative_prompt: str | None = None
-    width: int | None = None
-    height: int | None = None
-    num_inference_steps: int | None = None
-    guidance_scale: float | None = None
-    seed: int | None = None
-    num_images: int = 1
-    num_frames: int | None = None
-    fps: int | None = None
-    max_sequence_length: int | None = None
-    sampler: str | None = None
-    image: ImageInput | tuple[ImageInput, ...] | list[ImageInput] | None = None
-    mask: ImageInput | None = None
-    strength: float | None = None
+    prompt: str = request_field(
+        MISSING,
+        "Description of the image.",
+        max_length=MAX_PROMPT_CHARACTERS,
+        dialects=_JOBS_ALONE,
+        label="Prompt",
+    )
+    negative_prompt: str | None = request_field(
+        help="What the images shall not show, if the model has guidance.",
+        description="What the image should not show. To some models null and an empty text differ.",
+        max_length=MAX_PROMPT_CHARACTERS,
+        needs="has_negative_prompt",
+        refusal="has no negative prompt; describe the wanted image instead",
+        neutral=("",),
+        label="Negative prompt",
+        hint="what it should not show",
+    )
+    width: int | None = request_field(
+        help="Width in pixels.",
+        ge=1,
+        le=MAX_SIDE,
+        aliases=("size",),
+        dialects=_FLAT_ALONE,
+        label="Width",
+    )
+    height: int | None = request_field(
+        help="Height in pixels.",
+        ge=1,
+        le=MAX_SIDE,
+        dialects=_FLAT_ALONE,
+        label="Height",
+    )
+    num_inference_steps: int | None = request_field(
+        help="Denoising steps, 1 to 100; by default the model's.",
+        ge=1,
+        le=MAX_STEPS,
+        option=("--steps",),
+        flat_name="steps",
+        aliases=("steps", "num_steps"),
+        label="Steps",
+    )
+    guidance_scale: float | None = request_field(
+        help="Guidance scale, 0 to 100, if the model has one; by default the model's.",
+        ge=0,
+        le=MAX_GUIDANCE_SCALE,
+        needs="has_guidance",
+        refusal="has no guidance; leave it out or give 0",
+        neutral=(0, 1),
+        option=("--guidance",),
+        aliases=("cfg", "cfg_scale"),
+        label="Guidance",
+        hint="how closely to follow the prompt",
+        step=0.1,
+    )
+    seed: int | None = request_field(
+        help="Seed of the first image; others add their number; by default random.",
+        description="Chosen at random if left out; retries keep it.",
+        ge=0,
+        le=MAX_SEED,
+        label="Seed",
+    )
+    num_images: int = request_field(
+        1,
+        "Images or clips of each prompt.",
+        ge=1,
+        le=MAX_IMAGES,
+        option=("-n", "--num-images"),
+        aliases=("n", "num_images_per_prompt"),
+        dialects=_JOBS_ALONE,
+        label="Images",
+    )
+    num_frames: int | None = request_field(
+        help="Make a clip of so many frames; by default the model's, where -o names a clip.",
+        description="Frames of a clip, in the steps that the model can: see `limits.temporal_stride`.",
+        ge=1,
+        needs="is_video",
+        topic=Topic.CLIP,
+        option=("--frames",),
+        aliases=("frames", "video_length"),
+        dialects=_FLAT_ALONE,
+        label="Frames",
+    )
+    fps: int | None = request_field(
+        help="Frames of a clip shown in a second, 1 to 120; by default the model's.",
+        description="Frames a second at which a clip is shown.",
+        ge=1,
+        le=MAX_FPS,
+        needs="is_video",
+        topic=Topic.CLIP,
+        aliases=("frame_rate", "framerate"),
+        dialects=_CLIPS,
+        label="Frames a second",
+    )
+    max_sequence_length: int | None = request_field(
+        help="Prompt tokens that the model reads; by default as many as in its training.",
+        ge=1,
+        le=65_536,
+        dialects=_JOBS_ALONE,
+    )
+    sampler: str | None = request_field(
+        help="How noise is removed, such as euler or dpmpp_2m; an error lists those that the model can use; "
+        "by default the model's own.",
+        description="One of the model's `limits.samplers`.",
+        choices=SAMPLERS,
+        needs="has_choice_of_sampler",
+        aliases=("scheduler", "sampler_name"),
+        label="Sampler",
+    )
+    image: ImageInput | tuple[ImageInput, ...] | list[ImageInput] | None = request_field(
+        help="Image to start from, to fill in or to edit, or the first frame of a clip, by its {names}; "
+        "repeat it for models that take several.",
+        description="Image to start from, to fill in, or to edit, or the first frame of a clip: the id of an "
+        "uploaded file, a `data:` URL or an `https:` URL. Models that take several references take a list. "
+        "Without a size the result has the image's.",
+        max_length=MAX_INPUT_IMAGES,
+        needs="max_input_images",
+        topic=Topic.IMAGE,
+        aliases=("init_image", "image_url"),
+        dialects=_FLAT_ALONE,
+    )
+    mask: ImageInput | None = request_field(
+        help="Fill the image in where this one is white, and keep it where it is black.",
+        description="Image of the same size as `image`, white where it is filled in; named as `image` is.",
+        needs="has_mask",
+        topic=Topic.IMAGE,
+        aliases=("mask_image",),
+        dialects=_FLAT_ALONE,
+    )
+    strength: float | None = request_field(
+        help="How far to go from the image, above 0 up to 1, which keeps nothing; by default the model's.",
+        description="Part of the steps that `image` goes through, above 0; 1 keeps nothing of it.",
+        gt=0,
+        le=1,
+        remedy="1 keeps nothing of the image",
+        needs="has_strength",
+        topic=Topic.IMAGE,
+        aliases=("denoising_strength",),
+        dialects=_EDITS,
+        label="Strength",
+    )
 
     def __post_init__(self) -> None:
-        _check_text("prompt", self.prompt)
+        if isinstance(self.image, list):
+            object.__setattr__(self, "image", tuple(self.image))
+        for declared in FIELDS.values():
+            declared.check(getattr(self, declared.name))
         if not self.prompt.strip():
             raise InvalidParams("prompt", self.prompt, "must not be empty; describe the image")
-        if self.negative_prompt is not None:
-            _check_text("negative_prompt", self.negative_prompt)
-        _check_integer("width", self.width, 1, MAX_SIDE)
-        _check_integer("height", self.height, 1, MAX_SIDE)
-        _check_integer("num_inference_steps", self.num_inference_steps, 1, MAX_STEPS)
-        _check_guidance(self.guidance_scale)
-        _check_count("num_images", self.num_images, MAX_IMAGES)
-        _check_integer("num_frames", self.num_frames, 1, None)
-        _check_integer("fps", self.fps, 1, MAX_FPS)
-        _check_integer("max_sequence_length", self.max_sequence_length, 1, None)
-        _check_integer("seed", self.seed, 0, MAX_SEED)
         if self.seed is not None and self.seed + self.num_images - 1 > MAX_SEED:
             raise InvalidParams(
                 "seed", self.seed, f"seed + num_images - 1 must be below 2**63; num_images={self.num_images}"
             )
-        if isinstance(self.image, list):
-            object.__setattr__(self, "image", tuple(self.image))
-        _check_sampler(self.sampler)
-        _check_images(self.images, self.mask)
-        _check_strength(self.strength, self.images)
+        self._check_has_image("mask", _name(self.mask), "the image that it belongs to; give image")
+        self._check_has_image(
+            "strength", self.strength, "an image to start from; give image, or leave it out"
+        )
 
     @property
     def images(self) -> tuple[ImageInput, ...]:
@@ -88,6 +210,12 @@ class GenerationParams(Sendable):
         if self.image is None:
             return ()
         return tuple(self.image) if isinstance(self.image, tuple | list) else (self.image,)
+
+    @property
+    def sampler_options(self) -> tuple[tuple[str, Any], ...]:
+        """Options of the request's sampler that are given, by name."""
+        said = ((name, getattr(self, name)) for name in _SAMPLER_OPTIONS)
+        return tuple((name, value) for name, value in said if value is not None)
 
     def with_images(self, convert: Callable[[str, ImageInput], ImageInput]) -> "GenerationParams":
         """Return the parameters with `convert(field, image)` in place of each image and of the mask."""
@@ -113,6 +241,37 @@ class GenerationParams(Sendable):
         """
         return cls(**{name: _restored(value) for name, value in known_fields(cls, values).items()})
 
+    def _check_has_image(self, name: str, value: object, needed: str) -> None:
+        if value is not None and not self.images:
+            raise InvalidParams(name, value, f"needs {needed}")
+
+
+FIELDS: Mapping[str, RequestField] = request_fields(GenerationParams)
+"""The fields of a request, by name."""
+_SAMPLER_OPTIONS = tuple(name for name, declared in FIELDS.items() if declared.samplers)
+SECONDS = RequestField(
+    name="seconds",
+    kind=FieldKind.NUMBER,
+    help="Make a clip about so long, instead of --frames: the nearest that the model can.",
+    description="Length of a clip, instead of `num_frames`: the nearest that the model can.",
+    gt=0,
+    needs="is_video",
+    topic=Topic.CLIP,
+    aliases=("duration", "num_seconds"),
+    dialects=_CLIPS,
+)
+"""Length of a clip, which a model turns into `num_frames`."""
+
+
+def input_fields() -> Mapping[str, RequestField]:
+    """Return what clients may say of a request, in the order in which it is told: its fields, and seconds."""
+    told: dict[str, RequestField] = {}
+    for name, declared in FIELDS.items():
+        told[name] = declared
+        if name == "num_frames":
+            told[SECONDS.name] = SECONDS
+    return told
+
 
 def _plain(value: Any) -> Any:
     if isinstance(value, InputImage):
@@ -126,73 +285,5 @@ def _restored(value: Any) -> Any:
     return tuple(_restored(item) for item in value) if isinstance(value, list) else value
 
 
-def _check_text(field: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise InvalidParams(field, value, "must be a string")
-    if len(value) > MAX_PROMPT_CHARACTERS:
-        raise InvalidParams(
-            field, value, f"has {len(value):,} characters; at most {MAX_PROMPT_CHARACTERS:,} are allowed"
-        )
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise InvalidParams(field, value, "contains an unpaired surrogate; send valid Unicode")
-
-
-def _check_guidance(value: object) -> None:
-    _check_number("guidance_scale", value)
-    if value is not None and not 0 <= value <= MAX_GUIDANCE_SCALE:  # type: ignore[operator]
-        raise InvalidParams("guidance_scale", value, f"must lie in 0…{MAX_GUIDANCE_SCALE:g}")
-
-
-def _check_number(field: str, value: object) -> None:
-    if value is None:
-        return
-    is_finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
-    if isinstance(value, bool) or not is_finite:
-        raise InvalidParams(field, value, "must be a finite number")
-
-
-def _check_sampler(value: object) -> None:
-    if value is not None and value not in SAMPLERS:
-        hint = did_you_mean(value, SAMPLERS) if isinstance(value, str) else ""
-        raise InvalidParams("sampler", value, f"must be one of {', '.join(SAMPLERS)}{hint}")
-
-
-def _check_images(images: Sequence[object], mask: object) -> None:
-    masks = () if mask is None else (mask,)
-    for field, value in (*(("image", image) for image in images), *(("mask", mask) for mask in masks)):
-        if not isinstance(value, InputImage | str) or value == "":
-            raise InvalidParams(field, value, "must name an image")
-    if len(images) > MAX_INPUT_IMAGES:
-        raise InvalidParams("image", len(images), f"at most {MAX_INPUT_IMAGES} images are allowed")
-    if mask is not None and not images:
-        raise InvalidParams("mask", _name(mask), "needs the image that it belongs to; give image")
-
-
-def _check_strength(value: object, images: Sequence[object]) -> None:
-    _check_number("strength", value)
-    if value is None:
-        return
-    if not 0 < value <= 1:  # type: ignore[operator]
-        raise InvalidParams("strength", value, "must lie in 0…1, without 0; 1 keeps nothing of the image")
-    if not images:
-        raise InvalidParams("strength", value, "needs an image to start from; give image, or leave it out")
-
-
 def _name(image: object) -> object:
     return image.id if isinstance(image, InputImage) else image
-
-
-def _check_count(field: str, value: object, high: int | None) -> None:
-    if value is None:
-        raise InvalidParams(field, value, "must be a whole number")
-    _check_integer(field, value, 1, high)
-
-
-def _check_integer(field: str, value: object, low: int, high: int | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidParams(field, value, "must be a whole number")
-    if value < low or (high is not None and value > high):
-        span = f"at least {low}" if high is None else f"in {low}…{high}"
-        raise InvalidParams(field, value, f"must be {span}")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from diffuserve.domain.models.tiers import TierPolicy
+from diffuserve.domain.requests.request_fields import FieldKind, Topic
 from diffuserve.domain.resource_base import Resource
 from diffuserve.domain.resources.safety import FilterResource
 from diffuserve.domain.workers.readiness import ModelStatus
@@ -18,6 +19,29 @@ class ModelSafetyResource(Resource):
     image: tuple[FilterResource | None, ...] = field(
         metadata={"description": "Filters of the workers, null for a worker without one."}
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldResource(Resource):
+    """Field of a job's `input` that means something to a model."""
+
+    name: str
+    kind: FieldKind
+    default: Any = field(metadata={"description": "What a request has that leaves it out; null if nothing."})
+    min: int | float | None = field(
+        metadata={"description": "The API's bounds; the model's own are its `limits`."}
+    )
+    max: int | float | None
+    choices: tuple[str, ...] = field(metadata={"description": "Its values, where there are few."})
+    topic: Topic | None = field(
+        metadata={"description": "What a request must have for it to mean anything: an `image`, or a `clip`."}
+    )
+    samplers: tuple[str, ...] = field(
+        metadata={"description": "Samplers that alone take it; empty if it does not depend on the sampler."}
+    )
+    label: str | None = field(metadata={"description": "Its name in forms; null if they leave it out."})
+    hint: str | None
+    step: float | None = field(metadata={"description": "Distance of its values in forms."})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +96,9 @@ class ModelResource(Resource):
             "the values of `sampler`; `image` takes `min_input_images` to `max_input_images`. The longest "
             "prompt, most steps and previews, and the highest guidance, fps and seed are those of the API."
         }
+    )
+    fields: tuple[FieldResource, ...] = field(
+        default=(), metadata={"description": "Fields of a job's `input` that mean something to the model."}
     )
     learned_sizes: LearnedSizes | None = field(
         metadata={

@@ -35,7 +35,9 @@ from diffuserve.models.stable_diffusion.unet import UNetInput, load_unet
 from diffuserve.models.weights.loading import NOT_LOADED, checkpoint_dtype, num_parameters
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
-from diffuserve.samplers.registry import checkpoint_sampler, named_sampler
+from diffuserve.samplers.registry import requested_sampler
+
+_KEPT_SAMPLERS = 64  # clients choose their options, and there are many numbers
 
 
 def load_stable_diffusion(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
@@ -80,8 +82,10 @@ class StableDiffusionPipeline:
         encoder_device = device if parts.encoding else NOT_LOADED
         config = UNetConfig.read(folder)
         scheduler = scheduler_config(folder, config)
-        self._sampler = checkpoint_sampler(scheduler)
-        self._named_sampler = functools.cache(lambda name: named_sampler(name, scheduler))
+        self._sampler = functools.lru_cache(_KEPT_SAMPLERS)(
+            lambda name, options: requested_sampler(name, options, scheduler)
+        )
+        self._sampler(None, ())  # refuses what is not supported
         self.text = TextConditioner(folder, spec, encoder_device, dtype, quantization)
         self.vae = ImageVae(
             folder,
@@ -146,7 +150,7 @@ class StableDiffusionPipeline:
         return (params.num_images, self.vae.latent_channels, *size)
 
     def sampler(self, params: GenerationParams) -> Sampler:
-        return self._sampler if params.sampler is None else self._named_sampler(params.sampler)
+        return self._sampler(params.sampler, params.sampler_options)
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
         assert params.num_inference_steps is not None

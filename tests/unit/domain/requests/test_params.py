@@ -118,7 +118,7 @@ def test_zeros_are_values_and_not_missing() -> None:
         ("num_images", 0, "in 1…16"),
         ("num_images", 17, "in 1…16"),
         ("num_frames", 0, "at least 1"),
-        ("max_sequence_length", 0, "at least 1"),
+        ("max_sequence_length", 0, "in 1…65536"),
     ],
 )
 def test_a_bad_value_is_refused_with_field_value_and_remedy(field: str, value: object, remedy: str) -> None:

@@ -10,15 +10,12 @@ import { Problem } from "../../components/problem.js";
 import { outputsOf, promptOf } from "../gallery/job_words.js";
 import { formatOf } from "../playground/job_request.js";
 
-// What the playground's address takes; images are not among it.
-const REUSED = [
-  "negative_prompt", "sampler", "width", "height", "num_inference_steps", "seed", "num_images", "num_frames", "fps",
-  "guidance_scale", "strength",
-];
+// What the playground has no control for; neither are images in its address, and the prompt is the client's own.
+const NOT_REUSED = ["prompt", "max_sequence_length"];
 
 export function playgroundPath(job) {
-  const isKnown = ([, value]) => value !== null && value !== undefined;
-  const named = REUSED.map((name) => [name, job.input[name]]).filter(isKnown);
+  const isReused = ([name, value]) => !NOT_REUSED.includes(name) && value !== null && typeof value !== "object";
+  const named = Object.entries(job.input).filter(isReused);
   const format = formatOf(job);
   const others = format ? [["output_format", format]] : [];
   const all = [["prompt", promptOf(job)], ["model", job.model], ["kind", job.kind], ...named, ...others];

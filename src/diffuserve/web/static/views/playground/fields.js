@@ -35,6 +35,26 @@ export function NumberField({ name, label, hint, step = 1, min, max, standard })
     <//>`;
 }
 
+export function TextField({ name, label, hint }) {
+  const read = ({ target }) => change({ [name]: target.value || null });
+  return html`
+    <${Field} name=${name} label=${label} hint=${hint}>
+      <input id=${idOf(name)} value=${settings.value[name] ?? ""} onInput=${read} ...${faultOf(name)} />
+    <//>`;
+}
+
+// The control of a field that the form knows nothing else of.
+export function DeclaredField({ field }) {
+  const { name, kind, label, hint, choices, min, max, step, default: standard } = field;
+  const told = { name, label, hint };
+  if (kind === "text") return html`<${TextField} ...${told} />`;
+  if (kind === "choice") {
+    const options = ["", ...choices].map((value) => [value, value || `${standard} (default)`]);
+    return html`<${SelectField} ...${told} options=${options} />`;
+  }
+  return html`<${NumberField} ...${told} ...${{ min, max, standard }} step=${step ?? undefined} />`;
+}
+
 export function RangeField({ name, label, min, max, step, standard }) {
   const value = settings.value[name] ?? standard;
   const read = ({ target }) => change({ [name]: Number(target.value) });

@@ -3,6 +3,7 @@ import { html, useEffect, useRef } from "../../vendor/ui.js";
 import {
   CheckField,
   ChoiceField,
+  DeclaredField,
   Field,
   NumberField,
   RangeField,
@@ -11,13 +12,16 @@ import {
   idOf,
 } from "./fields.js";
 import { ImageField, imagesIn } from "./image_field.js";
-import { FORMATS, IMAGE, VIDEO, fieldsOf, randomSeed } from "./job_request.js";
+import { FORMATS, IMAGE, VIDEO, controlled, fieldsOf, randomSeed } from "./job_request.js";
 import { ModelField } from "./model_field.js";
 import { lengthsOf } from "./presets.js";
 import { SizeField } from "./size_field.js";
 import { SubmitRow } from "./submit_row.js";
 import { addImage, change, kind, model, plan, refusal, server, settings } from "./state.js";
 
+// Fields with a place of their own in the form.
+const ELSEWHERE = ["prompt", "width", "height", "seed", "num_images", "num_frames", "fps", "strength"];
+const isAmongMore = ({ name }) => !ELSEWHERE.includes(name);
 const PLACEHOLDER = "Describe the image that you want to see";
 
 export function Form({ onSubmit, isBusy }) {
@@ -70,8 +74,8 @@ function fit(area) {
 }
 
 function Choices({ model: chosen }) {
-  const { limits, defaults } = chosen;
-  const has = new Set(fieldsOf(chosen, kind.value));
+  const { limits } = chosen;
+  const more = fieldsOf(chosen, kind.value, settings.value).filter(isAmongMore);
   const isClip = kind.value === VIDEO;
   return html`
     ${
@@ -91,22 +95,12 @@ function Choices({ model: chosen }) {
         max=${limits.max_images} standard="1" />
       <${SeedField} limits=${limits} />
     </div>
-    <details class="more" open=${hasMore()}>
+    <details class="more" open=${hasMore(chosen)}>
       <summary>More settings</summary>
-      ${has.has("negative_prompt") && html`<${NegativePrompt} />`}
-      <${StepsField} model=${chosen} />
-      ${
-        has.has("guidance_scale") &&
-        html`
-        <${NumberField} name="guidance_scale" label="Guidance" hint="how closely to follow the prompt"
-          step="0.1" min="0"
-          max=${limits.max_guidance_scale} standard=${defaults.guidance_scale} />`
-      }
-      ${
-        has.has("sampler") &&
-        html`
-        <${SelectField} name="sampler" label="Sampler" options=${samplers(chosen)} />`
-      }
+      ${more.map(
+        (field) => html`
+        <${CONTROLS[field.name] ?? DeclaredField} key=${field.name} field=${field} model=${chosen} />`,
+      )}
       <${SelectField} name="output_format" label="Format" options=${formats(kind.value)} />
       ${
         plan.value?.priorities.length > 1 &&
@@ -127,17 +121,11 @@ function Choices({ model: chosen }) {
 }
 
 // Open where one of the settings in it is not the default.
-const hasMore = () => {
-  const names = [
-    "negative_prompt",
-    "num_inference_steps",
-    "guidance_scale",
-    "sampler",
-    "priority",
-    "expand_prompt",
-    "output_format",
-  ];
-  return names.some((name) => settings.value[name] !== null || refusal.value?.fields[name]);
+const hasMore = (chosen) => {
+  const names = controlled(chosen).filter(isAmongMore).map(({ name }) => name);
+  return [...names, "priority", "expand_prompt", "output_format"].some(
+    (name) => (settings.value[name] ?? null) !== null || refusal.value?.fields[name],
+  );
 };
 
 function StepsField({ model: chosen }) {
@@ -169,17 +157,13 @@ const priorities = ({ priorities: allowed, default_band: standard }) => [
   ...allowed.filter((name) => name !== standard).map((name) => [name, name]),
 ];
 
-function NegativePrompt() {
-  const read = ({ target }) => change({ negative_prompt: target.value || null });
-  return html`
-    <${Field} name="negative_prompt" label="Negative prompt" hint="what it should not show">
-      <input id=${idOf("negative_prompt")} value=${settings.value.negative_prompt ?? ""} onInput=${read}
-        ...${faultOf("negative_prompt")} />
-    <//>`;
-}
+const SamplerField = ({ model: chosen }) =>
+  html`<${SelectField} name="sampler" label="Sampler" options=${samplers(chosen)} />`;
+
+const CONTROLS = { num_inference_steps: StepsField, sampler: SamplerField };
 
 function SeedField({ limits }) {
-  const { seed } = settings.value;
+  const seed = settings.value.seed ?? null;
   const read = ({ target }) => change({ seed: target.value === "" ? null : Number(target.value) });
   return html`
     <${Field} name="seed" label="Seed" hint=${seed === null ? "random" : "fixed"}>

@@ -15,32 +15,25 @@ export function kindOf(settings, model) {
   return settings.kind ?? (model.defaults.num_frames > 1 ? VIDEO : IMAGE);
 }
 
-// Return the names of the input fields that a model has for a kind of job.
-export function fieldsOf(model, kind, hasImage = true) {
-  const { limits } = model;
-  const has = {
-    prompt: true,
-    width: true,
-    height: true,
-    num_inference_steps: true,
-    seed: true,
-    num_images: true,
-    negative_prompt: limits.has_negative_prompt,
-    guidance_scale: limits.has_guidance,
-    sampler: limits.samplers.length > 1,
-    strength: limits.has_strength && hasImage,
-    num_frames: kind === VIDEO,
-    fps: kind === VIDEO,
-  };
-  return Object.keys(has).filter((name) => has[name]);
+// Return the fields with a control that mean something to a model: in a job of this kind, drawn so.
+export function fieldsOf(model, kind, { hasImage = true, sampler = null } = {}) {
+  const has = { clip: kind === VIDEO, image: hasImage };
+  const named = sampler ?? model.defaults.sampler;
+  return controlled(model).filter(
+    ({ topic, samplers }) => (topic === null || has[topic]) && (!samplers.length || samplers.includes(named)),
+  );
 }
+
+// Return the fields of a model that have a control.
+export const controlled = (model) => model.fields.filter(({ label }) => label !== null);
 
 // Return the body of POST /v1/jobs. `inputs` are { images, mask } of uploaded files.
 export function jobRequest(settings, model, inputs) {
   const kind = kindOf(settings, model);
-  const names = fieldsOf(model, kind, inputs.images.length > 0);
-  const given = names.filter((name) => settings[name] !== null && settings[name] !== "");
-  const input = Object.fromEntries(given.map((name) => [name, settings[name]]));
+  const { sampler } = settings;
+  const fields = fieldsOf(model, kind, { hasImage: inputs.images.length > 0, sampler });
+  const said = fields.map(({ name }) => [name, settings[name] ?? ""]).filter(([, value]) => value !== "");
+  const input = Object.fromEntries(said);
   return {
     model: model.id,
     ...(kind === VIDEO ? { kind } : {}),
@@ -71,15 +64,13 @@ function numPreviews(settings, model) {
 
 // Return the settings with which the form asks for the same job again.
 export function settingsOfJob(job, model) {
-  const names = model ? fieldsOf(model, job.kind) : Object.keys(NO_SETTINGS);
-  const own = model ? model.defaults : {};
   const input = { ...job.input, prompt: job.prompt?.original ?? job.input.prompt };
-  const kept = names.filter(
-    (name) => input[name] !== undefined && (input[name] !== own[name] || name === "seed"),
-  );
+  const own = model ? fieldsOf(model, job.kind, { sampler: input.sampler }) : plain(input);
+  const isKept = ({ name, default: ownValue }) =>
+    input[name] !== undefined && (input[name] !== ownValue || name === "seed");
   return {
     ...NO_SETTINGS,
-    ...Object.fromEntries(kept.map((name) => [name, input[name]])),
+    ...Object.fromEntries(own.map((field) => [field.name, isKept(field) ? input[field.name] : null])),
     num_images: input.num_images > 1 ? input.num_images : null,
     model: job.model,
     kind: job.kind === VIDEO || model?.defaults.num_frames > 1 ? job.kind : null,
@@ -87,6 +78,12 @@ export function settingsOfJob(job, model) {
     output_format: formatOf(job),
   };
 }
+
+// Return what an input says in numbers and words, for a model that is not known any more.
+const plain = (input) =>
+  Object.keys(input)
+    .filter((name) => typeof input[name] !== "object")
+    .map((name) => ({ name }));
 
 // Return the format of a finished job's files, null for the default of its kind.
 export function formatOf(job) {

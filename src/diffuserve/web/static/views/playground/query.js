@@ -6,40 +6,30 @@ const number = (text) => (text.trim() !== "" && Number.isFinite(Number(text)) ? 
 const truth = (text) => (text === "true" ? true : text === "false" ? false : null);
 const words = (text) => text;
 
+// Settings of every form; those of a request's fields are read as what the server says that they are.
 const READERS = {
   prompt: words,
-  negative_prompt: words,
   model: words,
   kind: words,
-  sampler: words,
   priority: words,
   output_format: words,
-  width: whole,
-  height: whole,
-  num_inference_steps: whole,
-  seed: whole,
-  num_images: whole,
-  num_frames: whole,
-  fps: whole,
-  guidance_scale: number,
-  strength: number,
   expand_prompt: truth,
   live: truth,
 };
+const READERS_OF_KINDS = { text: words, choice: words, integer: whole, number };
 
 export const NO_SETTINGS = Object.fromEntries(Object.keys(READERS).map((name) => [name, null]));
 
-// Return the settings that a query names; others are null.
-export function settingsFrom(query) {
-  const named = Object.keys(READERS).filter((name) => query.has(name));
-  return {
-    ...NO_SETTINGS,
-    ...Object.fromEntries(named.map((name) => [name, READERS[name](query.get(name))])),
-  };
+// Return the settings that a query names; others are null. `fields` are those of the models that have controls.
+export function settingsFrom(query, fields = []) {
+  const ofFields = fields.map(({ name, kind }) => [name, READERS_OF_KINDS[kind]]);
+  const readers = { ...Object.fromEntries(ofFields), ...READERS };
+  const read = ([name, reader]) => [name, query.has(name) ? reader(query.get(name)) : null];
+  return { ...NO_SETTINGS, ...Object.fromEntries(Object.entries(readers).map(read)) };
 }
 
 // Return the query of settings, without what is the model's default.
 export function queryOf(settings) {
-  const named = Object.keys(READERS).filter((name) => settings[name] !== null && settings[name] !== "");
-  return new URLSearchParams(named.map((name) => [name, String(settings[name])]));
+  const named = Object.entries(settings).filter(([, value]) => (value ?? "") !== "");
+  return new URLSearchParams(named.map(([name, value]) => [name, String(value)]));
 }

@@ -2,26 +2,12 @@
 import { batch, computed, signal } from "../../vendor/ui.js";
 import { request } from "../../api.js";
 import { urlOf } from "../../router.js";
-import { kindOf, settingsOfJob, filesOfJob } from "./job_request.js";
+import { controlled, kindOf, settingsOfJob, filesOfJob } from "./job_request.js";
 import { NO_SETTINGS, queryOf, settingsFrom } from "./query.js";
 import { refusalOf } from "./refusals.js";
 
 const KEPT = "diffuserve.playground"; // settings in the browser's storage
-const FOR_A_MODEL = [
-  "kind",
-  "width",
-  "height",
-  "num_inference_steps",
-  "guidance_scale",
-  "negative_prompt",
-  "sampler",
-  "strength",
-  "num_images",
-  "num_frames",
-  "fps",
-  "live",
-  "output_format",
-];
+const FOR_ANY_MODEL = ["prompt", "seed", "priority", "expand_prompt"];
 
 export const models = signal(null); // null until they are known
 export const plan = signal(null);
@@ -30,11 +16,14 @@ export const settings = signal(NO_SETTINGS);
 export const inputs = signal({ images: [], mask: null }); // uploaded files, with a `url` to show them
 export const refusal = signal(null); // of the last submission: see refusals.js
 
+let unread = null; // the query whose fields are read once the models tell which there are
+
 export const model = computed(() => {
   const known = models.value ?? [];
   const isNamed = (one) => one.id === settings.value.model;
   return known.find(isNamed) ?? known.find((one) => one.status === "ready") ?? known[0] ?? null;
 });
+const fields = computed(() => (models.value ?? []).flatMap(controlled));
 export const kind = computed(() => (model.value ? kindOf(settings.value, model.value) : null));
 
 // Read what the server offers. Raise ApiError.
@@ -48,6 +37,7 @@ export async function loadServer() {
     server.value = root;
     models.value = list.data;
     plan.value = own;
+    if (unread) readUnread();
   });
 }
 
@@ -58,8 +48,18 @@ export const isWaitingForModel = computed(
 
 // Take the settings of a query; of an empty one, those that were kept when the page was last used.
 export function openSettings(query) {
-  if ([...query.keys()].length) settings.value = settingsFrom(query);
-  else if (settings.value === NO_SETTINGS) settings.value = settingsFrom(new URLSearchParams(kept()));
+  const isGiven = [...query.keys()].length > 0;
+  if (!isGiven && settings.value !== NO_SETTINGS) return;
+  const opened = isGiven ? query : new URLSearchParams(kept());
+  unread = models.value === null ? opened : null;
+  settings.value = settingsFrom(opened, fields.value);
+}
+
+// Read what a query says of fields, now that they are known; what the user has written meanwhile stays.
+function readUnread() {
+  const written = Object.entries(settings.value).filter(([, value]) => value !== null);
+  settings.value = { ...settingsFrom(unread, fields.value), ...Object.fromEntries(written) };
+  unread = null;
 }
 
 const kept = () => {
@@ -72,6 +72,7 @@ const kept = () => {
 
 // Show the settings in the address, and keep them.
 export function keepSettings() {
+  if (unread) return;
   const query = queryOf(settings.value).toString();
   history.replaceState(history.state, "", urlOf(query ? `?${query}` : "."));
   try {
@@ -90,7 +91,8 @@ export function change(values) {
 
 // Choose a model. What was chosen for another one is its default again: sizes, steps and guidance differ.
 export function chooseModel(id) {
-  change({ ...Object.fromEntries(FOR_A_MODEL.map((name) => [name, null])), model: id });
+  const names = Object.keys(settings.value).filter((name) => !FOR_ANY_MODEL.includes(name));
+  change({ ...Object.fromEntries(names.map((name) => [name, null])), model: id });
   inputs.value = { images: [], mask: null };
 }
 
