@@ -101,6 +101,28 @@ def test_every_sampler_in_one_batch_equals_diffusers(kind: Kind, checkpoint: Che
         assert_parity(engine, folder, batch)
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["the checkpoint's own", "by name"])
+def test_each_request_of_a_batch_has_its_own_eta(own: bool, checkpoint: Checkpoints) -> None:
+    folder = checkpoint("sd", scheduler={"_class_name": "DDIMScheduler"} if own else {})
+    batch = [
+        GenerationParams(
+            prompt="a star",
+            num_inference_steps=4,
+            guidance_scale=5.0,
+            seed=3,
+            num_images=2,
+            sampler=None if own else "ddim",
+            eta=eta,
+        )
+        for eta in (None, 0.0, 0.5, 1.0)
+    ]
+    with load(folder) as engine:
+        assert_parity(engine, folder, batch)
+        left_out, none, half, full = (result.images[0] for result in engine.generate(batch))
+    assert psnr(left_out, none) >= MIN_PSNR
+    assert max(psnr(none, half), psnr(half, full), psnr(none, full)) < 40
+
+
 @pytest.mark.parametrize("kind", ["xl", "sd"])
 def test_no_negative_prompt_and_an_empty_one_mean_what_they_mean_to_diffusers(
     kind: Kind, checkpoint: Checkpoints

@@ -1,6 +1,6 @@
-"""DDIM: Song et al. 2020 (arXiv:2010.02502, equation 12) without fresh noise.
+"""DDIM: Song et al. 2020 (arXiv:2010.02502, equations 12 and 16).
 
-Reference implementation: diffusers' `DDIMScheduler` with `eta=0`, its pipelines' default.
+Reference implementation: diffusers' `DDIMScheduler`.
 """
 
 from dataclasses import dataclass
@@ -56,27 +56,42 @@ class VariancePreserving(DiffusionNoise):
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class Ddim(VariancePreserving):
-    """Deterministic steps between timesteps that stand T/n apart."""
+    """Steps between timesteps that stand T/n apart, with `eta` times the fresh noise of DDPM's."""
 
     timestep_spacing: Spacing = "leading"
     clip_sample: bool = True
     clip_sample_range: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    eta: float = 0.0
 
     unsupported: ClassVar[tuple[str, ...]] = ("thresholding",)
+    request_options: ClassVar[tuple[str, ...]] = ("eta",)
 
     def schedule(self, num_inference_steps: int, mu: float | None = None) -> NoiseSchedule:
         """Return the levels of spaced whole timesteps."""
         timesteps = self.spaced_timesteps(num_inference_steps).round().astype(int).tolist()
         return self.schedule_at(timesteps, timesteps[-1] - self.num_train_timesteps // num_inference_steps)
 
+    def draws_noise(self, at: ScheduleStep) -> bool:
+        return self.eta > 0
+
     def step(
         self, latents: Latents, prediction: Latents, at: ScheduleStep, memory: Memory, noise: Latents | None
     ) -> tuple[Latents, Memory]:
-        """Return √ᾱ'·x₀ + √(1-ᾱ')·ε."""
+        """Return √ᾱ'·x₀ + √(1-ᾱ'-σ²)·ε + σ·z, with fresh noise z."""
         distance = self.num_train_timesteps // len(at.schedule.timesteps)
         alpha_bar, next_alpha_bar = self.alpha_bar(at.timestep), self.alpha_bar(at.timestep - distance)
         x0 = self.predict_x0(latents, prediction, at)
         if self.clip_sample:
             x0 = x0.clamp(-self.clip_sample_range, self.clip_sample_range)
-        direction = (1 - next_alpha_bar) ** 0.5 * self.epsilon(latents, prediction, alpha_bar)
-        return next_alpha_bar**0.5 * x0 + direction, ()
+        sigma = self._sigma(alpha_bar, next_alpha_bar)
+        # Rounding may leave less than nothing where σ² is all of it.
+        rest = (1 - next_alpha_bar - sigma**2).clamp(min=0)
+        moved = next_alpha_bar**0.5 * x0 + rest**0.5 * self.epsilon(latents, prediction, alpha_bar)
+        return (moved if noise is None else moved + sigma * noise.to(moved.dtype)), ()
+
+    def _sigma(self, alpha_bar: Tensor, next_alpha_bar: Tensor) -> Tensor:
+        """Return the deviation of the fresh noise."""
+        if not self.eta:
+            return torch.zeros(())
+        variance = (1 - next_alpha_bar) / (1 - alpha_bar) * (1 - alpha_bar / next_alpha_bar)
+        return self.eta * variance**0.5

@@ -12,7 +12,7 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS, FLOW_SAMPLERS, num_evaluations
 from diffuserve.samplers.base import Memory, NoiseSchedule, Sampler
-from diffuserve.samplers.registry import checkpoint_sampler, named_sampler
+from diffuserve.samplers.registry import checkpoint_sampler, named_sampler, requested_sampler
 
 # diffusers' own arrays of tensors
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -131,7 +131,9 @@ def test_every_step_equals_the_references(case: Case) -> None:
 def compare_steps(sampler: Sampler, schedule: NoiseSchedule, reference: Any) -> None:
     predictions = torch.Generator().manual_seed(schedule.num_steps)
     theirs, ours = torch.Generator().manual_seed(7), torch.Generator().manual_seed(7)
-    draws = {"generator": theirs} if reference_draws(reference) else {}
+    draws: dict[str, Any] = {"generator": theirs} if reference_draws(reference) else {}
+    if eta := getattr(sampler, "eta", 0.0):
+        draws = {"eta": eta, "generator": theirs}
     latents = expected = randn(predictions) * schedule.init_scale
     memory: Memory = ()
     for index, timestep in enumerate(reference.timesteps):
@@ -146,6 +148,26 @@ def compare_steps(sampler: Sampler, schedule: NoiseSchedule, reference: Any) -> 
         latents, memory = sampler.step(latents, prediction, at, memory, noise)
         expected = stepped.prev_sample
         assert_equal(latents, expected)
+
+
+DDIMS = [case for case in CASES if case.class_name == "DDIMScheduler"]
+
+
+@pytest.mark.parametrize("case", [*DDIMS, Case("DDIMScheduler", {"clip_sample": False, **ZERO_SNR})], ids=str)
+@pytest.mark.parametrize("eta", [0.3, 1.0])
+def test_every_step_with_fresh_noise_equals_the_references(case: Case, eta: float) -> None:
+    sampler = requested_sampler(None, (("eta", eta),), case.config)
+    for num_steps in STEPS:
+        compare_steps(sampler, sampler.schedule(num_steps), case.reference(num_steps))
+
+
+def test_all_noise_may_be_fresh_where_no_image_is_left() -> None:
+    config = Case("DDIMScheduler", {**ZERO_SNR, "timestep_spacing": "trailing"}).config
+    for num_steps in COUNTS:
+        sampler = requested_sampler("ddim", (("eta", 1.0),), config)
+        latents, prediction, noise = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(0))
+        stepped, _ = sampler.step(latents, prediction, sampler.schedule(num_steps).at(0), (), noise)
+        assert bool(stepped.isfinite().all())
 
 
 def reference_draws(reference: Any) -> bool:

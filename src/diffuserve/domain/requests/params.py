@@ -155,6 +155,18 @@ class GenerationParams(Sendable):
         aliases=("scheduler", "sampler_name"),
         label="Sampler",
     )
+    eta: float | None = request_field(
+        help="Noise that the sampler ddim adds anew in each step, 0 to 1; by default 0, none.",
+        description="Noise that the sampler `ddim` adds anew in each step: 0 is none, 1 as much as DDPM's.",
+        ge=0,
+        le=1,
+        samplers=("ddim",),
+        neutral=(0,),
+        standard=0,
+        label="Eta",
+        hint="noise added in each step",
+        step=0.1,
+    )
     image: ImageInput | tuple[ImageInput, ...] | list[ImageInput] | None = request_field(
         help="Image to start from, to fill in or to edit, or the first frame of a clip, by its {names}; "
         "repeat it for models that take several.",

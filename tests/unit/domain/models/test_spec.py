@@ -131,6 +131,28 @@ def test_a_model_without_guidance_accepts_scales_that_mean_none(scale: float) ->
     assert resolve(guidance_scale=scale).guidance_scale == scale
 
 
+@pytest.mark.parametrize(
+    ("own", "named", "remedy"),
+    [
+        ("euler", None, "the sampler euler does not take it; give sampler ddim or leave it out"),
+        ("ddim", "euler", "the sampler euler does not take it; give sampler ddim or leave it out"),
+        ("", None, "small's own sampler does not take it; give sampler ddim or leave it out"),
+    ],
+)
+def test_eta_is_refused_for_samplers_that_do_not_take_it(own: str, named: str | None, remedy: str) -> None:
+    spec = replace(SPEC, samplers=("ddim", "euler"), sampler=own)
+    with pytest.raises(ModelNotCapable, match=f"^eta=0.5: {remedy}$"):
+        resolve(spec, sampler=named, eta=0.5)
+    assert resolve(spec, sampler=named, eta=0).eta == 0, "which asks for nothing"
+    assert resolve(spec, sampler="ddim", eta=0.5).eta == 0.5
+
+
+def test_eta_is_taken_by_the_checkpoints_own_sampler() -> None:
+    assert resolve(replace(SPEC, sampler="ddim"), eta=1.0).eta == 1.0
+    with pytest.raises(ModelNotCapable, match="small's own sampler does not take it; leave it out"):
+        resolve(SPEC, eta=1.0)
+
+
 def test_too_many_frames_are_refused_with_the_limit() -> None:
     with pytest.raises(ModelNotCapable, match=r"num_frames=82.*at most 81"):
         resolve(CAPABLE, num_frames=82)

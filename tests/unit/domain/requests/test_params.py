@@ -69,7 +69,7 @@ def test_params_survive_json(values: dict[str, Any]) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = {"prompt": "a star", "eta": 0.5, "seed": 7}
+    newer = {"prompt": "a star", "zeal": 0.5, "seed": 7}
     assert GenerationParams.from_dict(newer) == GenerationParams(prompt="a star", seed=7)
 
 
