@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from diffuserve import Engine, GenerationParams
-from diffuserve.models.base import Pipeline, VideoPipeline
+from diffuserve.models.base import Pipeline
 from diffuserve.models.flux.latents import unpack_latents
 from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.frames import Frames
@@ -88,7 +88,7 @@ def decoded(
     pipeline: Pipeline, latents: torch.Tensor, params: GenerationParams
 ) -> Iterator[tuple[torch.Tensor, Frames]]:
     """Yield the cells (channels, rows, columns) of each latent frame, and the frames that it becomes."""
-    if isinstance(pipeline, VideoPipeline) and latents.ndim == 5:
+    if pipeline.spec.is_video and latents.ndim == 5:
         yield from zip(latents[0].unbind(1), pipeline.decode_chunks(latents, params), strict=True)
         return
     [[frames]] = pipeline.decode([latents], [params])

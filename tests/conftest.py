@@ -21,6 +21,7 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.models.machine.torch_environment import prepare_torch
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.fake_clock import FakeClock
 from support.empty_databases import EmptyDatabases
 from support.faulty_proxy import FaultyProxy
@@ -99,7 +100,7 @@ def _loaded(folder: Path) -> "Pipeline":
 
     from diffuserve.models.registry import load_pipeline
 
-    return load_pipeline(str(folder), torch.device("cpu"), torch.float32)
+    return load_pipeline(str(folder), LoadPlan(torch.device("cpu"), torch.float32))
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from diffuserve.domain.models.residency import Residency
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.autoencoder.decoder import ImageDecoder
 from diffuserve.models.autoencoder.encoder import ImageEncoder
-from diffuserve.models.base import residency_of
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.transformer import FluxTransformer
 from diffuserve.models.layers.attention import choose_kernel
@@ -212,7 +211,7 @@ def step_seconds(engine: Engine, count: int) -> float:
 
 def memory(engine: Engine) -> Row:
     """Return where weights are, and a GPU's peak since the last call."""
-    found, row = residency_of(engine.pipeline), {}
+    found, row = engine.pipeline.residency, {}
     if found.mode is not Offload.NONE:
         row = {
             "MB on the device": f"{found.device_bytes / 1e6:.1f}",

@@ -15,6 +15,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, StepCommand
 from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks
 
 _COMMAND = StepCommand((), tuple(f"{number:032x}" for number in range(8)), ())
@@ -50,7 +51,7 @@ def main() -> None:
     order = _milliseconds(lambda: ranks.commands.broadcast(_COMMAND if ranks.is_lead else None))
     agree = _milliseconds(ranks.agree)
     beat = _milliseconds(_beat(ranks))
-    pipeline = load_pipeline(arguments.model, torch.device("cpu"), torch.float32, ranks=ranks)
+    pipeline = load_pipeline(arguments.model, LoadPlan(torch.device("cpu"), torch.float32, ranks=ranks))
     if not ranks.is_lead:
         FollowerRank(pipeline, ranks).run()
     else:

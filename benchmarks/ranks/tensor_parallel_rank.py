@@ -18,9 +18,8 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
 from diffuserve.models.base import Pipeline
-from diffuserve.models.offload.components import OffloadablePipeline
 from diffuserve.models.registry import load_pipeline, weight_files
-from diffuserve.models.weights.loading import observed_reading
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks
 
@@ -74,10 +73,9 @@ def load(model: str, ranks: Ranks) -> tuple[Loaded, Pipeline]:
     """Load in float32: checkpoints in bf16 are converted, so that no weight stays in a mapped file."""
     sizes: list[int] = []
     memory, disk = anonymous_bytes(), disk_bytes()
-    with observed_reading(sizes.append):
-        parts = rank_parts(ALL_PARTS, ranks)
-        pipeline = load_pipeline(model, _CPU, torch.float32, ranks=ranks, parts=parts)
-    assert isinstance(pipeline, OffloadablePipeline)
+    parts = rank_parts(ALL_PARTS, ranks)
+    plan = LoadPlan(_CPU, torch.float32, ranks=ranks, parts=parts, on_read=sizes.append)
+    pipeline = load_pipeline(model, plan)
     modules = [component.module for component in pipeline.components()]
     loaded = Loaded(
         rank=ranks.index,

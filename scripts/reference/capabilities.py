@@ -1,17 +1,23 @@
 """Tables of the families and the bundled models, as they answer themselves; no weights are read."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint
 
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.models import family as contracts
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.family import PipelineFamily
-from diffuserve.models.registry import known_families, load_family, read_spec
+from diffuserve.models.family import Capabilities
+from diffuserve.models.folders.folder import open_configs
+from diffuserve.models.registry import find_capabilities, known_families, read_spec
 from reference.markdown import code, table
 
 _OWN = "diffuserve.models."
+_ABILITIES: Mapping[str, Callable[[Capabilities], bool]] = {
+    "whose blocks can be compiled (`compilable`)": lambda able: able.compilable is not None,
+    "whose weights can be cut over GPUs (`shared`)": lambda able: bool(able.shared),
+    "whose weights may stay on the host (`offloads`)": lambda able: len(able.offloads) > 1,
+    "whose weights can be kept in few bits (`quantized_layers`)": lambda able: bool(able.quantized_layers),
+    "that generates clips (`least_decode_bytes`)": lambda able: able.least_decode_bytes is not None,
+}
 _FACTS: Mapping[str, Callable[[ModelSpec], str]] = {
     "own size": lambda spec: f"{spec.width} × {spec.height}",
     "sides": lambda spec: f"{spec.min_size} to {spec.max_size} pixels, in multiples of {spec.size_multiple}",
@@ -48,21 +54,14 @@ def _package_of(module: str) -> str:
 
 
 def _abilities() -> str:
-    """Return which of the optional contracts each family fulfils."""
-    families = {_package_of(entry.module): load_family(entry) for entry in _entries().values()}
-    kinds = [kind for _, kind in inspect.getmembers(contracts, inspect.isclass) if _is_optional(kind)]
-    rows = ([_ability(kind), *(_yes(isinstance(each, kind)) for each in families.values())] for kind in kinds)
+    """Return what can be done with the bundled model of each family."""
+    families = {_family_of(name): find_capabilities(name) for name in bundled_models()}
+    rows = ([what, *(_yes(able(each)) for each in families.values())] for what, able in _ABILITIES.items())
     return table(("an architecture", *map(code, families)), rows)
 
 
-def _is_optional(kind: type) -> bool:
-    return PipelineFamily in kind.__mro__ and kind is not PipelineFamily
-
-
-def _ability(kind: type) -> str:
-    """Return the first sentence of a contract's docstring, without the words that all begin with."""
-    first = str(kind.__doc__).partition(".")[0].removeprefix("An architecture ")
-    return f"{first} ({code(kind.__name__)})"
+def _family_of(model: str) -> str:
+    return _package_of(known_families()[open_configs(model).pipeline_class].module)
 
 
 def _bundled() -> str:

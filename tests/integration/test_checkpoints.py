@@ -24,6 +24,7 @@ from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner
 from diffuserve.media.input_image import input_image
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.fingerprint import hash_model
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
@@ -224,7 +225,7 @@ def drawn_by_ranks(model: Path, params: GenerationParams, taken: Sequence[Checkp
     """Go on from checkpoints on two ranks; return the frames of each, and leave files of their own."""
 
     def program(ranks: Ranks) -> Any:
-        pipeline = load_pipeline(str(model), torch.device("cpu"), torch.float32, ranks=ranks)
+        pipeline = load_pipeline(str(model), LoadPlan(torch.device("cpu"), torch.float32, ranks=ranks))
         if not ranks.is_lead:
             FollowerRank(pipeline, ranks).run()
             return None

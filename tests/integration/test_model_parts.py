@@ -22,6 +22,7 @@ from diffuserve.engine_process.warm_up import warm_up
 from diffuserve.models.base import Pipeline
 from diffuserve.models.registry import check_model, load_pipeline, num_weight_bytes
 from diffuserve.models.weights.fingerprint import hash_weights
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, SequenceRanks
 from diffuserve.protocol.config import EngineProcessConfig
@@ -122,7 +123,7 @@ def test_an_engine_loads_what_its_phase_needs_and_nothing_else(folder: Path) -> 
 
 
 def test_a_rank_that_encodes_nothing_loads_no_encoder(folder: Path) -> None:
-    following = load_pipeline(str(folder), torch.device("cpu"), torch.float32, parts=FOLLOWING)
+    following = load_pipeline(str(folder), LoadPlan(torch.device("cpu"), torch.float32, parts=FOLLOWING))
     for name, is_loaded in loaded(following).items():
         assert is_loaded == ("Encoder" not in name), name
     saved = num_weight_bytes(str(folder), ALL_PARTS) - num_weight_bytes(str(folder), FOLLOWING)
@@ -140,10 +141,9 @@ class Sharing(Ranks):
 def test_a_step_takes_less_memory_the_more_ranks_share_it(folder: Path) -> None:
     """A rank has a part of the tokens, or whole rows of a UNet, and all of the weights."""
     nothing = Parts(encoding=False, denoising=False, decoding=False)
-    loading = (str(folder), torch.device("cpu"), torch.float32, False)
-    alone, *shared = (
-        load_pipeline(*loading, None if size == 1 else Sharing(size), nothing) for size in (1, 2, 4)
-    )
+    plan = LoadPlan(torch.device("cpu"), torch.float32, parts=nothing)
+    plans = (plan, *(dataclasses.replace(plan, ranks=Sharing(size)) for size in (2, 4)))
+    alone, *shared = (load_pipeline(str(folder), each) for each in plans)
     workload = Workload(4, 1024, text_tokens=16, num_pixels=4096, num_inference_steps=2)
     whole = alone.step_bytes(workload)
     assert [pipeline.step_bytes(workload) for pipeline in shared] == [whole // 2, whole // 4]

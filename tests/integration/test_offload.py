@@ -19,10 +19,10 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import input_image
-from diffuserve.models.base import residency_of
+from diffuserve.models import offloaded
+from diffuserve.models.base import Pipeline
 from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.offload import components as offload
-from diffuserve.models.offload.components import OffloadablePipeline
 from diffuserve.models.offload.copier import Copier, CudaCopier, SyncCopier
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
@@ -111,13 +111,13 @@ def drawn(
 ) -> list[bytes]:
     config = config or EngineConfig(num_threads=1)
     with Engine.load(folder, device=device, dtype="float32", config=config, offload=mode) as engine:
-        assert residency_of(engine.pipeline).mode is mode
+        assert engine.pipeline.residency.mode is mode
         results = engine.generate(list(requests))
     return [frame.tobytes() for result in results for frames in result.frames for frame in frames]
 
 
 def copy_by(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Copier]) -> None:
-    monkeypatch.setattr(offload, "copier_for", lambda _device: make())
+    monkeypatch.setattr(offloaded, "copier_for", lambda _device: make())
 
 
 @pytest.mark.parametrize("mode", OFFLOADS)
@@ -200,7 +200,6 @@ def test_only_what_is_used_is_on_the_device(unpinned: None) -> None:
     with pretend_cuda():
         for mode in Offload:
             with Engine.load("tiny-flux", device="cuda", offload=mode) as engine:
-                assert isinstance(engine.pipeline, OffloadablePipeline)
                 found[mode], said[mode] = on_device(engine.pipeline), engine.pipeline.residency.device_bytes
                 assert engine.describe().get("offload", "none") == mode
                 engine.generate(GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=1))
@@ -209,7 +208,7 @@ def test_only_what_is_used_is_on_the_device(unpinned: None) -> None:
     assert all(said[mode] == found[mode] for mode in OFFLOADS)
 
 
-def on_device(pipeline: OffloadablePipeline) -> int:
+def on_device(pipeline: Pipeline) -> int:
     """Return the bytes of the pretended device that the weights of a pipeline are in."""
     modules = [component.module for component in pipeline.components()]
     tensors = [tensor.data for module in modules for tensor in module.parameters()]

@@ -16,6 +16,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.models.base import Pipeline
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from support.images import psnr
 
@@ -90,7 +91,7 @@ def checkpoint(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pipeline(checkpoint: Path) -> Pipeline:
-    return load_pipeline(str(checkpoint), torch.device("cpu"), torch.float32)
+    return load_pipeline(str(checkpoint), LoadPlan(torch.device("cpu"), torch.float32))
 
 
 @pytest.fixture

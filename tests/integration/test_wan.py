@@ -17,10 +17,11 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.input_image import as_image, input_image
-from diffuserve.models.base import Conditioning, DenoiseInput, VideoPipeline
+from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.wan.pipeline import WanPipeline
 from diffuserve.models.wan.transformer import PackedWanInput
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from support.images import psnr
 
@@ -53,9 +54,8 @@ MIXED = [
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> WanPipeline:
     """A random checkpoint that takes text alone or with a first frame."""
     folder = write_wan_checkpoint(tmp_path_factory.mktemp("model") / "wan", kind="tiny", seed=5)
-    loaded = load_pipeline(str(folder), CPU, torch.float32)
+    loaded = load_pipeline(str(folder), LoadPlan(CPU, torch.float32))
     assert isinstance(loaded, WanPipeline)
-    assert isinstance(loaded, VideoPipeline)
     return loaded
 
 
@@ -187,7 +187,7 @@ def test_previews_are_strips_of_frames(engine: Engine) -> None:
 
 def test_latents_are_in_float32_whatever_the_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_wan_checkpoint(tmp_path / "model", kind="tiny", seed=5)
-    pipeline = load_pipeline(str(folder), CPU, torch.bfloat16)
+    pipeline = load_pipeline(str(folder), LoadPlan(CPU, torch.bfloat16))
     assert pipeline.describe()["vae dtype"] == "float32"
     denoise = pipeline.denoise
     seen: list[torch.dtype] = []
@@ -207,7 +207,7 @@ def test_each_expert_gets_the_requests_of_its_noise_levels_alone(tmp_path: Path)
     folder = write_wan_checkpoint(tmp_path / "model", kind="a14b", seed=5)
     (folder / "diffuserve.json").write_text('{"guidance_scale": 4.0, "guidance_scale_2": 1.0}')
     calls: list[tuple[int, list[float]]] = []
-    pipeline = load_pipeline(str(folder), CPU, torch.float32)
+    pipeline = load_pipeline(str(folder), LoadPlan(CPU, torch.float32))
     assert isinstance(pipeline, WanPipeline)
     for index, expert in enumerate(pipeline.experts):
         expert.register_forward_pre_hook(

@@ -25,8 +25,9 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
-from diffuserve.models.base import Pipeline, VideoPipeline
+from diffuserve.models.base import Pipeline
 from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks
 from diffuserve.testing.fake_pipeline import FakePipeline
@@ -104,7 +105,7 @@ def load(model: str, ranks: Ranks | None) -> Pipeline:
     if model == "fake":
         return FakePipeline(ranks=ranks)
     parts = ALL_PARTS if ranks is None else rank_parts(ALL_PARTS, ranks)
-    return load_pipeline(model, torch.device("cpu"), torch.float32, ranks=ranks, parts=parts)
+    return load_pipeline(model, LoadPlan(torch.device("cpu"), torch.float32, ranks=ranks, parts=parts))
 
 
 def generate(pipeline: Pipeline, ranks: Ranks | None, is_fake: bool) -> list[GenerationResult | Exception]:
@@ -129,9 +130,7 @@ def inject(faulty: Any, where: str) -> None:
         faulty.denoise = _after(lambda batch: fail([request.params for request in batch]), faulty.denoise)
     else:
         faulty.decode = _after(lambda _latents, params: fail(params), faulty.decode)
-        if isinstance(faulty, VideoPipeline):
-            chunks = _after(lambda _latents, params: fail([params]), faulty.decode_chunks)
-            faulty.decode_chunks = chunks  # type: ignore[method-assign]
+        faulty.decode_chunks = _after(lambda _latents, params: fail([params]), faulty.decode_chunks)
 
 
 def _after(check: Callable[..., None], run: Callable[..., Any]) -> Callable[..., Any]:

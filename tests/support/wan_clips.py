@@ -15,6 +15,7 @@ from diffuserve.models.layers.attention import AttentionKernel, choose_kernel
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.packing import ClipShape, pack_layout, patchify, unpatchify
 from diffuserve.models.wan.transformer import PackedWanInput, WanTransformer, load_transformer
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import redraw_weights, save_module
 
 CPU = torch.device("cpu")
@@ -68,7 +69,7 @@ class Checkpoint:
         kernel: AttentionKernel | None = None,
     ) -> WanTransformer:
         kernel = kernel or choose_kernel(CPU, dtype)
-        return load_transformer(self.folder, "transformer", kernel, CPU, dtype, deterministic=tiled)
+        return load_transformer(self.folder, "transformer", kernel, LoadPlan(CPU, dtype), is_tiled=tiled)
 
 
 def write_checkpoint(folder: Path, options: dict[str, Any]) -> Checkpoint:

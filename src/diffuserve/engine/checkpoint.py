@@ -15,6 +15,7 @@ from diffuserve.engine.request_progress import RequestProgress, restored
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.swapping import progress_of
 from diffuserve.models.base import Pipeline
+from diffuserve.models.machine.devices import dtype_name
 from diffuserve.samplers.base import NoiseSchedule
 
 
@@ -51,8 +52,7 @@ def take(pipeline: Pipeline, weights: str, state: RequestState | None) -> Checkp
 
 def identity_of(pipeline: Pipeline, weights: str, params: GenerationParams) -> Identity:
     """Return what a checkpoint of this request belongs to; its defaults are filled in."""
-    dtype = pipeline.describe().get("dtype", "")
-    return Identity.of(pipeline.spec.name, weights, dtype, params)
+    return Identity.of(pipeline.spec.name, weights, dtype_name(pipeline.dtype), params)
 
 
 def most_file_bytes(pipeline: Pipeline, params: GenerationParams) -> int:

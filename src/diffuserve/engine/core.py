@@ -30,7 +30,6 @@ from diffuserve.engine.sharding import balanced_shards
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.swapping import swap_in, swap_out
-from diffuserve.models.base import residency_of
 from diffuserve.models.frames import Frames
 
 log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class EngineCore:
         self._scheduler = StepScheduler(config.ageing_steps, config.same_steps_only, config.max_wait_seconds)
         self._stages = make_stage_executor(pipeline.device, config.num_threads, config.deterministic)
         self._runner = runner
-        self._denoises_one_by_one = residency_of(pipeline).mode.denoises_one_by_one
+        self._denoises_one_by_one = pipeline.residency.mode.denoises_one_by_one
         cache_bytes = min(config.prompt_cache_bytes, int(self.memory_budget * _MOST_CACHED))
         self._prompts = PromptEncoder(self._runner, self._stages, self.cost_model, cache_bytes)
         self._decoder = Decoder(self._runner, self._stages, self.cost_model, self.memory_budget, on_decoded)

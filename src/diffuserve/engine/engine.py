@@ -25,12 +25,12 @@ from diffuserve.engine.checkpoint_desk import CheckpointDesk
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.loading import LoadedModel, load_model
+from diffuserve.engine.loading import LoadedModel, load_model, parse_plan
 from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.outputs import GenerationResult, StepOutput, outcome_of
 from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.engine.stats import EngineStats
-from diffuserve.models.base import Pipeline, quantization_of
+from diffuserve.models.base import Pipeline
 from diffuserve.models.weights.fingerprint import hash_model
 
 if TYPE_CHECKING:
@@ -89,14 +89,14 @@ class Engine:
         "text", "model" or "layers". Raises `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
         """
         config = config or EngineConfig()
-        loaded = load_model(model, device, dtype, config.deterministic, parts, quantization, offload)
-        return cls.of(loaded, config)
+        plan = parse_plan(device, dtype, quantization, offload, config.deterministic, parts)
+        return cls.of(load_model(model, plan), config)
 
     @classmethod
     def of(cls, model: LoadedModel, config: EngineConfig) -> "Engine":
         """Return an engine that runs a loaded model."""
         engine = cls(model.pipeline, config)
-        engine.read_weights_hash = cache(partial(hash_model, model.name, quantization_of(model.pipeline)))
+        engine.read_weights_hash = cache(partial(hash_model, model.name, model.pipeline.quantization))
         return engine
 
     @property

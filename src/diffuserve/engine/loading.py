@@ -13,6 +13,7 @@ from diffuserve.models.base import Pipeline
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
 from diffuserve.models.machine.host import keep_freed_memory, one_thread
 from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
 
 if TYPE_CHECKING:
     import torch
@@ -28,34 +29,34 @@ class LoadedModel:
     pipeline: Pipeline
 
 
-def load_model(  # noqa: PLR0913 (what a model is loaded by)
-    model: str | Path,
-    device: str | None = None,
-    dtype: "str | torch.dtype | None" = None,
+def parse_plan(
+    device: str | None,
+    dtype: "str | torch.dtype | None",
+    quantization: str | None,
+    offload: str | None,
     deterministic: bool = False,
     parts: Parts = ALL_PARTS,
-    quantization: str | None = None,
-    offload: str | None = None,
-) -> LoadedModel:
+) -> LoadPlan:
+    """Return a plan from the words of whoever loads a model. Raise `DeviceUnavailable`, `InvalidParams`."""
+    return LoadPlan(
+        choose_device(device),
+        parse_dtype(dtype),
+        deterministic,
+        parts=parts,
+        quantization=parse_quantization(quantization),
+        offload=parse_offload(offload),
+    )
+
+
+def load_model(model: str | Path, plan: LoadPlan) -> LoadedModel:
     """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
     It starts no threads. Raise `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
     """
-    chosen, wanted = choose_device(device), parse_dtype(dtype)
-    if wanted is not None and is_emulated(wanted, chosen):
-        log.warning("%s is slow here: this CPU has no instructions for it, as for float32", wanted)
-    if chosen.type == "cpu":
+    if plan.dtype is not None and is_emulated(plan.dtype, plan.device):
+        log.warning("%s is slow here: this CPU has no instructions for it, as for float32", plan.dtype)
+    if plan.device.type == "cpu":
         keep_freed_memory()
     name = str(model.expanduser().absolute()) if isinstance(model, Path) else model
-    with one_thread(), enough_memory(name, chosen):
-        pipeline = load_pipeline(
-            name,
-            chosen,
-            wanted,
-            deterministic,
-            None,
-            parts,
-            parse_quantization(quantization),
-            parse_offload(offload),
-        )
-        return LoadedModel(name, pipeline)
+    with one_thread(), enough_memory(name, plan.device):
+        return LoadedModel(name, load_pipeline(name, plan))

@@ -14,7 +14,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.request_state import RequestState
-from diffuserve.models.base import Conditioning, Pipeline, PreparingPipeline, VideoPipeline, map_tensors
+from diffuserve.models.base import Conditioning, Pipeline, map_tensors
 from diffuserve.models.folders.folder import first_line
 from diffuserve.models.frames import Frames
 from diffuserve.models.machine.devices import to_device
@@ -60,11 +60,7 @@ class ModelRunner:
     num_ranks = 1
 
     def __init__(self, pipeline: Pipeline) -> None:
-        """Raise `TypeError` for a model of clips that cannot be decoded in chunks."""
-        if pipeline.spec.is_video and not isinstance(pipeline, VideoPipeline):
-            raise TypeError(f"{type(pipeline).__name__} generates clips and is no VideoPipeline")
         self.pipeline = pipeline
-        self._preparing = pipeline if isinstance(pipeline, PreparingPipeline) else None
         self.on_work: Callable[[Sequence[str]], None] = lambda _request_ids: None
 
     def forget(self, request_id: str) -> None:
@@ -142,8 +138,8 @@ class ModelRunner:
         for state in states:
             if state.latents is None:
                 self._draw(state)
-        if states and self._preparing is not None:
-            self._preparing.prepare([state.turn_input() for state in states])
+        if states:
+            self.pipeline.prepare([state.turn_input() for state in states])
 
     @torch.inference_mode()
     def _advance(self, state: RequestState, of_turn: Tensor) -> StepResult | TurnResult:
@@ -172,7 +168,6 @@ class ModelRunner:
         return self.pipeline.decode(latents, [state.turn_params for state in states])
 
     def _decode_chunks(self, clips: Sequence[ClipDecoding]) -> list[FrameChunk]:
-        assert isinstance(self.pipeline, VideoPipeline)
         for clip in clips:
             if clip.state.num_decoded == 0 and clip.state.latents is not None:
                 finite(clip.state.latents)

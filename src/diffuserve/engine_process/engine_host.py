@@ -6,7 +6,7 @@ files, so that no step waits for them.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -23,7 +23,7 @@ from diffuserve.engine_process import device_memory
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.engine_process.job_input import job_params
 from diffuserve.engine_process.model.load_reporter import LoadReporter
-from diffuserve.engine_process.model.prepared_model import prepared_weights
+from diffuserve.engine_process.model.prepared_model import prepared_copy
 from diffuserve.engine_process.output.handover import Handover
 from diffuserve.engine_process.output.image_output import ImageOutput, in_background, open_image_output
 from diffuserve.engine_process.output.job_checkpoints import JobCheckpoints
@@ -31,8 +31,9 @@ from diffuserve.engine_process.output.job_output import EngineRequest, JobOutput
 from diffuserve.engine_process.output.writers import OrderedWriters
 from diffuserve.engine_process.traced_steps import TracedSteps
 from diffuserve.engine_process.warm_up import warm_up
-from diffuserve.models.base import quantization_of, residency_of
 from diffuserve.models.compiled.store import use_compiled_blocks
+from diffuserve.models.machine.devices import choose_device, parse_dtype
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.protocol.crash_record import CrashRecord
 from diffuserve.protocol.messages import (
@@ -180,7 +181,7 @@ class EngineHost:
             description={**self._engine.describe(), "image_filter": self._images.describe()},
             image_filter=None if image_filter is None else image_filter.info.to_dict(),
             quantization=self._images.quantization.value,
-            residency=asdict(residency_of(self._engine.pipeline)),
+            residency=asdict(self._engine.pipeline.residency),
             memory_limit_bytes=device_memory.limit_bytes(device),
         )
 
@@ -316,26 +317,29 @@ def load_host(config: EngineProcessConfig, link: AgentLink, model: LoadedModel |
     loading = LoadReporter(link)
     image_output = in_background(partial(open_image_output, config.model, config.images))
     if model is None:
-        with loading.reading_weights(config.model, config.parts):
-            model = read_model(config)
+        loading.begin_weights(config.model, config.parts)
+        model = read_model(config, on_read=loading.add)
     return warm_host(Engine.of(model, config.engine), image_output, link, loading)
 
 
-def read_model(config: EngineProcessConfig, is_strict: bool = False) -> LoadedModel:
+def read_model(
+    config: EngineProcessConfig, is_strict: bool = False, on_read: Callable[[int], None] | None = None
+) -> LoadedModel:
     """Load what an engine process of this configuration runs, from its prepared copy if there is one.
 
     With `is_strict` from nothing else: raise `NotPrepared`; and as `load_model`.
     """
-    with prepared_weights(config, is_strict):
-        model = load_model(
-            config.model,
-            config.device,
-            config.dtype,
-            config.engine.deterministic,
-            config.parts,
-            config.quantization,
-            config.offload,
-        )
+    plan = LoadPlan(
+        choose_device(config.device),
+        parse_dtype(config.dtype),
+        config.engine.deterministic,
+        parts=config.parts,
+        quantization=config.quantization,
+        offload=config.offload,
+        copy=prepared_copy(config, is_strict),
+        on_read=on_read,
+    )
+    model = load_model(config.model, plan)
     if config.compiled and config.compiled_folder is not None:
         use_compiled_blocks(model.pipeline, config.compiled_folder)
     return model
@@ -346,7 +350,7 @@ def warm_host(
 ) -> EngineHost:
     """Return the host of an engine that has drawn its first image."""
     loading.begin("image filter")
-    images = replace(image_output.result(), quantization=quantization_of(engine.pipeline))
+    images = replace(image_output.result(), quantization=engine.pipeline.quantization)
     loading.begin("warm-up")
     warm_up(engine, images)
     return EngineHost(engine, link, images, link.crash_record)

@@ -19,14 +19,11 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
 from diffuserve.models.frames import Frames
-from diffuserve.models.machine.devices import dtype_name
+from diffuserve.models.offload.components import Component
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 
 Value = TypeVar("Value")
-
-
-_QUANTIZATION = "quantization"  # among the choices that a pipeline describes
 
 
 @dataclass(frozen=True)
@@ -91,6 +88,18 @@ class DenoiseInput:
     guides: tuple[Tensor, ...] = ()
 
 
+@dataclass(frozen=True)
+class CompilableParts:
+    """Blocks of a loaded model that compiled halves can run; `shape` is what those depend on.
+
+    `use` has them run by the halves of these names.
+    """
+
+    shape: str
+    names: tuple[str, ...]
+    use: Callable[[Mapping[str, Callable[..., tuple[Tensor, ...]]]], None]
+
+
 @runtime_checkable
 class Pipeline(Protocol):
     """A loaded model. Parameters passed to it were resolved by `spec.resolve` before.
@@ -98,7 +107,11 @@ class Pipeline(Protocol):
     `spec.workload` is the size that price, admission and budgets go by, so it must be the size of the
     work that `denoise` does. `max_decode_pixels` bounds the pixels of one `decode` call; a single request
     larger than that is decoded alone. `parts` are those that are loaded; nothing else of it is called.
+    `dtype` is the denoiser's, `quantization` is what weights are kept in, and `residency` where they are.
+    What only some families do has a default in `PipelineDefaults`.
     """
+
+    residency: Residency
 
     @property
     def spec(self) -> ModelSpec: ...
@@ -107,7 +120,19 @@ class Pipeline(Protocol):
     @property
     def device(self) -> torch.device: ...
     @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def deterministic(self) -> bool: ...
+    @property
+    def ranks(self) -> Ranks | None: ...
+    @property
+    def quantization(self) -> Quantization: ...
+    @property
     def max_decode_pixels(self) -> int: ...
+    @property
+    def blocks(self) -> CompilableParts | None:
+        """Return the blocks that compiled halves can run; `None` if there are none."""
+        ...
 
     def describe(self) -> Mapping[str, str]:
         """Return the choices made at load time, for display: dtype, attention kernel…"""
@@ -193,21 +218,13 @@ class Pipeline(Protocol):
         """
         ...
 
+    def prepare(self, batch: Sequence[DenoiseInput]) -> None:
+        """Make and keep what `denoise` will need beside its input, where a step of this batch is likely.
 
-def residency_of(pipeline: Pipeline) -> Residency:
-    """Return where the weights of a loaded model are; on the device, unless it says otherwise."""
-    found: Residency = getattr(pipeline, "residency", RESIDENT)
-    return found
-
-
-def quantization_of(pipeline: Pipeline) -> Quantization:
-    """Return what the weights of a loaded model are kept in."""
-    return Quantization(pipeline.describe().get(_QUANTIZATION, Quantization.NONE))
-
-
-@runtime_checkable
-class VideoPipeline(Pipeline, Protocol):
-    """A loaded model that generates clips too: more than one frame of a request are decoded in chunks."""
+        It is called while the device works on another step, so that the device need not wait for it. It
+        only saves time: `denoise` makes what is missing.
+        """
+        ...
 
     def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
         """Yield the frames of one clip in order, some at a time.
@@ -218,49 +235,28 @@ class VideoPipeline(Pipeline, Protocol):
         """
         ...
 
-
-@runtime_checkable
-class PreparingPipeline(Pipeline, Protocol):
-    """A loaded model whose steps need more than their requests' tensors, such as a layout of tokens."""
-
-    def prepare(self, batch: Sequence[DenoiseInput]) -> None:
-        """Make and keep what `denoise` will need beside its input, where a step of this batch is likely.
-
-        It is called while the device works on another step, so that the device need not wait for it. It
-        only saves time: `denoise` makes what is missing.
-        """
+    def components(self) -> Sequence[Component]:
+        """Return the parts whose weights may stay on the host; all other weights are on the device."""
         ...
 
 
-@runtime_checkable
-class _Loaded(Protocol):
-    """A built-in pipeline, as far as it tells how it was loaded."""
+class PipelineDefaults:
+    """Defaults of pipelines that draw single images, and whose weights are resident and as they were."""
 
-    spec: ModelSpec
-    device: torch.device
-    dtype: torch.dtype
-    deterministic: bool
-    ranks: Ranks | None
-    quantization: Quantization
-    residency: Residency
+    deterministic = False
+    ranks: Ranks | None = None
+    quantization = Quantization.NONE
+    residency = RESIDENT
 
+    @property
+    def blocks(self) -> CompilableParts | None:
+        return None
 
-def describe_loaded(
-    pipeline: _Loaded, attention: str, vae_dtype: torch.dtype | None = None
-) -> Mapping[str, str]:
-    """Return what `Pipeline.describe` does; an autoencoder may have a dtype of its own."""
-    return {
-        "model": pipeline.spec.name,
-        "device": str(pipeline.device),
-        "dtype": dtype_name(pipeline.dtype),
-        **({} if vae_dtype is None else {"vae dtype": dtype_name(vae_dtype)}),
-        **_quantized(pipeline.quantization),
-        **pipeline.residency.describe(),
-        "attention": attention,
-        "deterministic": str(pipeline.deterministic).lower(),
-        **({} if pipeline.ranks is None else {"parallel": str(pipeline.ranks.plan)}),
-    }
+    def prepare(self, batch: Sequence[DenoiseInput]) -> None:
+        """Do nothing: steps need nothing beside their input."""
 
+    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
+        raise NotImplementedError(f"{type(self).__name__} generates no clips")
 
-def _quantized(quantization: Quantization) -> Mapping[str, str]:
-    return {} if quantization is Quantization.NONE else {_QUANTIZATION: quantization.value}
+    def components(self) -> Sequence[Component]:
+        return ()

@@ -29,8 +29,7 @@ def write_quantized(model: str, target: Path, quantization: Quantization) -> Non
     It appears once it is whole. Raise `InvalidParams` if there is something at `target`, `InvalidModel` if
     the model is quantized already or cannot be, and as `open_model` does.
     """
-    folder, family = open_quantizable(model)
-    components = family.quantized_layers(folder)
+    folder, family, components = open_quantizable(model)
     family.check_files(folder)
     if (found := stored_quantization(folder, tuple(components))) is not Quantization.NONE:
         raise InvalidModel(f"{folder.path}: its weights are quantized to {found} already")

@@ -5,8 +5,8 @@ Families of other packages are entry points of the group `diffuserve.families`: 
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -16,29 +16,24 @@ from typing import TYPE_CHECKING
 from diffuserve.domain.errors import DiffuserveError, InvalidModel, InvalidParams
 from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.models.offload import Offload
-from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.workers.worker import ModelOffer
-from diffuserve.models.family import (
-    CompilableFamily,
-    CuttableFamily,
-    OffloadableFamily,
-    PipelineFamily,
-    QuantizableFamily,
-    VideoFamily,
-)
+from diffuserve.models.family import Capabilities, PipelineFamily
 from diffuserve.models.folders.folder import ModelFolder, find_local_model, open_configs, open_model
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.read_ahead import start_reading
 from diffuserve.models.weights.stored_quantization import choose_quantization
-from diffuserve.parallel.plan import ParallelPlan
+from diffuserve.parallel.plan import ParallelPlan, check_shared
 
 if TYPE_CHECKING:
     import torch
 
     from diffuserve.models.base import Pipeline
-    from diffuserve.parallel.ranks import Ranks
+    from diffuserve.models.compiled.halves import CompilableBlocks
 
 log = logging.getLogger(__name__)
 
@@ -65,44 +60,30 @@ _PIPELINES = {
 _BUILT_IN = tuple(EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _PIPELINES.items())
 
 
-def load_pipeline(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
-    model: str,
-    device: "torch.device",
-    dtype: "torch.dtype | None" = None,
-    deterministic: bool = False,
-    ranks: "Ranks | None" = None,
-    parts: Parts = ALL_PARTS,
-    quantization: Quantization | None = None,
-    offload: Offload = Offload.NONE,
-) -> "Pipeline":
-    """Load a bundled model, a diffusers folder or a hub id onto `device`, or `parts` of it.
+def load_pipeline(model: str, plan: LoadPlan) -> "Pipeline":
+    """Load a bundled model, a diffusers folder or a hub id as planned.
 
-    With `ranks` the model is loaded on each of them, and every denoising step is shared. Weights of an
-    `offload` never are on the device all at once.
-    `dtype=None` means the family's choice for the checkpoint and the device, and `quantization=None` the
-    folder's own. Raise `ModelNotFound` or `InvalidModel` before any weight is read.
+    Raise `ModelNotFound` or `InvalidModel` before any weight is read.
     """
     folder, family = _open(model)
-    chosen = _choose_quantization(folder, family, quantization)
-    plan = None if ranks is None else ranks.plan
-    _check_plan(folder, family, chosen, plan)
-    given = (folder, device, dtype, deterministic, ranks, parts)
-    if chosen is Quantization.NONE or not isinstance(family, QuantizableFamily):
-        load: Callable[[], Pipeline] = partial(family.load, *given)
-    else:
-        load = partial(family.load, *given, chosen)
-    if chosen is Quantization.INT4:
+    family.check_files(folder)
+    able = family.capabilities(folder)
+    plan = replace(plan, quantization=_choose_quantization(folder, able, plan.quantization))
+    parallel = None if plan.ranks is None else plan.ranks.plan
+    _check_parallel(folder, able, plan.kept_in, parallel)
+    if plan.kept_in is Quantization.INT4:
         log.warning(
             "%s is loaded in 4 bits: that saves memory alone; steps take longer, and images differ visibly "
             "from those of its own weights",
             folder.name,
         )
-    if offload is Offload.NONE:
-        return load()
-    _check_offload(folder, family, offload, plan)
-    from diffuserve.models.offload.components import load_offloaded
+    load = partial(family.load, folder)
+    if plan.offload is Offload.NONE:
+        return load(plan)
+    _check_offload(folder, able, plan.offload, parallel)
+    from diffuserve.models.offloaded import load_offloaded
 
-    return load_offloaded(load, offload, chosen, device)
+    return load_offloaded(load, plan)
 
 
 def num_weight_bytes(model: str, parts: Parts) -> int:
@@ -159,6 +140,7 @@ class CheckedModel:
     spec: ModelSpec
     folder: ModelFolder
     family: PipelineFamily
+    capabilities: Capabilities
 
     def num_weight_bytes(self, parts: Parts) -> int:
         """Return the size of the files whose weights are loaded for `parts`."""
@@ -167,9 +149,8 @@ class CheckedModel:
     def least_bytes(self, params: GenerationParams) -> int:
         """Return what a request, whose defaults are filled in, takes at least: a step, or decoding a clip."""
         step = self.family.least_step_bytes(self.folder, self.spec.workload(params))
-        if (params.num_frames or 1) == 1 or not isinstance(self.family, VideoFamily):
-            return step
-        return max(step, self.family.least_decode_bytes(self.folder, params))
+        decode = self.capabilities.least_decode_bytes
+        return step if decode is None or (params.num_frames or 1) == 1 else max(step, decode(params))
 
 
 def check_model(
@@ -184,10 +165,11 @@ def check_model(
     """
     folder, family = _open(model)
     family.check_files(folder)
-    chosen = _choose_quantization(folder, family, quantization)
-    _check_offload(folder, family, offload, plan)
-    _check_plan(folder, family, chosen, plan)
-    return CheckedModel(family.read_spec(folder), folder, family)
+    able = family.capabilities(folder)
+    chosen = _choose_quantization(folder, able, quantization)
+    _check_offload(folder, able, offload, plan)
+    _check_parallel(folder, able, chosen, plan)
+    return CheckedModel(family.read_spec(folder), folder, family, able)
 
 
 def read_local_offer(model: str) -> ModelOffer | None:
@@ -200,25 +182,37 @@ def read_local_offer(model: str) -> ModelOffer | None:
 
 def find_quantization(model: str, wanted: Quantization | None) -> Quantization:
     """Return how a model is loaded where `wanted` is asked for. Raise as `load_pipeline`."""
-    return _choose_quantization(*_open(model), wanted)
-
-
-def open_quantizable(model: str) -> tuple[ModelFolder, QuantizableFamily]:
-    """Find a model whose weights can be quantized. Raise as `open_model`, and `InvalidModel` for others."""
     folder, family = _open(model)
-    if not isinstance(family, QuantizableFamily):
+    return _choose_quantization(folder, family.capabilities(folder), wanted)
+
+
+def find_capabilities(model: str) -> Capabilities:
+    """Return what can be done with a model, by its configs. Raise as `read_offer`."""
+    folder = open_configs(model)
+    return load_family(_find_family(folder)).capabilities(folder)
+
+
+def open_quantizable(model: str) -> tuple[ModelFolder, PipelineFamily, Mapping[str, QuantizedLayers]]:
+    """Find a model whose weights can be quantized, and which layers of each component.
+
+    Raise as `open_model`, and `InvalidModel` for others.
+    """
+    folder, family = _open(model)
+    layers = family.capabilities(folder).quantized_layers
+    if not layers:
         raise InvalidModel(f"{folder.path}: models of {folder.pipeline_class} cannot be quantized")
-    return folder, family
+    return folder, family, layers
 
 
-def open_compilable(model: str) -> tuple[ModelFolder, CompilableFamily]:
-    """Find a model whose blocks can be compiled. Raise as `open_model`, and `InvalidModel` for others."""
+def open_compilable(model: str, device: "torch.device", dtype: "torch.dtype | None") -> "CompilableBlocks":
+    """Return the blocks of a model for the compiler. Raise as `open_model`, and `InvalidModel` for others."""
     folder, family = _open(model)
-    if not isinstance(family, CompilableFamily):
+    compilable = family.capabilities(folder).compilable
+    if compilable is None:
         raise InvalidModel(f"{folder.path}: models of {folder.pipeline_class} cannot be compiled, FLUX.1 can")
     if choose_quantization(folder, ("transformer",), None) is not Quantization.NONE:
         raise InvalidModel(f"{folder.path}: its weights are quantized; only blocks of others are compiled")
-    return folder, family
+    return compilable(device, dtype)
 
 
 def known_families() -> dict[str, EntryPoint]:
@@ -231,11 +225,11 @@ def known_families() -> dict[str, EntryPoint]:
 
 
 def _choose_quantization(
-    folder: ModelFolder, family: PipelineFamily, wanted: Quantization | None
+    folder: ModelFolder, able: Capabilities, wanted: Quantization | None
 ) -> Quantization:
     """Return how a model is to be loaded. Raise `InvalidModel` if it cannot be."""
-    if isinstance(family, QuantizableFamily):
-        return choose_quantization(folder, tuple(family.quantized_layers(folder)), wanted)
+    if able.quantized_layers:
+        return choose_quantization(folder, tuple(able.quantized_layers), wanted)
     if wanted in (None, Quantization.NONE):
         return Quantization.NONE
     raise InvalidModel(
@@ -245,32 +239,32 @@ def _choose_quantization(
 
 
 def _check_offload(
-    folder: ModelFolder, family: PipelineFamily, wanted: Offload, plan: ParallelPlan | None
+    folder: ModelFolder, able: Capabilities, wanted: Offload, plan: ParallelPlan | None
 ) -> None:
     """Raise `InvalidModel` if weights of a model cannot stay on the host."""
     if wanted is not Offload.NONE and plan is not None:
         raise InvalidModel(f"offload={wanted}: weights of several GPUs stay on them; leave it out")
-    allowed = tuple(family.offloads(folder)) if isinstance(family, OffloadableFamily) else (Offload.NONE,)
-    if wanted not in allowed:
+    if wanted not in able.offloads:
         raise InvalidModel(
             f"{folder.path}: models of {folder.pipeline_class} have no offload={wanted}; choose "
-            f"{' or '.join(allowed)}"
+            f"{' or '.join(able.offloads)}"
         )
 
 
-def _check_plan(
-    folder: ModelFolder, family: PipelineFamily, quantization: Quantization, plan: ParallelPlan | None
+def _check_parallel(
+    folder: ModelFolder, able: Capabilities, quantization: Quantization, plan: ParallelPlan | None
 ) -> None:
     """Raise `InvalidParams` if the ranks of a plan cannot share a model's weights as it says."""
     if plan is None or not plan.is_cut:
         return
-    if not isinstance(family, CuttableFamily):
+    if not able.shared:
         remedy = f"the weights of {folder.pipeline_class} are not cut over ranks, FLUX.1's are"
         raise InvalidParams("parallel", str(plan), f"{remedy}; give sequence={plan.num_ranks}")
     if quantization is not Quantization.NONE:
         remedy = f"weights in {quantization} are not cut over ranks; give sequence={plan.num_ranks}"
         raise InvalidParams("parallel", str(plan), f"{remedy}, or leave the quantization out")
-    family.check_cut(folder, plan)
+    for name, count in able.shared.items():
+        check_shared(plan, name, count)
 
 
 def _open(model: str) -> tuple[ModelFolder, PipelineFamily]:

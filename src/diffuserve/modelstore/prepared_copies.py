@@ -13,6 +13,7 @@ from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.machine.hardware import is_cpu
 from diffuserve.models.registry import load_pipeline, weight_files
 from diffuserve.models.weights.fingerprint import known_hash
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.modelstore.cache import HeldCopy, ModelCache
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.layout import MODELS
@@ -50,12 +51,17 @@ def make_copy(options: LoadOptions, config: ModelStoreConfig) -> HeldCopy:
     def write(folder: Path, make_room: Callable[[int], None]) -> None:
         from diffuserve.models.machine.devices import choose_device, parse_dtype
         from diffuserve.models.machine.host import one_thread
-        from diffuserve.models.weights.loading import kept_on_host
-        from diffuserve.models.weights.prepared import NewCopy, using_copy
+        from diffuserve.models.weights.prepared import NewCopy
 
-        with one_thread(), kept_on_host(), using_copy(NewCopy(folder, make_room)):
-            device, dtype = choose_device(options.device), parse_dtype(options.dtype)
-            load_pipeline(options.model, device, dtype, quantization=options.quantization)
+        plan = LoadPlan(
+            choose_device(options.device),
+            parse_dtype(options.dtype),
+            quantization=options.quantization,
+            stay_on_host=True,
+            copy=NewCopy(folder, make_room),
+        )
+        with one_thread():
+            load_pipeline(options.model, plan)
 
     return _cache(config).make_copy(copy_key(options), f"the prepared copy of {options.model}", write)
 

@@ -22,7 +22,7 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.media.input_image import as_image
-from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
+from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, PipelineDefaults
 from diffuserve.models.frames import Frames
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
@@ -67,7 +67,7 @@ class FakeConditioning(Conditioning):
 
 
 @dataclass
-class FakePipeline:
+class FakePipeline(PipelineDefaults):
     """Moves noise towards the prompt's colour.
 
     `on_encode`, `on_denoise` and `on_decode` are called with each call's parameters before it runs, and
@@ -85,6 +85,7 @@ class FakePipeline:
     bytes_per_decoded_pixel: int = 16
     max_decode_pixels: int = 4 * 64 * 64 * 16
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    dtype: torch.dtype = torch.float32
     solver: Sampler = field(default_factory=FlowMatchEuler)
     denoised_batches: list[list[GenerationParams]] = field(default_factory=list)
     encoded_batches: list[list[GenerationParams]] = field(default_factory=list)

@@ -10,15 +10,13 @@ from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.family import PipelineFamily
+from diffuserve.models.family import Capabilities, PipelineFamily
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
+from diffuserve.models.weights.load_plan import LoadPlan
 
 if TYPE_CHECKING:
-    import torch
-
     from diffuserve.models.base import Pipeline
-    from diffuserve.parallel.ranks import Ranks
 
 STEPS = "steps"
 """File of a model's folder which, if it is there, gets a byte for each step of each request."""
@@ -51,6 +49,9 @@ class FakeFamily:
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
         return build_spec(folder, _DEFAULTS)
 
+    def capabilities(self, folder: ModelFolder) -> Capabilities:
+        return Capabilities(least_decode_bytes=_pixels_of)
+
     def check_files(self, folder: ModelFolder) -> None:
         """Do nothing: there are no weights."""
 
@@ -60,29 +61,24 @@ class FakeFamily:
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return workload.step_tokens
 
-    def least_decode_bytes(self, folder: ModelFolder, params: GenerationParams) -> int:
-        assert params.height is not None
-        assert params.width is not None
-        return params.height * params.width
-
     def default_fit(self, spec: ModelSpec) -> CostFit:
         return _FIT
 
-    def load(
-        self,
-        folder: ModelFolder,
-        device: "torch.device",
-        dtype: "torch.dtype | None",
-        deterministic: bool,
-        ranks: "Ranks | None",
-        parts: Parts,
-    ) -> "Pipeline":
+    def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":
         from diffuserve.testing.fake_pipeline import FakePipeline
 
-        pipeline = FakePipeline(spec=self.read_spec(folder), device=device, ranks=ranks, parts=parts)
+        pipeline = FakePipeline(
+            spec=self.read_spec(folder), device=plan.device, ranks=plan.ranks, parts=plan.parts
+        )
         if (ledger := folder.path / STEPS).exists():
             pipeline.on_denoise = partial(_note_step, ledger)
         return pipeline
+
+
+def _pixels_of(params: GenerationParams) -> int:
+    assert params.height is not None
+    assert params.width is not None
+    return params.height * params.width
 
 
 def _note_step(ledger: Path, batch: Sequence[GenerationParams]) -> None:

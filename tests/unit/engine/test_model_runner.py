@@ -147,12 +147,6 @@ def test_a_step_moves_latents_along_the_requests_own_schedule_and_leaves_the_sta
     assert torch.equal(outcome.latents, moved)
 
 
-def test_a_model_of_clips_must_decode_them_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(FakePipeline, "decode_chunks")
-    with pytest.raises(TypeError, match="FakePipeline generates clips and is no VideoPipeline"):
-        ModelRunner(FakePipeline())
-
-
 def test_only_requests_that_want_previews_get_them() -> None:
     pipeline = FakePipeline()
     states = [make_state(pipeline, "a", wants_preview=True), make_state(pipeline, "b")]

@@ -12,6 +12,7 @@ from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stages import make_stage_executor
 from diffuserve.models.flux.text import FluxConditioning
 from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.fake_pipeline import FakePipeline
 
@@ -90,7 +91,7 @@ def test_a_prompt_that_failed_is_tried_again() -> None:
 
 
 def test_what_is_kept_of_a_batch_keeps_nothing_else_of_it_alive(tmp_path: Path) -> None:
-    pipeline = load_pipeline(str(write_flux_checkpoint(tmp_path / "flux")), torch.device("cpu"))
+    pipeline = load_pipeline(str(write_flux_checkpoint(tmp_path / "flux")), LoadPlan(torch.device("cpu")))
     params = [pipeline.spec.simple_request(prompt) for prompt in ("a star", "a ring", "a square")]
     batch = [pipeline.spec.resolve(each, seed=1) for each in params]
     together, alone = pipeline.encode(batch)[1], ModelRunner(pipeline).encode(batch)[1]

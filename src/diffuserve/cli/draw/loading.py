@@ -3,10 +3,11 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diffuserve.cli.display.console import Console
-from diffuserve.engine_process.model.prepared_model import prepared_weights, read_ahead
+from diffuserve.engine_process.model.prepared_model import prepared_copy, read_ahead
 from diffuserve.models.machine.torch_environment import prepare_torch
 from diffuserve.protocol.config import EngineProcessConfig
 
@@ -29,16 +30,13 @@ def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
     """Load the model while a spinner turns; raise what `Engine.load` raises."""
     prepare_torch()
     read_ahead(config)
-    with console.status(f"loading {config.model}"), prepared_weights(config):
+    with console.status(f"loading {config.model}"):
         from diffuserve.engine.engine import Engine
+        from diffuserve.engine.loading import load_model, parse_plan
 
-        engine = Engine.load(
-            config.model,
-            device=config.device,
-            dtype=config.dtype,
-            config=config.engine,
-            quantization=config.quantization,
-            offload=config.offload,
-        )
+        kept = (config.quantization, config.offload)
+        plan = parse_plan(config.device, config.dtype, *kept, config.engine.deterministic)
+        model = load_model(config.model, replace(plan, copy=prepared_copy(config)))
+        engine = Engine.of(model, config.engine)
     console.print(" · ".join(f"{name} {value}" for name, value in engine.describe().items()), style="dim")
     return engine

@@ -30,9 +30,8 @@ def compile_model(settings: Settings, model: ModelName) -> None:
         from diffuserve.models.machine.devices import choose_device, parse_dtype
         from diffuserve.models.registry import open_compilable
 
-        folder, family = open_compilable(model)
         device = choose_device(config.device)
-        blocks = family.compilable(folder, device, parse_dtype(config.dtype))
+        blocks = open_compilable(model, device, parse_dtype(config.dtype))
         compiled = compile_blocks(blocks, device, config.compiled_folder)
     if device.type == "cpu":
         console.print("Engines on CPUs do not use compiled blocks: they gain nothing there.", style="dim")

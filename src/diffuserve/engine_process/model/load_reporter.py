@@ -2,8 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.engine_process.agent_link import AgentLink
@@ -26,17 +24,12 @@ class LoadReporter:
         """Report that a phase begins."""
         self._send(EngineLoading(phase=phase, bytes_total=bytes_total))
 
-    @contextmanager
-    def reading_weights(self, model: str, parts: Parts = ALL_PARTS, num_sharing: int = 1) -> Iterator[None]:
-        """Report the bytes of the parts' weights that are read within the block, on this thread.
+    def begin_weights(self, model: str, parts: Parts = ALL_PARTS, num_sharing: int = 1) -> None:
+        """Report that the parts' weights are read next; `add` is told of their bytes.
 
         Of ranks that share the weights each reads about one of `num_sharing` parts.
         """
         self.begin("weights", num_weight_bytes(model, parts) // num_sharing)
-        from diffuserve.models.weights.loading import observed_reading  # it imports torch
-
-        with observed_reading(self.add):
-            yield
 
     def add(self, num_bytes: int) -> None:
         """Count bytes of the phase; several threads may do so."""

@@ -2,16 +2,18 @@
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.engine_process.agent_link import die_with_parent
 from diffuserve.models.registry import read_weights_ahead
 from diffuserve.modelstore.prepared_copies import LoadOptions, copied_files, find_copy, is_cached, make_copy
 from diffuserve.protocol.config import EngineProcessConfig
+
+if TYPE_CHECKING:
+    from diffuserve.models.weights.prepared import WholeCopy
 
 log = logging.getLogger(__name__)
 
@@ -33,19 +35,17 @@ def read_ahead(config: EngineProcessConfig) -> Thread:
     return read_weights_ahead(config.model, config.parts, in_copy)
 
 
-@contextmanager
-def prepared_weights(config: EngineProcessConfig, is_strict: bool = False) -> Iterator[None]:
-    """Have what is loaded within the block come from the prepared copy, which this process then keeps.
+def prepared_copy(config: EngineProcessConfig, is_strict: bool = False) -> "WholeCopy | None":
+    """Return the prepared copy, which this process then keeps; `None` if there is none.
 
-    With `is_strict` from nothing else: raise `NotPrepared`.
+    With `is_strict` a model is loaded from nothing else: raise `NotPrepared`.
     """
-    from diffuserve.models.weights.prepared import NotPrepared, WholeCopy, using_copy
+    from diffuserve.models.weights.prepared import NotPrepared, WholeCopy
 
     copy = find_copy(load_options(config), config.stored)
     if copy is None and is_strict:
         raise NotPrepared("there is no prepared copy")
-    with using_copy(None if copy is None else WholeCopy(copy.folder, is_strict)):
-        yield
+    return None if copy is None else WholeCopy(copy.folder, is_strict)
 
 
 def prepare_in_child(config: EngineProcessConfig) -> None:

@@ -18,6 +18,7 @@ from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, r
 from diffuserve.models.base import Pipeline
 from diffuserve.models.machine.devices import choose_device, parse_dtype
 from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.rank_place import own_place
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks, rank_heartbeats
@@ -41,8 +42,8 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
     with ExitStack() as stack:
         plan = _plan(config)
         num_sharing = 1 if plan is None else plan.tensor
-        with loading.reading_weights(config.model, config.parts, num_sharing):
-            pipeline, ranks = stack.enter_context(_member(config))
+        loading.begin_weights(config.model, config.parts, num_sharing)
+        pipeline, ranks = stack.enter_context(_member(config, loading.add))
         # One thread steps: ranks must enter collectives in the same order.
         budget = _rank_budget(pipeline.device, config.engine.memory_budget_bytes)
         engine_config = replace(config.engine, num_threads=1, memory_budget_bytes=budget)
@@ -53,15 +54,16 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
 
 
 @contextmanager
-def _member(config: EngineProcessConfig) -> Iterator[tuple[Pipeline, Ranks]]:
+def _member(
+    config: EngineProcessConfig, on_read: Callable[[int], None] | None = None
+) -> Iterator[tuple[Pipeline, Ranks]]:
     """Yield the loaded pipeline in the group of ranks, which watch one another's heartbeats."""
     device = _own_device(config.device)
     if device.type == "cpu":
         torch.set_num_threads(1)  # the machine's cores are shared by its ranks
     ranks = join_ranks(_plan(config), device, config.collective_seconds)
     with enough_memory(config.model, device):
-        pipeline = load_pipeline(
-            config.model,
+        plan = LoadPlan(
             device,
             parse_dtype(config.dtype),
             config.engine.deterministic,
@@ -69,7 +71,9 @@ def _member(config: EngineProcessConfig) -> Iterator[tuple[Pipeline, Ranks]]:
             rank_parts(config.parts, ranks),
             config.quantization,
             config.offload,
+            on_read=on_read,
         )
+        pipeline = load_pipeline(config.model, plan)
     heartbeats = rank_heartbeats(ranks)
     heartbeats.start()
     yield pipeline, ranks

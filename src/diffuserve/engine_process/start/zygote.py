@@ -26,6 +26,7 @@ from diffuserve.engine_process.model.stored_model import with_known_model
 from diffuserve.engine_process.start.main import run_engine, run_to_exit, serve_agent
 from diffuserve.models.machine.torch_environment import prepare_torch
 from diffuserve.models.registry import find_quantization, num_weight_bytes
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.protocol.messages import decode, encode
 from diffuserve.protocol.zygote_messages import EngineEnded, EngineForked, ForkEngine, FromZygote, ZygoteReady
@@ -150,7 +151,8 @@ def prepared(config: EngineProcessConfig) -> "LoadedModel | None":
             model = read_model(config)
         if model is not None:
             return model
-    load_model(config.model, "cpu", parts=_NOTHING)  # imports the family and reads nothing
+    nothing = LoadPlan(choose_device("cpu"), parts=_NOTHING)
+    load_model(config.model, nothing)  # imports the family and reads nothing
     return None
 
 

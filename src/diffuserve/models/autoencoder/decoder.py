@@ -22,15 +22,14 @@ from diffuserve.models.autoencoder.blocks import (
     placements,
 )
 from diffuserve.models.autoencoder.config import AutoencoderConfig
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
 
 _TILE_OVERLAP = 0.25  # of a tile's side
 _ENCODER_PREFIXES = ("encoder.", "quant_conv.")
 
 
-def load_decoder(
-    config: AutoencoderConfig, files: list[Path], device: torch.device, dtype: torch.dtype
-) -> "ImageDecoder":
+def load_decoder(config: AutoencoderConfig, files: list[Path], plan: LoadPlan) -> "ImageDecoder":
     """Load the decoder's part of a checkpoint of `AutoencoderKL`, channels-last."""
     with torch.device("meta"):
         decoder = ImageDecoder(config)
@@ -38,8 +37,7 @@ def load_decoder(
         decoder,
         files,
         placements(decoder, files),
-        device,
-        dtype,
+        plan,
         ignored_prefixes=_ENCODER_PREFIXES,
         memory_format=torch.channels_last,
     )

@@ -22,6 +22,7 @@ from diffuserve.models.autoencoder.blocks import (
     placements,
 )
 from diffuserve.models.autoencoder.config import AutoencoderConfig
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
 
 _DECODER_PREFIXES = ("decoder.", "post_quant_conv.")
@@ -52,9 +53,7 @@ class LatentDistribution(Sendable):
         return self.mean + self.std * noise.to(self.mean.device)
 
 
-def load_encoder(
-    config: AutoencoderConfig, files: list[Path], device: torch.device, dtype: torch.dtype
-) -> "ImageEncoder":
+def load_encoder(config: AutoencoderConfig, files: list[Path], plan: LoadPlan) -> "ImageEncoder":
     """Load the encoder's part of a checkpoint of `AutoencoderKL`, channels-last."""
     with torch.device("meta"):
         encoder = ImageEncoder(config)
@@ -62,8 +61,7 @@ def load_encoder(
         encoder,
         files,
         placements(encoder, files),
-        device,
-        dtype,
+        plan,
         ignored_prefixes=_DECODER_PREFIXES,
         memory_format=torch.channels_last,
     )

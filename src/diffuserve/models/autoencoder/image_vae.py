@@ -1,6 +1,7 @@
 """Images from the latents of an image autoencoder, and back, which families share."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from einops import rearrange
@@ -14,7 +15,7 @@ from diffuserve.models.autoencoder.decoder import load_decoder
 from diffuserve.models.autoencoder.encoder import LatentDistribution, load_encoder
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.offload.components import Component
-from diffuserve.models.weights.loading import NOT_LOADED
+from diffuserve.models.weights.load_plan import LoadPlan
 
 # Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
 # seams differ from a whole decode, so it starts where whole decodes stop being reasonable.
@@ -32,18 +33,17 @@ class ImageVae:
     def __init__(
         self,
         folder: ModelFolder,
-        device: torch.device,
-        dtype: torch.dtype,
+        plan: LoadPlan,
         encoder_dtype: torch.dtype | None = None,
         has_encoder: bool = True,
         has_decoder: bool = True,
     ) -> None:
         """Load both halves, or those that are wanted."""
         config, files = AutoencoderConfig.read(folder), folder.weights("vae")
-        self.device, self.dtype, self.encoder_dtype = device, dtype, encoder_dtype or dtype
-        self.decoder = load_decoder(config, files, device if has_decoder else NOT_LOADED, dtype)
-        encoder_device = device if has_encoder else NOT_LOADED
-        self.encoder = load_encoder(config, files, encoder_device, self.encoder_dtype)
+        self.device, self.dtype = plan.device, plan.chosen_dtype
+        self.encoder_dtype = encoder_dtype or self.dtype
+        self.decoder = load_decoder(config, files, plan.when(has_decoder))
+        self.encoder = load_encoder(config, files, replace(plan.when(has_encoder), dtype=self.encoder_dtype))
         self._config = config
         self.scaling_factor = config.scaling_factor
         self.shift_factor = config.shift_factor or 0.0

@@ -12,42 +12,20 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
-from diffuserve.domain.models.residency import Residency
-from diffuserve.models.base import Pipeline, quantization_of
+from diffuserve.models.base import Pipeline
 from diffuserve.models.compiled.halves import CompilableBlocks, Compiled, compile_half, load_half
 from diffuserve.models.machine.devices import dtype_name
-from diffuserve.parallel.ranks import Ranks
 from diffuserve.private_files import make_private_folder
 
 log = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class CompilablePipeline(Pipeline, Protocol):
-    """A pipeline whose blocks can be run by compiled halves; `block_shape` is what those depend on."""
-
-    dtype: torch.dtype
-    residency: Residency
-    deterministic: bool
-    ranks: Ranks | None
-
-    @property
-    def block_shape(self) -> str: ...
-
-    @property
-    def half_names(self) -> tuple[str, ...]: ...
-
-    def use_compiled(self, halves: Mapping[str, Compiled]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -96,17 +74,18 @@ def use_compiled_blocks(pipeline: Pipeline, root: Path, device_type: str = "cuda
 
     Nothing is ever compiled here. On CPUs compiled blocks gain nothing, so they serve on CUDA alone.
     """
-    if pipeline.device.type != device_type or not isinstance(pipeline, CompilablePipeline):
+    blocks = pipeline.blocks
+    if pipeline.device.type != device_type or blocks is None:
         return False
     if reason := _unfit(pipeline):
         log.info("blocks run eagerly: %s", reason)
         return False
-    folder = root / CompiledKey.of(pipeline.block_shape, pipeline.dtype, pipeline.device).folder_name
+    folder = root / CompiledKey.of(blocks.shape, pipeline.dtype, pipeline.device).folder_name
     if not folder.is_dir():
         log.info("blocks run eagerly: `diffuserve compile` has made none for this model, device and torch")
         return False
     try:
-        pipeline.use_compiled({name: _load(root, folder, name) for name in pipeline.half_names})
+        blocks.use({name: _load(root, folder, name) for name in blocks.names})
     except (InvalidModel, OSError, RuntimeError) as error:
         log.warning("blocks run eagerly: %s", error)
         return False
@@ -114,9 +93,9 @@ def use_compiled_blocks(pipeline: Pipeline, root: Path, device_type: str = "cuda
     return True
 
 
-def _unfit(pipeline: CompilablePipeline) -> str:
+def _unfit(pipeline: Pipeline) -> str:
     """Return why no compiled blocks fit a pipeline; nothing if some may."""
-    if quantization_of(pipeline) is not Quantization.NONE:
+    if pipeline.quantization is not Quantization.NONE:
         return "their weights are quantized"
     if pipeline.residency.mode is not Offload.NONE:
         return "their weights are offloaded"

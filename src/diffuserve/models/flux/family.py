@@ -1,31 +1,29 @@
 """FLUX.1 (schnell, dev, Kontext and Fill) as a family. Importing this file loads no torch."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
-from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.samplers import FLOW_SAMPLERS
 from diffuserve.models.autoencoder.config import AutoencoderConfig
-from diffuserve.models.family import QuantizableFamily, wanted_folders
+from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
 from diffuserve.models.flux.config import PATCH, TRANSFORMER_LAYERS, FluxConfig, fills_in
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
-from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.text.quantized_layers import CLIP_LAYERS, T5_LAYERS
 from diffuserve.models.text.t5_config import T5Config
-from diffuserve.parallel.plan import ParallelPlan, check_shared
+from diffuserve.models.weights.load_plan import LoadPlan
 
 if TYPE_CHECKING:
     import torch
 
     from diffuserve.models.base import Pipeline
     from diffuserve.models.compiled.halves import CompilableBlocks
-    from diffuserve.parallel.ranks import Ranks
 
 _ENCODERS = ("text_encoder", "text_encoder_2")
 _COMPONENTS = ("transformer", "vae", *_ENCODERS)
@@ -85,6 +83,23 @@ class FluxFamily:
         defaults = architecture | images | _defaults(folder, config)
         return build_spec(folder, defaults, traits={"lowercase_prompt": bool})
 
+    def capabilities(self, folder: ModelFolder) -> Capabilities:
+        t5 = T5Config.read(folder, "text_encoder_2")
+        return Capabilities(
+            quantized_layers={
+                "transformer": TRANSFORMER_LAYERS,
+                "text_encoder": CLIP_LAYERS,
+                "text_encoder_2": T5_LAYERS,
+            },
+            offloads=tuple(Offload),
+            shared={
+                "attention heads": FluxConfig.read(folder).num_attention_heads,
+                "attention heads in its text encoder": t5.num_heads,
+                "features in its text encoder's layers": t5.d_ff,
+            },
+            compilable=partial(_compilable, folder),
+        )
+
     def check_files(self, folder: ModelFolder) -> None:
         folder.require(_COMPONENTS, _FILES)
 
@@ -97,44 +112,18 @@ class FluxFamily:
     def default_fit(self, spec: ModelSpec) -> CostFit:
         return _DEFAULT_FIT
 
-    def quantized_layers(self, folder: ModelFolder) -> Mapping[str, QuantizedLayers]:
-        return {
-            "transformer": TRANSFORMER_LAYERS,
-            "text_encoder": CLIP_LAYERS,
-            "text_encoder_2": T5_LAYERS,
-        }
-
-    def offloads(self, folder: ModelFolder) -> Sequence[Offload]:
-        return tuple(Offload)
-
-    def check_cut(self, folder: ModelFolder, plan: ParallelPlan) -> None:
-        t5 = T5Config.read(folder, "text_encoder_2")
-        check_shared(plan, "attention heads", FluxConfig.read(folder).num_attention_heads)
-        check_shared(plan, "attention heads in its text encoder", t5.num_heads)
-        check_shared(plan, "features in its text encoder's layers", t5.d_ff)
-
-    def compilable(
-        self, folder: ModelFolder, device: "torch.device", dtype: "torch.dtype | None"
-    ) -> "CompilableBlocks":
-        from diffuserve.models.flux.compiled import compilable_flux
-
-        return compilable_flux(folder, device, dtype)
-
-    def load(  # noqa: PLR0913 (what a pipeline is loaded by)
-        self,
-        folder: ModelFolder,
-        device: "torch.device",
-        dtype: "torch.dtype | None",
-        deterministic: bool,
-        ranks: "Ranks | None",
-        parts: Parts,
-        quantization: Quantization = Quantization.NONE,
-    ) -> "Pipeline":
+    def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":
         from diffuserve.models.flux.pipeline import load_flux
 
-        self.check_files(folder)
-        spec = self.read_spec(folder)
-        return load_flux(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
+        return load_flux(folder, self.read_spec(folder), plan)
+
+
+def _compilable(
+    folder: ModelFolder, device: "torch.device", dtype: "torch.dtype | None"
+) -> "CompilableBlocks":
+    from diffuserve.models.flux.compiled import compilable_flux
+
+    return compilable_flux(folder, device, dtype)
 
 
 def _defaults(folder: ModelFolder, config: FluxConfig) -> dict[str, Any]:
@@ -166,4 +155,4 @@ def _checkpoint_sampler(folder: ModelFolder) -> str:
     return _SCHEDULERS[name]
 
 
-FLUX: QuantizableFamily = FluxFamily()
+FLUX: PipelineFamily = FluxFamily()

@@ -7,16 +7,12 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.models.cost import CostFit, Workload
-from diffuserve.domain.models.parts import ALL_PARTS, Parts
-from diffuserve.domain.models.quantization import Quantization
-from diffuserve.domain.models.residency import RESIDENT
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.autoencoder.image_vae import ImageVae, max_decode_pixels
-from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
+from diffuserve.models.autoencoder.image_vae import ImageVae
+from diffuserve.models.base import CompilableParts, Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.batches import run_in_groups, split_by_counts
-from diffuserve.models.compiled.halves import Compiled
 from diffuserve.models.flux.compiled import HALVES, block_shape, use_compiled
 from diffuserve.models.flux.config import PATCH, TRANSFORMER_LAYERS, FluxConfig
 from diffuserve.models.flux.images import FluxImages
@@ -33,81 +29,51 @@ from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import check_deterministic_width, cpu_tilings
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
-from diffuserve.models.machine.devices import check_deterministic, default_dtype, flops_per_second
+from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
+from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component
 from diffuserve.models.preview import read_preview_map
-from diffuserve.models.weights.loading import NOT_LOADED, checkpoint_dtype, load_weights, num_parameters
+from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.loading import load_weights, num_parameters
 from diffuserve.parallel.plan import check_shared
-from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.registry import named_sampler
 
 
-def load_flux(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
-    folder: ModelFolder,
-    spec: ModelSpec,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    deterministic: bool,
-    ranks: Ranks | None = None,
-    parts: Parts = ALL_PARTS,
-    quantization: Quantization = Quantization.NONE,
-) -> "FluxPipeline":
-    """Load a folder that has all of its files.
-
-    The default dtype is the checkpoint's; on a CPU without bf16 instructions it is float32.
-    """
-    if deterministic:
-        check_deterministic(device, ranks is not None)
-    if ranks is not None:
-        check_shared(ranks.plan, "attention heads", FluxConfig.read(folder).num_attention_heads)
-    dtype = dtype or default_dtype(checkpoint_dtype(folder.weights("transformer")), device)
-    return FluxPipeline(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
+def load_flux(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> "FluxPipeline":
+    """Load a folder that has all of its files."""
+    plan = with_dtype(plan, folder, "transformer")
+    if plan.ranks is not None:
+        check_shared(plan.ranks.plan, "attention heads", FluxConfig.read(folder).num_attention_heads)
+    return FluxPipeline(folder, spec, plan)
 
 
-class FluxPipeline:
+class FluxPipeline(LoadedPipeline):
     """A loaded FLUX.1 checkpoint."""
 
-    def __init__(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
-        self,
-        folder: ModelFolder,
-        spec: ModelSpec,
-        device: torch.device,
-        dtype: torch.dtype,
-        deterministic: bool,
-        ranks: Ranks | None,
-        parts: Parts,
-        quantization: Quantization,
-    ) -> None:
-        self.spec, self.device, self.dtype = spec, device, dtype
-        self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
-        self.quantization, self.residency = quantization, RESIDENT
-        denoiser_device = device if parts.denoising else NOT_LOADED
-        encoder_device = device if parts.encoding else NOT_LOADED
-        config = FluxConfig.read(folder)
+    def __init__(self, folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> None:
+        super().__init__(spec, plan)
+        config, parts = FluxConfig.read(folder), plan.parts
         scheduler = folder.json("scheduler/scheduler_config.json")
         self._samplers = {name: named_sampler(name, scheduler) for name in spec.samplers}
         self._shift = SizeShift.from_config(scheduler)
         lowercase = bool(folder.settings.get("lowercase_prompt", False))
-        self.text_encoder = FluxTextEncoder(folder, encoder_device, dtype, lowercase, quantization, ranks)
+        self.text_encoder = FluxTextEncoder(folder, plan.when(parts.encoding), lowercase)
         encodes = parts.encoding and spec.max_input_images > 0
-        self.vae = ImageVae(folder, device, dtype, has_encoder=encodes, has_decoder=parts.decoding)
-        self.images = FluxImages(folder, spec, self.vae, dtype)
-        self.preview_map = read_preview_map(folder, self.vae.latent_channels, FLUX_PREVIEW, device)
-        kernel = choose_kernel(device, dtype, deterministic)
+        self.vae = ImageVae(folder, plan, has_encoder=encodes, has_decoder=parts.decoding)
+        self.images = FluxImages(folder, spec, self.vae, self.dtype)
+        self.preview_map = read_preview_map(folder, self.vae.latent_channels, FLUX_PREVIEW, self.device)
+        kernel = choose_kernel(self.device, self.dtype, self.deterministic)
+        ranks = plan.ranks
         self._sequence = ranks.sequence if ranks is not None and ranks.sequence.size > 1 else None
         self.attention = kernel if self._sequence is None else ulysses(kernel, self._sequence)
-        self.transformer = self._load_transformer(folder, config, denoiser_device)
+        self.transformer = self._load_transformer(folder, config, plan.when(parts.denoising))
         self._factors = ScheduleFactors(self.transformer)
         self._layout = functools.lru_cache(maxsize=8)(self._make_layout)
         self._shard = functools.lru_cache(maxsize=8)(self._make_shard)
 
-    @property
-    def max_decode_pixels(self) -> int:
-        return max_decode_pixels(self.device, self.deterministic)
-
     def describe(self) -> Mapping[str, str]:
-        return describe_loaded(self, self.attention.name)
+        return self.described(self.attention.name)
 
     def cost_prior(self) -> CostFit:
         config, rate = self.transformer.config, flops_per_second(self.device, self.dtype)
@@ -119,15 +85,9 @@ class FluxPipeline:
         return self.residency.slowed(fit, self.device.type)
 
     @property
-    def block_shape(self) -> str:
-        return block_shape(self.transformer.config)
-
-    @property
-    def half_names(self) -> tuple[str, ...]:
-        return HALVES
-
-    def use_compiled(self, halves: Mapping[str, Compiled]) -> None:
-        use_compiled(self.transformer, halves)
+    def blocks(self) -> CompilableParts:
+        shape = block_shape(self.transformer.config)
+        return CompilableParts(shape, HALVES, functools.partial(use_compiled, self.transformer))
 
     def components(self) -> Sequence[Component]:
         encoders = (self.text_encoder.clip.component, self.text_encoder.t5.component)
@@ -291,19 +251,17 @@ class FluxPipeline:
         shape = self._shape(params)
         return (shape.tokens, shape.text, shape.image_tokens, shape.image.rows)
 
-    def _load_transformer(
-        self, folder: ModelFolder, config: FluxConfig, device: torch.device
-    ) -> FluxTransformer:
+    def _load_transformer(self, folder: ModelFolder, config: FluxConfig, plan: LoadPlan) -> FluxTransformer:
         with torch.device("meta"):
             transformer = FluxTransformer(config, self.attention)
-            quantize_layers(transformer, TRANSFORMER_LAYERS, self.quantization)
-            if self.ranks is not None and self.ranks.tensor is not None:
-                transformer.share_weights(self.ranks.tensor)
+            quantize_layers(transformer, TRANSFORMER_LAYERS, plan.kept_in)
+            if plan.ranks is not None and plan.ranks.tensor is not None:
+                transformer.share_weights(plan.ranks.tensor)
         files = folder.weights("transformer")
-        load_weights(transformer, files, transformer.placements(), device, self.dtype)
-        if device.type == "cpu":
-            transformer.set_tiling(*cpu_tilings(self.deterministic))
-        if self.deterministic:
+        load_weights(transformer, files, transformer.placements(), plan)
+        if plan.device.type == "cpu":
+            transformer.set_tiling(*cpu_tilings(plan.deterministic))
+        if plan.deterministic:
             check_deterministic_width(config.dim, folder.path)
         return transformer.eval()
 

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import Conditioning
 from diffuserve.models.folders.folder import ModelFolder
@@ -21,8 +19,7 @@ from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.t5 import load_t5
 from diffuserve.models.text.t5_config import T5Config
 from diffuserve.models.text.tokenizer import PromptTokenizer
-from diffuserve.models.weights.loading import NOT_LOADED
-from diffuserve.parallel.ranks import Ranks
+from diffuserve.models.weights.load_plan import LoadPlan
 
 
 @dataclass(frozen=True)
@@ -45,32 +42,28 @@ class FluxTextEncoder:
     """CLIP and T5 with their tokenizers; on the device of what is not loaded, without any content.
 
     `lowercase`: the checkpoint was trained on lowercase prompts. Where the weights are cut, T5's are so over
-    all `ranks`, which encode together.
+    all ranks, which encode together.
     """
 
     def __init__(
         self,
         folder: ModelFolder,
-        device: torch.device,
-        dtype: torch.dtype,
+        plan: LoadPlan,
         lowercase: bool,
-        quantization: Quantization = Quantization.NONE,
-        ranks: Ranks | None = None,
     ) -> None:
         clip_config = ClipConfig.read(folder, "text_encoder")
         t5_config = T5Config.read(folder, "text_encoder_2")
         clip_files, t5_files = folder.weights("text_encoder"), folder.weights("text_encoder_2")
-        self.clip = load_clip(clip_config, clip_files, device, dtype, quantization=quantization)
-        self._ranks = ranks if ranks is not None and ranks.plan.is_cut else None
+        self.clip = load_clip(clip_config, clip_files, plan)
+        self._ranks = plan.ranks if plan.ranks is not None and plan.ranks.plan.is_cut else None
         shared = None if self._ranks is None else self._ranks.world
-        self.t5 = load_t5(t5_config, t5_files, device, dtype, quantization, shared)
-        is_wanted = device != NOT_LOADED
-        self.clip_tokenizer = PromptTokenizer.read(folder, "tokenizer", is_wanted)
+        self.t5 = load_t5(t5_config, t5_files, plan, shared)
+        self.clip_tokenizer = PromptTokenizer.read(folder, "tokenizer", plan.is_wanted)
         # A folder may say that its tokenizer has no limit; the model has one.
         self.clip_length = min(self.clip_tokenizer.max_length, clip_config.max_position_embeddings)
-        self.t5_tokenizer = PromptTokenizer.read(folder, "tokenizer_2", is_wanted)
+        self.t5_tokenizer = PromptTokenizer.read(folder, "tokenizer_2", plan.is_wanted)
         self.lowercase = lowercase
-        self.device = device
+        self.device = plan.device
 
     def encode(self, params: Sequence[GenerationParams]) -> list[FluxConditioning]:
         """Encode prompts of one `max_sequence_length` together."""

@@ -1,23 +1,18 @@
 """Weights of a loaded model that stay on the host until they are used."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
-from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.offload import Offload
-from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.residency import Residency
-from diffuserve.models.base import Pipeline
 from diffuserve.models.offload.block_slots import BlockSlots, num_slots, slotted
-from diffuserve.models.offload.copier import Copier, copier_for
+from diffuserve.models.offload.copier import Copier
 from diffuserve.models.offload.host_weights import Owned, own_tensors
 from diffuserve.models.offload.turns import FairLock, Turns, one_by_one
-from diffuserve.models.weights.loading import kept_on_host
 
 
 @dataclass(frozen=True)
@@ -56,21 +51,6 @@ class Component:
     def is_loaded(self) -> bool:
         """Return whether it has weights: parts of a model that are not wanted have shapes alone."""
         return not any(parameter.is_meta for parameter in self.module.parameters())
-
-
-@runtime_checkable
-class OffloadablePipeline(Pipeline, Protocol):
-    """A pipeline whose weights may stay on the host; those outside its components are on the device."""
-
-    residency: Residency
-
-    def components(self) -> Sequence[Component]: ...
-
-
-def offload(pipeline: OffloadablePipeline, mode: Offload) -> None:
-    """Bring the weights of a pipeline that was loaded to the host to where they belong."""
-    components = [each for each in pipeline.components() if each.is_loaded]
-    pipeline.residency = place(components, mode, pipeline.device, copier_for(pipeline.device))
 
 
 def place(components: Sequence[Component], mode: Offload, device: torch.device, copier: Copier) -> Residency:
@@ -145,26 +125,3 @@ def _take_turns(components: Sequence[Component], device: torch.device, copier: C
         encode_bytes=sum(sizes[each.module] for each in components if each.is_encoder),
         decode_bytes=sum(sizes[each.module] for each in components if each.is_decoder),
     )
-
-
-def load_offloaded(
-    load: Callable[[], Pipeline],
-    mode: Offload,
-    quantization: Quantization,
-    device: torch.device,
-) -> Pipeline:
-    """Load a pipeline to the host, and bring from there to the device what is to be on it.
-
-    Raise `InvalidModel` for what cannot be together, before any weight is read.
-    """
-    if device.type == "cpu" and quantization is Quantization.INT8:
-        raise InvalidModel(
-            f"offload={mode}: weights in int8 have an order of their CPU's own and stay where they are; take "
-            f"another quantization, or leave it out"
-        )
-    with kept_on_host():
-        pipeline = load()
-    if not isinstance(pipeline, OffloadablePipeline):
-        raise InvalidModel(f"offload={mode}: {type(pipeline).__name__} has no components; leave it out")
-    offload(pipeline, mode)
-    return pipeline

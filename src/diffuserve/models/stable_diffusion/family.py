@@ -1,20 +1,18 @@
 """Stable Diffusion 1, 2 and XL as a family. Importing this file loads no torch."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
-from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.autoencoder.config import AutoencoderConfig
-from diffuserve.models.family import QuantizableFamily, wanted_folders
+from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
-from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.stable_diffusion.config import SIZES, UNET_LAYERS, UNetConfig, text_encoders
 from diffuserve.models.stable_diffusion.scheduler import (
     default_steps,
@@ -24,12 +22,10 @@ from diffuserve.models.stable_diffusion.scheduler import (
 )
 from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.quantized_layers import CLIP_LAYERS
+from diffuserve.models.weights.load_plan import LoadPlan
 
 if TYPE_CHECKING:
-    import torch
-
     from diffuserve.models.base import Pipeline
-    from diffuserve.parallel.ranks import Ranks
 
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
 _MISTAKEN_VERSIONS = re.compile(r"0\.[0-8]\.")  # of diffusers, which corrects them since
@@ -72,6 +68,11 @@ class StableDiffusionFamily:
             folder, architecture | _sizes(folder, config, vae) | default_steps(scheduler, config)
         )
 
+    def capabilities(self, folder: ModelFolder) -> Capabilities:
+        encoders = text_encoders(folder, UNetConfig.read(folder))
+        layers = {"unet": UNET_LAYERS, **dict.fromkeys(encoders, CLIP_LAYERS)}
+        return Capabilities(quantized_layers=layers, offloads=tuple(Offload))
+
     def check_files(self, folder: ModelFolder) -> None:
         components = self.weight_folders(folder, ALL_PARTS)
         encoders = text_encoders(folder, UNetConfig.read(folder))
@@ -94,32 +95,13 @@ class StableDiffusionFamily:
     def default_fit(self, spec: ModelSpec) -> CostFit:
         return _XL_FIT if spec.family == _XL else _FIT
 
-    def quantized_layers(self, folder: ModelFolder) -> Mapping[str, QuantizedLayers]:
-        encoders = text_encoders(folder, UNetConfig.read(folder))
-        return {"unet": UNET_LAYERS, **dict.fromkeys(encoders, CLIP_LAYERS)}
-
-    def offloads(self, folder: ModelFolder) -> Sequence[Offload]:
-        return tuple(Offload)
-
-    def load(  # noqa: PLR0913 (what a pipeline is loaded by)
-        self,
-        folder: ModelFolder,
-        device: "torch.device",
-        dtype: "torch.dtype | None",
-        deterministic: bool,
-        ranks: "Ranks | None",
-        parts: Parts,
-        quantization: Quantization = Quantization.NONE,
-    ) -> "Pipeline":
+    def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":
         from diffuserve.models.stable_diffusion.pipeline import load_stable_diffusion
 
-        self.check_files(folder)
-        return load_stable_diffusion(
-            folder, self.read_spec(folder), device, dtype, deterministic, ranks, parts, quantization
-        )
+        return load_stable_diffusion(folder, self.read_spec(folder), plan)
 
 
-STABLE_DIFFUSION: QuantizableFamily = StableDiffusionFamily()
+STABLE_DIFFUSION: PipelineFamily = StableDiffusionFamily()
 
 
 def _sizes(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> dict[str, int]:

@@ -9,20 +9,18 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.models.cost import CostFit, Workload
-from diffuserve.domain.models.parts import ALL_PARTS, Parts
-from diffuserve.domain.models.quantization import Quantization
-from diffuserve.domain.models.residency import RESIDENT
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.autoencoder.config import AutoencoderConfig
-from diffuserve.models.autoencoder.image_vae import ImageVae, max_decode_pixels
-from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
+from diffuserve.models.autoencoder.image_vae import ImageVae
+from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.batches import split_by_counts
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.input_tensors import put_back
 from diffuserve.models.layers.sequence_parallel import part_size
-from diffuserve.models.machine.devices import check_deterministic, default_dtype, flops_per_second
+from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
+from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.stable_diffusion.config import UNetConfig
@@ -32,80 +30,45 @@ from diffuserve.models.stable_diffusion.rows import make_rows, part_of, split_ro
 from diffuserve.models.stable_diffusion.scheduler import scheduler_config
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning, TextConditioner
 from diffuserve.models.stable_diffusion.unet import UNetInput, load_unet
-from diffuserve.models.weights.loading import NOT_LOADED, checkpoint_dtype, num_parameters
-from diffuserve.parallel.ranks import Ranks
+from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.loading import num_parameters
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.registry import requested_sampler
 
 _KEPT_SAMPLERS = 64  # clients choose their options, and there are many numbers
 
 
-def load_stable_diffusion(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
-    folder: ModelFolder,
-    spec: ModelSpec,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    deterministic: bool,
-    ranks: Ranks | None = None,
-    parts: Parts = ALL_PARTS,
-    quantization: Quantization = Quantization.NONE,
-) -> "StableDiffusionPipeline":
-    """Load a folder that has all of its files.
-
-    The default dtype is the checkpoint's; fp16 on a GPU where that is float32, and float32 on a CPU without
-    bf16 instructions.
-    """
-    if deterministic:
-        check_deterministic(device, ranks is not None)
-    dtype = dtype or default_dtype(checkpoint_dtype(folder.weights("unet")), device, half=torch.float16)
-    return StableDiffusionPipeline(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
+def load_stable_diffusion(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> "StableDiffusionPipeline":
+    """Load a folder that has all of its files."""
+    return StableDiffusionPipeline(folder, spec, with_dtype(plan, folder, "unet", half=torch.float16))
 
 
-class StableDiffusionPipeline:
+class StableDiffusionPipeline(LoadedPipeline):
     """A loaded Stable Diffusion checkpoint."""
 
-    def __init__(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
-        self,
-        folder: ModelFolder,
-        spec: ModelSpec,
-        device: torch.device,
-        dtype: torch.dtype,
-        deterministic: bool,
-        ranks: Ranks | None,
-        parts: Parts,
-        quantization: Quantization,
-    ) -> None:
-        self.spec, self.device, self.dtype = spec, device, dtype
-        self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
-        self.quantization, self.residency = quantization, RESIDENT
-        denoiser_device = device if parts.denoising else NOT_LOADED
-        encoder_device = device if parts.encoding else NOT_LOADED
-        config = UNetConfig.read(folder)
+    def __init__(self, folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> None:
+        super().__init__(spec, plan)
+        config, parts = UNetConfig.read(folder), plan.parts
         scheduler = scheduler_config(folder, config)
         self._sampler = functools.lru_cache(_KEPT_SAMPLERS)(
             lambda name, options: requested_sampler(name, options, scheduler)
         )
         self._sampler(None, ())  # refuses what is not supported
-        self.text = TextConditioner(folder, spec, encoder_device, dtype, quantization)
+        self.text = TextConditioner(folder, spec, plan.when(parts.encoding))
         self.vae = ImageVae(
             folder,
-            device,
-            _vae_dtype(folder, config, dtype),
-            _encoder_dtype(folder, config, dtype),
+            replace(plan, dtype=_vae_dtype(folder, config, self.dtype)),
+            _encoder_dtype(folder, config, self.dtype),
             has_encoder=parts.encoding and spec.max_input_images > 0,
             has_decoder=parts.decoding,
         )
-        self.images = ImageConditioner(self.vae, dtype, config.reads_mask)
+        self.images = ImageConditioner(self.vae, self.dtype, config.reads_mask)
         default_map = XL_PREVIEW if config.is_xl else PREVIEW
-        self.preview_map = read_preview_map(folder, self.vae.latent_channels, default_map, device)
-        self.unet = load_unet(config, folder.weights("unet"), denoiser_device, dtype, quantization)
-
-    @property
-    def max_decode_pixels(self) -> int:
-        return max_decode_pixels(self.device, self.deterministic)
+        self.preview_map = read_preview_map(folder, self.vae.latent_channels, default_map, self.device)
+        self.unet = load_unet(config, folder.weights("unet"), plan.when(parts.denoising))
 
     def describe(self) -> Mapping[str, str]:
-        return describe_loaded(self, "sdpa", self.vae.dtype)
+        return self.described("sdpa", self.vae.dtype)
 
     def cost_prior(self) -> CostFit:
         rate = flops_per_second(self.device, self.dtype)

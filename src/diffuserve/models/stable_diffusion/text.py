@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import Conditioning
@@ -21,7 +20,8 @@ from diffuserve.models.stable_diffusion.images import EncodedImage
 from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
-from diffuserve.models.weights.loading import NOT_LOADED, num_parameters
+from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.loading import num_parameters
 
 _UNUSED = "negative_prompt changes nothing without guidance; give a guidance_scale above 1"
 
@@ -59,26 +59,22 @@ class TextConditioner:
         self,
         folder: ModelFolder,
         spec: ModelSpec,
-        device: torch.device,
-        dtype: torch.dtype,
-        quantization: Quantization = Quantization.NONE,
+        plan: LoadPlan,
     ) -> None:
         config = UNetConfig.read(folder)
         names = text_encoders(folder, config)
-        self._spec, self._device, self._is_xl = spec, device, config.is_xl
+        self._spec, self._device, self._is_xl = spec, plan.device, config.is_xl
         self._zeros_for_none = config.is_xl and bool(folder.index.get("force_zeros_for_empty_prompt", True))
         self.tokenizers = [
-            PromptTokenizer.read(folder, name.replace("text_encoder", "tokenizer"), device != NOT_LOADED)
+            PromptTokenizer.read(folder, name.replace("text_encoder", "tokenizer"), plan.is_wanted)
             for name in names
         ]
         self.encoders = [
             load_clip(
                 ClipConfig.read(folder, name),
                 folder.weights(name),
-                device,
-                dtype,
+                plan,
                 has_projection=config.is_xl and name == names[-1],
-                quantization=quantization,
             )
             for name in names
         ]

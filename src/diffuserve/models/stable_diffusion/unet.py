@@ -15,11 +15,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.stable_diffusion.config import UNET_LAYERS, UNetConfig
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, load_weights, num_parameters
 
 Features = Float[Tensor, "rows channels height width"]
@@ -58,16 +58,14 @@ class UNetInput:
 def load_unet(
     config: UNetConfig,
     files: list[Path],
-    device: torch.device,
-    dtype: torch.dtype,
-    quantization: Quantization = Quantization.NONE,
+    plan: LoadPlan,
 ) -> "UNet":
     """Load a checkpoint of `UNet2DConditionModel`, channels-last."""
     with torch.device("meta"):
         unet = UNet(config)
-        quantize_layers(unet, UNET_LAYERS, quantization)
+        quantize_layers(unet, UNET_LAYERS, plan.kept_in)
     placements = {name: Placement(name) for name, _ in unet.named_parameters()}
-    load_weights(unet, files, placements, device, dtype, memory_format=torch.channels_last)
+    load_weights(unet, files, placements, plan, memory_format=torch.channels_last)
     return unet.eval()
 
 

@@ -13,11 +13,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.text.clip_config import ClipConfig, ClipLayersConfig
 from diffuserve.models.text.quantized_layers import CLIP_LAYERS
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, empty_embedding, load_weights, tensor_names
 
 TokenIds = Int[Tensor, "prompts tokens"]
@@ -49,12 +49,7 @@ class ClipOutput:
 
 
 def load_clip(
-    config: ClipConfig,
-    files: list[Path],
-    device: torch.device,
-    dtype: torch.dtype,
-    has_projection: bool = False,
-    quantization: Quantization = Quantization.NONE,
+    config: ClipConfig, files: list[Path], plan: LoadPlan, has_projection: bool = False
 ) -> "ClipTextEncoder":
     """Load a checkpoint of `CLIPTextModel`, whose names may begin with `text_model.`.
 
@@ -62,13 +57,13 @@ def load_clip(
     """
     with torch.device("meta"):
         encoder = ClipTextEncoder(config, has_projection)
-        quantize_layers(encoder, CLIP_LAYERS, quantization)
+        quantize_layers(encoder, CLIP_LAYERS, plan.kept_in)
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in tensor_names(files)) else ""
     placements = {
         name if name.startswith(_PROJECTION) else f"{prefix}{name}": Placement(name)
         for name, _ in encoder.named_parameters()
     }
-    load_weights(encoder, files, placements, device, dtype, ignored_prefixes=_IGNORED)
+    load_weights(encoder, files, placements, plan, ignored_prefixes=_IGNORED)
     return encoder.eval()
 
 

@@ -16,12 +16,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.quantized_linear import input_dtype, quantize_layers
 from diffuserve.models.layers.tensor_parallel import Cut, TensorShard, cut_layers
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.text.quantized_layers import T5_LAYERS
 from diffuserve.models.text.t5_config import T5Config
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, empty_embedding, load_weights, tensor_names
 from diffuserve.parallel.ranks import TensorRanks
 
@@ -52,9 +52,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": _
 def load_t5(
     config: T5Config,
     files: list[Path],
-    device: torch.device,
-    dtype: torch.dtype,
-    quantization: Quantization = Quantization.NONE,
+    plan: LoadPlan,
     ranks: TensorRanks | None = None,
 ) -> "T5Encoder":
     """Load a checkpoint of `T5EncoderModel` or `UMT5EncoderModel`, or the encoder's part of the whole model.
@@ -65,10 +63,10 @@ def load_t5(
     shares: dict[str, TensorShard] = {}
     with torch.device("meta"):
         encoder = T5Encoder(config)
-        quantize_layers(encoder, T5_LAYERS, quantization)
+        quantize_layers(encoder, T5_LAYERS, plan.kept_in)
         if ranks is not None:
             shares = cut_t5(encoder, ranks)
-    wide = torch.float32 if dtype == torch.float16 else dtype
+    wide = torch.float32 if plan.dtype == torch.float16 else plan.dtype
     placements = {
         name: Placement(name, dtype=wide if name.endswith(".wo.weight") else None, share=shares.get(name))
         for name, _ in encoder.named_parameters()
@@ -78,7 +76,7 @@ def load_t5(
         ignored = (*_IGNORED, "encoder.embed_tokens.")
     else:
         placements["encoder.embed_tokens.weight"] = placements.pop("shared.weight")
-    load_weights(encoder, files, placements, device, dtype, ignored_prefixes=ignored)
+    load_weights(encoder, files, placements, plan, ignored_prefixes=ignored)
     return encoder.eval()
 
 

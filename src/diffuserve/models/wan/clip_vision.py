@@ -15,6 +15,7 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.text.clip import ClipLayers
 from diffuserve.models.wan.clip_config import ClipVisionConfig, ImageProcessorConfig
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, empty_embedding, load_weights, tensor_names
 
 ImageStates = Float[Tensor, "images tokens dim"]
@@ -27,11 +28,11 @@ _UNUSED = ("post_layernorm.", f"{_PREFIX}post_layernorm.", "visual_projection.")
 class ClipImageEncoder:
     """Encodes images as Wan's transformer reads them: the states before the last layer."""
 
-    def __init__(self, folder: ModelFolder, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, folder: ModelFolder, plan: LoadPlan) -> None:
         config = ClipVisionConfig.read(folder, "image_encoder")
         self.processor = ImageProcessorConfig.read(folder)
-        self.num_tokens, self.device, self.dtype = config.num_tokens, device, dtype
-        self.model = _load(config, folder, device, dtype)
+        self.num_tokens, self.device, self.dtype = config.num_tokens, plan.device, plan.chosen_dtype
+        self.model = _load(config, folder, plan)
 
     @property
     def component(self) -> Component:
@@ -68,15 +69,13 @@ def _middle(
     return padded[top : top + crop.height, left : left + crop.width]
 
 
-def _load(
-    config: ClipVisionConfig, folder: ModelFolder, device: torch.device, dtype: torch.dtype
-) -> "_ClipVisionEncoder":
+def _load(config: ClipVisionConfig, folder: ModelFolder, plan: LoadPlan) -> "_ClipVisionEncoder":
     files = folder.weights("image_encoder")
     with torch.device("meta"):
         encoder = _ClipVisionEncoder(config)
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in tensor_names(files)) else ""
     placements = {f"{prefix}{name}": Placement(name) for name, _ in encoder.named_parameters()}
-    load_weights(encoder, files, placements, device, dtype, ignored_prefixes=(*_IGNORED, *_UNUSED))
+    load_weights(encoder, files, placements, plan, ignored_prefixes=(*_IGNORED, *_UNUSED))
     return encoder.eval()
 
 

@@ -1,31 +1,28 @@
 """Wan 2.1 and 2.2 as a family. Importing this file loads no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
-from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.family import VideoFamily, wanted_folders
+from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
-from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.text.quantized_layers import T5_LAYERS
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.config import TEXT_TOKENS, TRANSFORMER_LAYERS, WanTransformerConfig
 from diffuserve.models.wan.scheduler import SAMPLERS, own_sampler, scheduler_config
 from diffuserve.models.wan.vae.config import TEMPORAL_SCALE, VideoVaeConfig
 from diffuserve.models.wan.vae.cost import decode_bytes
+from diffuserve.models.weights.load_plan import LoadPlan
 
 if TYPE_CHECKING:
-    import torch
-
-    from diffuserve.models.base import VideoPipeline
-    from diffuserve.parallel.ranks import Ranks
+    from diffuserve.models.base import Pipeline
 
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
 _COARSE_SCALE = 16  # pixels of a latent cell's side in the autoencoder of Wan 2.2's 5B
@@ -76,6 +73,14 @@ class WanFamily:
         }
         return build_spec(folder, architecture | _sizes(checkpoint), traits=TRAITS)
 
+    def capabilities(self, folder: ModelFolder) -> Capabilities:
+        experts = WanCheckpoint.read(folder).experts
+        return Capabilities(
+            quantized_layers={**dict.fromkeys(experts, TRANSFORMER_LAYERS), "text_encoder": T5_LAYERS},
+            offloads=tuple(Offload),
+            least_decode_bytes=partial(_least_decode_bytes, folder),
+        )
+
     def check_files(self, folder: ModelFolder) -> None:
         checkpoint = WanCheckpoint.read(folder)
         files = ("scheduler/scheduler_config.json", "tokenizer/tokenizer_config.json")
@@ -89,39 +94,22 @@ class WanFamily:
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return WanTransformerConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
 
-    def least_decode_bytes(self, folder: ModelFolder, params: GenerationParams) -> int:
-        assert params.height is not None
-        assert params.width is not None
-        return decode_bytes(VideoVaeConfig.read(folder), params.width, params.height, _SMALLEST_ITEM)
-
     def default_fit(self, spec: ModelSpec) -> CostFit:
         return _COARSE_FIT if spec.size_multiple > _COARSE_SCALE else _FIT
 
-    def quantized_layers(self, folder: ModelFolder) -> Mapping[str, QuantizedLayers]:
-        experts = WanCheckpoint.read(folder).experts
-        return {**dict.fromkeys(experts, TRANSFORMER_LAYERS), "text_encoder": T5_LAYERS}
-
-    def offloads(self, folder: ModelFolder) -> Sequence[Offload]:
-        return tuple(Offload)
-
-    def load(  # noqa: PLR0913 (what a pipeline is loaded by)
-        self,
-        folder: ModelFolder,
-        device: "torch.device",
-        dtype: "torch.dtype | None",
-        deterministic: bool,
-        ranks: "Ranks | None",
-        parts: Parts,
-        quantization: Quantization = Quantization.NONE,
-    ) -> "VideoPipeline":
+    def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":
         from diffuserve.models.wan.pipeline import load_wan
 
-        self.check_files(folder)
-        spec = self.read_spec(folder)
-        return load_wan(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
+        return load_wan(folder, self.read_spec(folder), plan)
 
 
-WAN: VideoFamily = WanFamily()
+WAN: PipelineFamily = WanFamily()
+
+
+def _least_decode_bytes(folder: ModelFolder, params: GenerationParams) -> int:
+    assert params.height is not None
+    assert params.width is not None
+    return decode_bytes(VideoVaeConfig.read(folder), params.width, params.height, _SMALLEST_ITEM)
 
 
 def _images(checkpoint: WanCheckpoint) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Wan 2.1 and 2.2 behind the engine's `VideoPipeline` contract."""
+"""Wan 2.1 and 2.2 behind the engine's `Pipeline` contract."""
 
 import functools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -8,19 +8,16 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.models.cost import CostFit, Workload
-from diffuserve.domain.models.parts import ALL_PARTS, Parts
-from diffuserve.domain.models.quantization import Quantization
-from diffuserve.domain.models.residency import RESIDENT
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.autoencoder.image_vae import max_decode_pixels
-from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
+from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.batches import run_in_groups, split_by_counts
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
-from diffuserve.models.machine.devices import check_deterministic, default_dtype, flops_per_second, to_device
+from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
+from diffuserve.models.machine.devices import flops_per_second, to_device
 from diffuserve.models.offload.components import Component
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
@@ -35,58 +32,30 @@ from diffuserve.models.wan.text import WanConditioning, WanTextEncoder
 from diffuserve.models.wan.transformer import PackedWanInput, load_transformer
 from diffuserve.models.wan.vae.cost import decode_bytes, decode_operations
 from diffuserve.models.wan.vae.video_vae import VideoVae, vae_dtype
-from diffuserve.models.weights.loading import NOT_LOADED, checkpoint_dtype, num_parameters
+from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.loading import num_parameters
 from diffuserve.parallel.plan import check_shared
-from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEulerBetweenEnds
 from diffuserve.samplers.registry import checkpoint_sampler, named_sampler
 
 
-def load_wan(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
-    folder: ModelFolder,
-    spec: ModelSpec,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    deterministic: bool,
-    ranks: Ranks | None = None,
-    parts: Parts = ALL_PARTS,
-    quantization: Quantization = Quantization.NONE,
-) -> "WanPipeline":
-    """Load a folder that has all of its files.
-
-    The default dtype is the checkpoint's; bf16 on a GPU where that is float32, and float32 on a CPU without
-    bf16 instructions.
-    """
-    if deterministic:
-        check_deterministic(device, ranks is not None)
-    if ranks is not None:
-        check_shared(ranks.plan, "attention heads", WanTransformerConfig.read(folder).num_attention_heads)
-    stored = checkpoint_dtype(folder.weights("transformer"))
-    dtype = dtype or default_dtype(stored, device, half=torch.bfloat16)
-    return WanPipeline(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
+def load_wan(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> "WanPipeline":
+    """Load a folder that has all of its files."""
+    plan = with_dtype(plan, folder, "transformer", half=torch.bfloat16)
+    if plan.ranks is not None:
+        heads = WanTransformerConfig.read(folder).num_attention_heads
+        check_shared(plan.ranks.plan, "attention heads", heads)
+    return WanPipeline(folder, spec, plan)
 
 
-class WanPipeline:
+class WanPipeline(LoadedPipeline):
     """A loaded Wan checkpoint."""
 
-    def __init__(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
-        self,
-        folder: ModelFolder,
-        spec: ModelSpec,
-        device: torch.device,
-        dtype: torch.dtype,
-        deterministic: bool,
-        ranks: Ranks | None,
-        parts: Parts,
-        quantization: Quantization,
-    ) -> None:
+    def __init__(self, folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> None:
+        super().__init__(spec, plan)
         self.checkpoint = checkpoint = WanCheckpoint.read(folder)
-        self.spec, self.device, self.dtype = spec, device, dtype
-        self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
-        self.quantization, self.residency = quantization, RESIDENT
-        denoiser_device = device if parts.denoising else NOT_LOADED
-        encoder_device = device if parts.encoding else NOT_LOADED
+        parts, encoder_plan = plan.parts, plan.when(plan.parts.encoding)
         scheduler = scheduler_config(folder)
         self._own_sampler = _own_sampler(scheduler)
         self._named_sampler = functools.cache(
@@ -98,28 +67,25 @@ class WanPipeline:
         )
         self._num_timesteps = scheduler.get("num_train_timesteps", 1000)
         self._second_guidance = _second_guidance(folder, spec)
-        self.text = WanTextEncoder(folder, spec, encoder_device, dtype, quantization)
+        self.text = WanTextEncoder(folder, spec, encoder_plan)
         encodes = parts.encoding and spec.max_input_images > 0
-        self.vae = VideoVae(folder, device, vae_dtype(folder, device), encodes, parts.decoding)
+        vae_plan = replace(plan, dtype=vae_dtype(folder, self.device))
+        self.vae = VideoVae(folder, vae_plan, encodes, parts.decoding)
         reads_clip = checkpoint.has_image_encoder
-        image_encoder = ClipImageEncoder(folder, encoder_device, dtype) if reads_clip else None
+        image_encoder = ClipImageEncoder(folder, encoder_plan) if reads_clip else None
         self.images = FirstFrames(self.vae, image_encoder, checkpoint.reads_clip)
-        self.preview_map = preview_map(folder, checkpoint.vae.z_dim, device)
-        kernel = choose_kernel(device, dtype, deterministic)
-        self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
+        self.preview_map = preview_map(folder, checkpoint.vae.z_dim, self.device)
+        kernel = choose_kernel(self.device, self.dtype, self.deterministic)
+        self.attention = kernel if self.ranks is None else ulysses(kernel, self.ranks.sequence)
         self.experts = [
-            load_transformer(folder, component, self.attention, denoiser_device, dtype, quantization)
+            load_transformer(folder, component, self.attention, plan.when(parts.denoising))
             for component in checkpoint.experts
         ]
-        self._layouts = Layouts(checkpoint.transformer, device)
+        self._layouts = Layouts(checkpoint.transformer, self.device)
         self._shard = functools.lru_cache(maxsize=8)(self._make_shard)
 
-    @property
-    def max_decode_pixels(self) -> int:
-        return max_decode_pixels(self.device, self.deterministic)
-
     def describe(self) -> Mapping[str, str]:
-        return describe_loaded(self, self.attention.name, self.vae.dtype)
+        return self.described(self.attention.name, self.vae.dtype)
 
     def cost_prior(self) -> CostFit:
         config, vae = self.checkpoint.transformer, self.checkpoint.vae

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import ftfy
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import Conditioning
@@ -24,7 +22,7 @@ from diffuserve.models.text.t5 import load_t5
 from diffuserve.models.text.t5_config import Umt5Config
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
 from diffuserve.models.wan.images import FirstFrame
-from diffuserve.models.weights.loading import NOT_LOADED
+from diffuserve.models.weights.load_plan import LoadPlan
 
 _SPACES = re.compile(r"\s+")
 
@@ -58,14 +56,12 @@ class WanTextEncoder:
         self,
         folder: ModelFolder,
         spec: ModelSpec,
-        device: torch.device,
-        dtype: torch.dtype,
-        quantization: Quantization = Quantization.NONE,
+        plan: LoadPlan,
     ) -> None:
         config = Umt5Config.read(folder, "text_encoder")
-        self.model = load_t5(config, folder.weights("text_encoder"), device, dtype, quantization)
-        self.tokenizer = PromptTokenizer.read(folder, "tokenizer", is_wanted=device != NOT_LOADED)
-        self.spec, self.device = spec, device
+        self.model = load_t5(config, folder.weights("text_encoder"), plan)
+        self.tokenizer = PromptTokenizer.read(folder, "tokenizer", is_wanted=plan.is_wanted)
+        self.spec, self.device = spec, plan.device
 
     def key(self, params: GenerationParams) -> tuple[PromptText, ...]:
         """Return the texts of a request: its prompt and, if it is guided, its negative prompt."""

@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
-from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
@@ -37,6 +36,7 @@ from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.wan.config import TRANSFORMER_LAYERS, WanTransformerConfig
 from diffuserve.models.wan.packing import ClipLayout
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, load_weights
 
 _NUM_FACTORS = 6  # shift, scale and gate of the attention, and of the feed-forward
@@ -58,25 +58,27 @@ class PackedWanInput:
     image: Float[Tensor, "image image_dim"] | None = None
 
 
-def load_transformer(  # noqa: PLR0913 (what a transformer is loaded by)
+def load_transformer(
     folder: ModelFolder,
     component: str,
     attention: AttentionKernel,
-    device: torch.device,
-    dtype: torch.dtype,
-    quantization: Quantization = Quantization.NONE,
-    deterministic: bool = False,
+    plan: LoadPlan,
+    is_tiled: bool = False,
 ) -> "WanTransformer":
-    """Load one of a folder's transformers. Raise `InvalidModel` for one that does not fit its config."""
+    """Load one of a folder's transformers.
+
+    If it `is_tiled`, what a token becomes on a CPU does not depend on the tokens beside it. Raise
+    `InvalidModel` for one that does not fit its config.
+    """
     config = WanTransformerConfig.read(folder, component)
-    if deterministic:
+    if is_tiled:
         check_deterministic_width(config.dim, folder.path / component)
     with torch.device("meta"):
         transformer = WanTransformer(config, attention)
-        quantize_layers(transformer, TRANSFORMER_LAYERS, quantization)
-    transformer.load(folder, component, device, dtype)
-    if device.type == "cpu":
-        transformer.set_tiling(*cpu_tilings(deterministic))
+        quantize_layers(transformer, TRANSFORMER_LAYERS, plan.kept_in)
+    transformer.load(folder, component, plan)
+    if plan.device.type == "cpu":
+        transformer.set_tiling(*cpu_tilings(is_tiled))
     return transformer.eval()
 
 
@@ -114,11 +116,11 @@ class WanTransformer(nn.Module):
         shift, scale = (self.scale_shift_table + vector[:, None]).unbind(1)
         return self.proj_out(_modulate(x, shift, scale, layout.factors, self.config.eps).to(self.dtype))
 
-    def load(self, folder: ModelFolder, component: str, device: torch.device, dtype: torch.dtype) -> None:
+    def load(self, folder: ModelFolder, component: str, plan: LoadPlan) -> None:
         """Fill this module, built on the meta device, from a folder's files."""
         # Checkpoints that read images have norms for queries that they do not have.
         unused = tuple(f"blocks.{index}.attn2.norm_added_q." for index in range(len(self.blocks)))
-        load_weights(self, folder.weights(component), self.placements(), device, dtype, unused)
+        load_weights(self, folder.weights(component), self.placements(), plan, unused)
 
     def set_tiling(self, tokens: Tiling, rows: Tiling) -> None:
         """Set the tiles of products over tokens, and of products with one row for each factor row."""

@@ -1,8 +1,6 @@
 """Weights from safetensors files straight to where they are used."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -26,15 +24,11 @@ from diffuserve.models.weights.device_reader import (
     read_to_device,
     stored_tensors,
 )
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.part_reader import read_part
-from diffuserve.models.weights.prepared import PreparedPart, copy_in_use, describe_part
+from diffuserve.models.weights.prepared import PreparedPart, describe_part
 from diffuserve.models.weights.stored_quantization import StoredWeight, is_companion, stored_weights
 
-NOT_LOADED = torch.device("meta")
-"""The device of modules that have shapes and no weights, since their part of a model is not wanted."""
-
-_on_read: ContextVar[Callable[[int], None] | None] = ContextVar("on_read", default=None)
-_is_kept_on_host: ContextVar[bool] = ContextVar("is_kept_on_host", default=False)
 _DTYPES: dict[str, torch.dtype] = {code: getattr(torch, name) for code, name in SAFETENSORS_DTYPES.items()}
 
 
@@ -53,26 +47,6 @@ class Placement:
     dtype: torch.dtype | None = None
     patch: tuple[int, ...] = (1, 1)
     share: TensorShard | None = None
-
-
-@contextmanager
-def observed_reading(on_read: Callable[[int], None]) -> Iterator[None]:
-    """Have `on_read` called with the bytes of each tensor that this thread reads within the block."""
-    token = _on_read.set(on_read)
-    try:
-        yield
-    finally:
-        _on_read.reset(token)
-
-
-@contextmanager
-def kept_on_host() -> Iterator[None]:
-    """Have the weights that this thread loads within the block stay on the host, ready for their device."""
-    token = _is_kept_on_host.set(True)
-    try:
-        yield
-    finally:
-        _is_kept_on_host.reset(token)
 
 
 def tensor_names(files: Iterable[Path]) -> set[str]:
@@ -98,37 +72,37 @@ def checkpoint_dtype(files: Sequence[Path]) -> torch.dtype:
         return next((_DTYPES[code] for code in codes if code in _DTYPES), torch.float32)
 
 
-def load_weights(  # noqa: PLR0913 (what weights are loaded by)
+def load_weights(
     module: nn.Module,
     files: Iterable[Path],
     placements: Mapping[str, Placement],
-    device: torch.device,
-    dtype: torch.dtype,
+    plan: LoadPlan,
     ignored_prefixes: tuple[str, ...] = (),
     memory_format: torch.memory_format = torch.contiguous_format,
 ) -> None:
     """Fill a module that was built on the meta device; `placements` are by the checkpoint's names.
 
-    One that is meant to stay on that device stays as it is, and nothing is read. Tensors whose names begin
+    One that is not wanted stays as it is, and nothing is read. Tensors whose names begin
     with one of `ignored_prefixes` belong to a part that is not loaded. The others are
     memory-mapped; where dtype and device already fit they stay so and cost no copy. Weights of quantized
     layers are quantized one by one, unless they are stored so; stored ones of other layers are unpacked.
-    Within `using_copy` they come from the copy, if that has them. Weights of four dimensions have the
+    They come from the plan's copy, if that has them. Weights of four dimensions have the
     `memory_format`. Raise `InvalidModel` for tensors that are missing, unexpected or of another shape.
     """
-    if device == NOT_LOADED:
+    if not plan.is_wanted:
         return
-    source = torch.device("cpu") if _is_kept_on_host.get() else device
-    checkpoint = _Checkpoint(list(files), placements, dtype, ignored_prefixes, memory_format)
-    copy = copy_in_use()
-    if copy is None:
+    source = torch.device("cpu") if plan.stay_on_host else plan.device
+    checkpoint = _Checkpoint(
+        list(files), placements, plan.chosen_dtype, ignored_prefixes, memory_format, plan.on_read
+    )
+    if plan.copy is None:
         checkpoint.fill(module, source)
-    elif not copy.fill(module, part := checkpoint.part_of(module), source):
+    elif not plan.copy.fill(module, part := checkpoint.part_of(module), source):
         checkpoint.fill(module, source)
-        copy.keep(module, part, source)
+        plan.copy.keep(module, part, source)
     for layer in module.modules():
         if isinstance(layer, QuantizedLinear):
-            layer.prepare(device)
+            layer.prepare(plan.device)
         elif isinstance(layer, RowLinear):
             layer.prepare()
 
@@ -142,6 +116,7 @@ class _Checkpoint:
     dtype: torch.dtype
     ignored_prefixes: tuple[str, ...]
     memory_format: torch.memory_format
+    on_read: Callable[[int], None] | None
 
     @cached_property
     def is_cut(self) -> bool:
@@ -180,7 +155,7 @@ class _Checkpoint:
             names = ", ".join(sorted(missing)[:5])
             raise InvalidModel(f"{self.files[0].parent}: weights are incomplete; missing {names}")
         try:
-            read_to_device(spans, device, _on_read.get())
+            read_to_device(spans, device, self.on_read)
         except OSError as error:
             raise InvalidModel(f"{self.files[0].parent}: cannot be read ({error})") from error
         if self.memory_format is not torch.contiguous_format:
@@ -215,8 +190,8 @@ class _Checkpoint:
         else:
             weight = opened.weight(stored)
         _put(module, placement, weight, self.dtype, origin)
-        if (on_read := _on_read.get()) is not None:
-            on_read(weight.nbytes)
+        if self.on_read is not None:
+            self.on_read(weight.nbytes)
 
 
 @dataclass(frozen=True)

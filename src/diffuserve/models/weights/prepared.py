@@ -9,9 +9,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -61,24 +59,6 @@ class PreparedCopy(Protocol):
     def keep(self, module: nn.Module, part: PreparedPart, device: torch.device) -> None:
         """Take note of what a module was given that is not here."""
         ...
-
-
-_copy_in_use: ContextVar[PreparedCopy | None] = ContextVar("copy_in_use", default=None)
-
-
-@contextmanager
-def using_copy(copy: PreparedCopy | None) -> Iterator[None]:
-    """Have what this thread loads within the block look into a copy first."""
-    token = _copy_in_use.set(copy)
-    try:
-        yield
-    finally:
-        _copy_in_use.reset(token)
-
-
-def copy_in_use() -> PreparedCopy | None:
-    """Return the copy that this thread is to look into."""
-    return _copy_in_use.get()
 
 
 def describe_part(module: nn.Module, component: str, *conditions: object) -> PreparedPart:

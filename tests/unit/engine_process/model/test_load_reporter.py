@@ -7,7 +7,6 @@ import pytest
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.engine_process.model import load_reporter
 from diffuserve.engine_process.model.load_reporter import LoadReporter
-from diffuserve.models.weights import loading as weights
 from diffuserve.protocol.messages import EngineLoading, Message
 
 
@@ -25,20 +24,13 @@ def loading(link: _Link) -> list[EngineLoading]:
     return [message for message in link.sent if isinstance(message, EngineLoading)]
 
 
-def read(*sizes: int) -> None:
-    """Do as `load_weights` does for tensors of these sizes."""
-    on_read = weights._on_read.get()
-    assert on_read is not None
-    for size in sizes:
-        on_read(size)
-
-
 def test_bytes_are_reported_as_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_reporter, "_REPORT_SECONDS", 0.0)
     link = _Link()
-    with LoadReporter(cast(AgentLink, link)).reading_weights("tiny-flux"):
-        read(1_000, 2_000)
-    assert weights._on_read.get() is None
+    reporter = LoadReporter(cast(AgentLink, link))
+    reporter.begin_weights("tiny-flux")
+    for size in (1_000, 2_000):
+        reporter.add(size)
     first = link.sent[0]
     assert isinstance(first, EngineLoading)
     assert (first.phase, first.bytes_read) == ("weights", 0)
@@ -54,8 +46,9 @@ def test_many_small_tensors_are_not_reported_one_by_one(monkeypatch: pytest.Monk
     monkeypatch.setattr(load_reporter, "_REPORT_SECONDS", 1e9)
     link = _Link()
     reporter = LoadReporter(cast(AgentLink, link))
-    with reporter.reading_weights("tiny-flux"):
-        read(*[1] * 100)
+    reporter.begin_weights("tiny-flux")
+    for _ in range(100):
+        reporter.add(1)
     reporter.begin("warm-up")
     assert [message.phase for message in link.sent if isinstance(message, EngineLoading)] == [
         "weights",

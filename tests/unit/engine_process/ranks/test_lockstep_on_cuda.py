@@ -11,6 +11,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine_process.ranks.lockstep import DecodeCommand, FollowerRank, JoiningRequest, StepCommand
 from diffuserve.models.base import Pipeline
 from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from support.pretend_cuda import CudaLog, pretend_cuda
@@ -40,7 +41,7 @@ def log() -> Iterator[CudaLog]:
 
 @pytest.fixture
 def pipeline(tmp_path: Path, log: CudaLog) -> Pipeline:
-    return load_pipeline(str(write_flux_checkpoint(tmp_path / "flux")), torch.device("cuda:0"))
+    return load_pipeline(str(write_flux_checkpoint(tmp_path / "flux")), LoadPlan(torch.device("cuda:0")))
 
 
 def test_each_stage_has_a_stream_and_none_uses_the_default_one(log: CudaLog, pipeline: Pipeline) -> None:

@@ -17,6 +17,7 @@ from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.autoencoder.decoder import ImageDecoder, load_decoder
 from diffuserve.models.autoencoder.encoder import ImageEncoder, LatentDistribution, load_encoder
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.weights.load_plan import LoadPlan
 from support.live_tensors import LiveTensors
 
 CPU = torch.device("cpu")
@@ -71,13 +72,13 @@ def make_reference(config: dict[str, Any], dtype: torch.dtype = torch.float32) -
 
 
 def load(reference: AutoencoderKL, folder: Path, dtype: torch.dtype = torch.float32) -> ImageDecoder:
-    return load_decoder(config_of(reference.config, folder), [save(reference, folder)], CPU, dtype)
+    return load_decoder(config_of(reference.config, folder), [save(reference, folder)], LoadPlan(CPU, dtype))
 
 
 def load_its_encoder(
     reference: AutoencoderKL, folder: Path, dtype: torch.dtype = torch.float32
 ) -> ImageEncoder:
-    return load_encoder(config_of(reference.config, folder), [save(reference, folder)], CPU, dtype)
+    return load_encoder(config_of(reference.config, folder), [save(reference, folder)], LoadPlan(CPU, dtype))
 
 
 def save(reference: AutoencoderKL, folder: Path) -> Path:
@@ -189,7 +190,7 @@ def test_older_names_and_shapes_of_attention_are_read(is_convolution: bool, tmp_
     assert "decoder.mid_block.attentions.0.query.weight" in tensors
     save_file(tensors, tmp_path / "old.safetensors")
     config = config_of(reference.config, tmp_path)
-    decoder = load_decoder(config, [tmp_path / "old.safetensors"], CPU, torch.float32)
+    decoder = load_decoder(config, [tmp_path / "old.safetensors"], LoadPlan(CPU, torch.float32))
     latents = latents_of(STABLE_DIFFUSION, 6, 10)
     assert torch.equal(decoder(latents), reference.decode(latents).sample)
 

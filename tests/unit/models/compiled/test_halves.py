@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from diffuserve.domain.errors import DeviceUnavailable, InvalidModel
 from diffuserve.models.base import Pipeline
 from diffuserve.models.compiled.halves import Compiled, Half, compile_half, export_half
-from diffuserve.models.compiled.store import CompilablePipeline, CompiledKey, use_compiled_blocks
+from diffuserve.models.compiled.store import CompiledKey, use_compiled_blocks
 from diffuserve.models.flux.compiled import HALVES, flux_halves, use_compiled
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.packing import Grid, SequenceShape, pack_layout
@@ -21,6 +21,7 @@ from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.registry import load_pipeline, open_compilable
+from diffuserve.models.weights.load_plan import LoadPlan
 
 CPU = torch.device("cpu")
 SMALL = FluxConfig(
@@ -55,14 +56,14 @@ def test_exported_halves_compute_what_blocks_do_for_any_number_of_tokens(
 
 @pytest.fixture(scope="module")
 def tiny() -> Pipeline:
-    return load_pipeline("tiny-flux", CPU, torch.float32)
+    return load_pipeline("tiny-flux", LoadPlan(CPU, torch.float32))
 
 
 @pytest.fixture
 def own_folder(tiny: Pipeline, tmp_path: Path) -> Path:
     """The folder of the compiled blocks of tiny-flux, with files in it that are no code."""
-    assert isinstance(tiny, CompilablePipeline)
-    folder = tmp_path / CompiledKey.of(tiny.block_shape, tiny.dtype, tiny.device).folder_name
+    assert tiny.blocks is not None
+    folder = tmp_path / CompiledKey.of(tiny.blocks.shape, tiny.dtype, tiny.device).folder_name
     folder.mkdir(mode=0o700)
     for name in HALVES:
         (folder / f"{name}.pt2").write_bytes(b"not a package")
@@ -115,14 +116,14 @@ def test_quantized_blocks_run_eagerly(tmp_path: Path, caplog: pytest.LogCaptureF
     from diffuserve.domain.models.quantization import Quantization
 
     caplog.set_level(logging.INFO)
-    quantized = load_pipeline("tiny-flux", CPU, torch.float32, quantization=Quantization.FP8)
+    quantized = load_pipeline("tiny-flux", LoadPlan(CPU, torch.float32, quantization=Quantization.FP8))
     assert not use_compiled_blocks(quantized, tmp_path, "cpu")
     assert "their weights are quantized" in caplog.text
 
 
 def test_other_families_are_refused() -> None:
     with pytest.raises(InvalidModel, match=r"StableDiffusionXLPipeline cannot be compiled, FLUX\.1 can"):
-        open_compilable("tiny-sd")
+        open_compilable("tiny-sd", CPU, None)
 
 
 def test_a_machine_without_a_compiler_says_what_is_missing(
@@ -143,7 +144,7 @@ def test_compiled_blocks_are_loaded_without_tracing_and_compute_what_eager_ones_
     done = subprocess.run([sys.executable, "-m", "diffuserve", *command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert sorted(file.stem for file in Path(done.stdout.strip()).iterdir()) == sorted(HALVES)
-    pipeline = load_pipeline("tiny-flux", CPU, torch.bfloat16)
+    pipeline = load_pipeline("tiny-flux", LoadPlan(CPU, torch.bfloat16))
     assert isinstance(pipeline, FluxPipeline)
     eager = [_velocity(pipeline.transformer, shapes) for shapes in BATCHES]
     with _no_compilation():

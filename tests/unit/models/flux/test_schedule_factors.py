@@ -15,6 +15,7 @@ from diffuserve.models.flux.transformer import FluxTransformer, Levels
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import cpu_tilings
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
@@ -29,7 +30,7 @@ def transformer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     config = FluxConfig.from_dict(folder.json("transformer/config.json"))
     with torch.device("meta"):
         model = FluxTransformer(config, choose_kernel(CPU, torch.float32))
-    load_weights(model, folder.weights("transformer"), model.placements(), CPU, torch.float32)
+    load_weights(model, folder.weights("transformer"), model.placements(), LoadPlan(CPU, torch.float32))
     model.set_tiling(*cpu_tilings(deterministic=True))
     return model
 

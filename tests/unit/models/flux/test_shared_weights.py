@@ -17,7 +17,7 @@ from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.text.t5 import T5Encoder, cut_t5
 from diffuserve.models.text.t5_config import T5Config
-from diffuserve.models.weights.loading import observed_reading
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, TensorRanks
 from diffuserve.testing.checkpoints import write_flux_checkpoint
@@ -65,8 +65,7 @@ def alone(checkpoint: str) -> Drawn:
 def draw(model: str, ranks: Ranks | None, dtype: torch.dtype = torch.float32) -> Drawn:
     """Load a model and draw all requests together; they end at different steps."""
     sizes: list[int] = []
-    with observed_reading(sizes.append):
-        pipeline = load_pipeline(model, CPU, dtype, ranks=ranks)
+    pipeline = load_pipeline(model, LoadPlan(CPU, dtype, ranks=ranks, on_read=sizes.append))
     assert isinstance(pipeline, FluxPipeline)
     parts = {"transformer": pipeline.transformer, "t5": pipeline.text_encoder.t5}
     weight_bytes = {name: num_bytes(module) for name, module in parts.items()}

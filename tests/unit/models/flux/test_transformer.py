@@ -18,6 +18,7 @@ from diffuserve.models.folders.pretrained import load_module
 from diffuserve.models.layers import fused_ops
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Tiling
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from support.pretend_cuda import pretend_cuda
@@ -52,7 +53,7 @@ class Checkpoint:
         config = FluxConfig.from_dict(self.folder.json("transformer/config.json"))
         with torch.device("meta"):
             model = FluxTransformer(config, choose_kernel(CPU, dtype))
-        load_weights(model, self.folder.weights("transformer"), model.placements(), CPU, dtype)
+        load_weights(model, self.folder.weights("transformer"), model.placements(), LoadPlan(CPU, dtype))
         if tiled:
             model.set_tiling(Tiling(256, 256), Tiling(16, 16))
         return model

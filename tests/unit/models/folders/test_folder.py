@@ -16,6 +16,7 @@ from diffuserve.models.folders.folder import ModelFolder, open_model
 from diffuserve.models.folders.names import ALIASES, HUB_COMMITS, full_name
 from diffuserve.models.folders.read_files import PATTERNS
 from diffuserve.models.registry import check_model, load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
 CPU = torch.device("cpu")
@@ -30,13 +31,13 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def refusal_of(folder: Path) -> str:
     with pytest.raises(InvalidModel) as refusal:
-        load_pipeline(str(folder), CPU)
+        load_pipeline(str(folder), LoadPlan(CPU))
     assert refusal.value.code == "invalid_model"
     return str(refusal.value)
 
 
 def test_a_whole_checkpoint_is_accepted(checkpoint: Path) -> None:
-    pipeline = load_pipeline(str(checkpoint), CPU)
+    pipeline = load_pipeline(str(checkpoint), LoadPlan(CPU))
     assert (pipeline.spec.name, pipeline.spec.family) == ("flux", "flux")
 
 
@@ -252,14 +253,14 @@ def test_a_sampler_option_that_is_not_supported_is_named(checkpoint: Path) -> No
 def test_settings_override_the_familys_defaults(checkpoint: Path) -> None:
     settings = {"name": "mine", "width": 64, "height": 48, "num_inference_steps": 2, "max_pixels": 4_096}
     (checkpoint / "diffuserve.json").write_text(json.dumps(settings))
-    spec = load_pipeline(str(checkpoint), CPU).spec
+    spec = load_pipeline(str(checkpoint), LoadPlan(CPU)).spec
     assert {name: getattr(spec, name) for name in settings} == settings
     assert spec.max_sequence_length == 256
 
 
 def test_schnell_and_dev_have_defaults_of_their_own(tmp_path: Path) -> None:
     schnell, dev = (
-        load_pipeline(str(write_flux_checkpoint(tmp_path / kind, kind=kind)), CPU).spec
+        load_pipeline(str(write_flux_checkpoint(tmp_path / kind, kind=kind)), LoadPlan(CPU)).spec
         for kind in ("schnell", "dev")
     )
     assert (schnell.num_inference_steps, schnell.guidance_scale, schnell.has_guidance) == (4, 0.0, False)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.registry import load_pipeline, read_offer
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, checkpoint_dtype, load_weights
 from diffuserve.safety.text_model import read_config
 from diffuserve.testing.checkpoints import write_flux_checkpoint
@@ -172,7 +173,7 @@ def test_a_value_out_of_bounds_is_refused_before_anything_is_built(
 def test_a_schedule_out_of_bounds_is_refused(folder: Path, changes: dict[str, Any]) -> None:
     change(folder, "scheduler/scheduler_config.json", **changes)
     with pytest.raises(InvalidModel, match=r"scheduler_config\.json"):
-        load_pipeline(str(folder), CPU)
+        load_pipeline(str(folder), LoadPlan(CPU))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_a_schedule_out_of_bounds_is_refused(folder: Path, changes: dict[str, An
 def test_a_preview_map_out_of_bounds_is_refused(folder: Path, preview: object) -> None:
     change(folder, "diffuserve.json", preview=preview)
     with pytest.raises(InvalidModel, match="preview needs factors"):
-        load_pipeline(str(folder), CPU)
+        load_pipeline(str(folder), LoadPlan(CPU))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ def test_an_index_names_files_beside_it_alone(folder: Path, shard: str) -> None:
 def test_a_file_without_tensors_is_refused(folder: Path) -> None:
     (folder / TRANSFORMER).write_bytes(struct.pack("<Q", 2) + b"{}")
     with pytest.raises(InvalidModel, match="holds no tensors"):
-        load_pipeline(str(folder), CPU)
+        load_pipeline(str(folder), LoadPlan(CPU))
 
 
 def test_a_config_of_gigabytes_is_not_read(folder: Path) -> None:
@@ -321,7 +322,7 @@ def test_no_value_of_a_config_breaks_the_loading_of_a_folder(
     content[data.draw(st.sampled_from(sorted(content)))] = data.draw(values)
     try:
         (sound / file).write_text(json.dumps(content))
-        tolerates(lambda: load_pipeline(str(sound), CPU))
+        tolerates(lambda: load_pipeline(str(sound), LoadPlan(CPU)))
     finally:
         (sound / file).write_text(original)
 
@@ -364,6 +365,9 @@ def test_no_header_breaks_the_reading_of_weights(
     module = torch.nn.Linear(2, 4, bias=False, device="meta")
     tolerates(
         lambda: load_weights(
-            module, ModelFolder(tmp_path).weights("part"), {"weight": Placement("weight")}, CPU, torch.float32
+            module,
+            ModelFolder(tmp_path).weights("part"),
+            {"weight": Placement("weight")},
+            LoadPlan(CPU, torch.float32),
         )
     )

@@ -17,6 +17,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.folders.pretrained import load_module, load_processor
 from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
 
 ROOT = Path(__file__).parents[4]
 LOADER = ROOT / "src/diffuserve/models/folders/pretrained.py"
@@ -54,7 +55,7 @@ def add_code(config: Path, marker: Path, kinds: dict[str, Any], **values: Any) -
 def test_a_tokenizers_code_is_not_run(model: Path, marker: Path, component: str) -> None:
     kinds = {"AutoTokenizer": ["own.Own", "own.Own"]}
     add_code(model / component / "tokenizer_config.json", marker, kinds, tokenizer_class="Own")
-    load_pipeline(str(model), torch.device("cpu"))
+    load_pipeline(str(model), LoadPlan(torch.device("cpu")))
     with pytest.raises(InvalidModel, match=f"{component}: AutoTokenizer cannot load it"):
         load_processor(AutoTokenizer, model / component)
     assert not marker.exists()
@@ -64,7 +65,7 @@ def test_a_tokenizers_code_is_not_run(model: Path, marker: Path, component: str)
 def test_a_components_code_is_not_run(model: Path, marker: Path, component: str) -> None:
     kinds = {"AutoConfig": "own.Own", "AutoModel": "own.Own"}
     add_code(model / component / "config.json", marker, kinds)
-    load_pipeline(str(model), torch.device("cpu"))
+    load_pipeline(str(model), LoadPlan(torch.device("cpu")))
     assert not marker.exists()
 
 

@@ -21,6 +21,7 @@ from diffuserve.models.registry import load_pipeline, open_quantizable
 from diffuserve.models.stable_diffusion.config import UNET_LAYERS
 from diffuserve.models.text.quantized_layers import CLIP_LAYERS, T5_LAYERS
 from diffuserve.models.wan.config import TRANSFORMER_LAYERS as WAN_LAYERS
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import tensor_names
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
@@ -116,7 +117,7 @@ def test_what_is_quantized_lies_within_blocks(model: tuple[str, Path]) -> None:
 
 def test_modules_have_the_layers_quantized_that_their_files_have(model: tuple[str, Path]) -> None:
     kind, folder = model
-    pipeline = load_pipeline(str(folder), torch.device("cpu"), torch.float32, quantization=INT8)
+    pipeline = load_pipeline(str(folder), LoadPlan(torch.device("cpu"), torch.float32, quantization=INT8))
     stored = sum(map(len, quantized_weights(folder).values()))
     layers = [pair for module in MODULES[kind](pipeline) for pair in module.named_modules()]
     assert stored == sum(num_fused(name) for name, layer in layers if isinstance(layer, QuantizedLinear))
@@ -124,14 +125,14 @@ def test_modules_have_the_layers_quantized_that_their_files_have(model: tuple[st
 
 def quantized_weights(folder: Path) -> dict[str, list[str]]:
     """Return the names of the layers that are quantized in the files of each component."""
-    opened, family = open_quantizable(str(folder))
+    opened, _, components = open_quantizable(str(folder))
     return {
         component: [
             layer
             for name in sorted(tensor_names(opened.weights(component)))
             if layers.kind_of(layer := name.removesuffix(".weight"), INT8) is not NONE
         ]
-        for component, layers in family.quantized_layers(opened).items()
+        for component, layers in components.items()
     }
 
 

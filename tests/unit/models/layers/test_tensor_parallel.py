@@ -1,6 +1,6 @@
 """Parts of layers that ranks share make the whole; each rank reads its own part of a file alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
 from diffuserve.models.layers.tensor_parallel import Cut, RowLinear, TensorShard, cut_layers
-from diffuserve.models.weights.loading import Placement, load_weights, observed_reading
+from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.loading import Placement, load_weights
 from diffuserve.parallel.ranks import TensorRanks
 from support.pretend_cuda import PretendTensor, pretend_cuda
 
@@ -79,13 +80,18 @@ def write(folder: Path) -> tuple[list[Path], dict[str, Tensor]]:
     return [file], tensors
 
 
-def load(files: Sequence[Path], rank: LoneRank | None, device: torch.device = CPU) -> Layers:
+def load(
+    files: Sequence[Path],
+    rank: LoneRank | None,
+    device: torch.device = CPU,
+    on_read: Callable[[int], None] | None = None,
+) -> Layers:
     shares: dict[str, TensorShard] = {}
     with torch.device("meta"):
         module = Layers()
         if rank is not None:
             shares = cut_layers(module, CUTS, rank)
-    load_weights(module, files, placements(module, shares), device, torch.float32)
+    load_weights(module, files, placements(module, shares), LoadPlan(device, torch.float32, on_read=on_read))
     return module
 
 
@@ -174,8 +180,7 @@ def test_each_rank_holds_and_reads_its_part_alone(parts: Parts, tmp_path: Path) 
     for rank, each in enumerate(shared):
         assert sum(map(_num_bytes, each.parameters())) == own
         sizes: list[int] = []
-        with observed_reading(sizes.append):
-            load(files, LoneRank(rank, len(shared)))
+        load(files, LoneRank(rank, len(shared)), on_read=sizes.append)
         assert sum(sizes) == own
 
 
@@ -184,8 +189,8 @@ def test_parts_are_read_to_cuda_in_the_same_places(tmp_path: Path) -> None:
     files, _ = write(tmp_path)
     for rank in (LoneRank(0, 3), LoneRank(2, 3)):
         sizes: list[int] = []
-        with pretend_cuda(), observed_reading(sizes.append):
-            on_device = load(files, rank, CUDA)
+        with pretend_cuda():
+            on_device = load(files, rank, CUDA, sizes.append)
         ours = {name: _on_cpu(each.data) for name, each in on_device.named_parameters()}
         expected = dict(load(files, rank).named_parameters())
         assert ours.keys() == expected.keys()

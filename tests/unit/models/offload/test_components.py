@@ -21,7 +21,8 @@ from diffuserve.models.layers.quantized_linear import QuantizedLinear, quantize_
 from diffuserve.models.layers.quantized_products import CudaIntProduct
 from diffuserve.models.offload.block_slots import slotted
 from diffuserve.models.registry import check_model
-from diffuserve.models.weights.loading import Placement, kept_on_host, load_weights
+from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.loading import Placement, load_weights
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.fake_family.install import install_fake_family, write_fake_model
 from support.pretend_cuda import pretend_cuda
@@ -52,10 +53,8 @@ def test_weights_that_are_kept_on_the_host_are_not_read_to_the_device(tmp_path: 
         for kept in (False, True):
             with torch.device("meta"):
                 layer = nn.Linear(4, 4, bias=False)
-            with kept_on_host() if kept else torch.no_grad():
-                load_weights(
-                    layer, [file], {"weight": Placement("weight")}, torch.device("cuda:0"), torch.float32
-                )
+            plan = LoadPlan(torch.device("cuda:0"), torch.float32, stay_on_host=kept)
+            load_weights(layer, [file], {"weight": Placement("weight")}, plan)
             devices.append(layer.weight.device.type)
     assert devices == ["cuda", "cpu"]
 
@@ -66,10 +65,9 @@ def test_quantized_weights_on_the_host_are_ready_for_the_kernels_of_their_device
     with torch.device("meta"):
         module = nn.Sequential(Linear(32, 32))
         quantize_layers(module, QuantizedLayers(r".*"), Quantization.INT8)
-    with pretend_cuda(), kept_on_host():
-        load_weights(
-            module, [file], {name: Placement(name) for name in names}, torch.device("cuda:0"), torch.bfloat16
-        )
+    plan = LoadPlan(torch.device("cuda:0"), torch.bfloat16, stay_on_host=True)
+    with pretend_cuda():
+        load_weights(module, [file], {name: Placement(name) for name in names}, plan)
     assert isinstance(layer := module[0], QuantizedLinear)
     assert isinstance(layer._product_of, CudaIntProduct)
     assert layer.weight.device.type == "cpu"

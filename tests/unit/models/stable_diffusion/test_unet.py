@@ -10,6 +10,7 @@ from diffusers import UNet2DConditionModel
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.unet import UNet, UNetInput, load_unet
+from diffuserve.models.weights.load_plan import LoadPlan
 
 SMALL: dict[str, Any] = {
     "block_out_channels": [32, 64],
@@ -51,7 +52,7 @@ def make_pair(folder: Path, values: dict[str, Any]) -> tuple[UNet2DConditionMode
     reference.save_pretrained(folder)
     config = UNetConfig.from_dict(dict(reference.config))
     return reference, load_unet(
-        config, sorted(folder.glob("*.safetensors")), torch.device("cpu"), torch.float32
+        config, sorted(folder.glob("*.safetensors")), LoadPlan(torch.device("cpu"), torch.float32)
     )
 
 

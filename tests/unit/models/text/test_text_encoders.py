@@ -17,6 +17,7 @@ from diffuserve.models.text.clip import ClipTextEncoder, load_clip
 from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.t5 import T5Encoder, load_t5
 from diffuserve.models.text.t5_config import T5Config, Umt5Config
+from diffuserve.models.weights.load_plan import LoadPlan
 
 CPU = torch.device("cpu")
 VOCAB = 50
@@ -71,13 +72,13 @@ def t5_reference(dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
 
 def clip_like(reference: Any, folder: Path, dtype: torch.dtype = torch.float32) -> ClipTextEncoder:
     config = ClipConfig.read(folder_with(reference.config.to_dict(), folder), "text_encoder")
-    return load_clip(config, save(reference.state_dict(), folder), CPU, dtype)
+    return load_clip(config, save(reference.state_dict(), folder), LoadPlan(CPU, dtype))
 
 
 def t5_like(reference: Any, folder: Path, dtype: torch.dtype = torch.float32) -> T5Encoder:
     tensors = {name: tensor for name, tensor in reference.state_dict().items() if "embed_tokens" not in name}
     config = T5Config.read(folder_with(reference.config.to_dict(), folder), "text_encoder")
-    return load_t5(config, save(tensors, folder), CPU, dtype)
+    return load_t5(config, save(tensors, folder), LoadPlan(CPU, dtype))
 
 
 def prompts(num_tokens: int) -> Tensor:
@@ -111,7 +112,9 @@ def test_clip_with_a_projection_is_equal_to_the_reference(prefix: str, tmp_path:
         for name, tensor in reference.state_dict().items()
     }
     read = ClipConfig.read(folder_with(config.to_dict(), tmp_path), "text_encoder")
-    output = load_clip(read, save(tensors, tmp_path), CPU, torch.float32, has_projection=True)(prompts(12))
+    output = load_clip(read, save(tensors, tmp_path), LoadPlan(CPU, torch.float32), has_projection=True)(
+        prompts(12)
+    )
     expected = reference(prompts(12), output_hidden_states=True)
     assert torch.equal(output.pooled, expected.text_embeds)
     assert torch.equal(output.penultimate, expected.hidden_states[-2])
@@ -122,7 +125,7 @@ def test_names_of_older_clip_checkpoints_are_read(tmp_path: Path) -> None:
     tensors = {f"text_model.{name}": tensor for name, tensor in reference.state_dict().items()}
     tensors["text_model.embeddings.position_ids"] = torch.arange(16)[None]
     config = ClipConfig.read(folder_with(reference.config.to_dict(), tmp_path), "text_encoder")
-    loaded = load_clip(config, save(tensors, tmp_path), CPU, torch.float32)
+    loaded = load_clip(config, save(tensors, tmp_path), LoadPlan(CPU, torch.float32))
     assert torch.equal(loaded(prompts(8)).pooled, clip_like(reference, tmp_path)(prompts(8)).pooled)
 
 
@@ -151,7 +154,7 @@ def umt5_reference(dtype: torch.dtype = torch.float32) -> Any:
 def umt5_like(reference: Any, folder: Path, dtype: torch.dtype = torch.float32) -> T5Encoder:
     tensors = {name: tensor for name, tensor in reference.state_dict().items() if "embed_tokens" not in name}
     config = Umt5Config.read(folder_with(reference.config.to_dict(), folder), "text_encoder")
-    return load_t5(config, save(tensors, folder), CPU, dtype)
+    return load_t5(config, save(tensors, folder), LoadPlan(CPU, dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -185,7 +188,7 @@ def test_t5_checkpoints_may_name_their_embedding_otherwise(tmp_path: Path) -> No
     tensors["encoder.embed_tokens.weight"] = reference.shared.weight
     tensors["lm_head.weight"] = torch.zeros(VOCAB, 32)
     config = T5Config.read(folder_with(T5, tmp_path), "text_encoder")
-    loaded = load_t5(config, save(tensors, tmp_path), CPU, torch.float32)
+    loaded = load_t5(config, save(tensors, tmp_path), LoadPlan(CPU, torch.float32))
     assert torch.equal(loaded(prompts(8)), t5_like(reference, tmp_path)(prompts(8)))
 
 

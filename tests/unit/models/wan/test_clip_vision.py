@@ -13,6 +13,7 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.pretrained import load_module, load_processor
 from diffuserve.models.wan.clip_config import ImageProcessorConfig
 from diffuserve.models.wan.clip_vision import ClipImageEncoder, processed_image
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 
 CPU = torch.device("cpu")
@@ -46,7 +47,7 @@ def test_gray_images_are_read_as_colored_ones(folder: ModelFolder) -> None:
 
 def test_states_before_the_last_layer_equal_those_of_transformers(folder: ModelFolder) -> None:
     reference = load_module(CLIPVisionModel, Path(folder.component("image_encoder")))
-    encoder = ClipImageEncoder(folder, CPU, torch.float32)
+    encoder = ClipImageEncoder(folder, LoadPlan(CPU, torch.float32))
     image = input_image(noisy(60, 45))
     with torch.inference_mode():
         ours = encoder.encode(image)

@@ -12,6 +12,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.registry import read_spec
 from diffuserve.models.wan.text import WanTextEncoder, clean
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 
 CPU = torch.device("cpu")
@@ -34,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def encoder(folder: Path) -> WanTextEncoder:
-    return WanTextEncoder(ModelFolder(folder), read_spec(str(folder)), CPU, torch.float32)
+    return WanTextEncoder(ModelFolder(folder), read_spec(str(folder)), LoadPlan(CPU, torch.float32))
 
 
 def ask(prompt: str, **values: Any) -> GenerationParams:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -12,7 +13,8 @@ from torch import Tensor
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights import device_reader
 from diffuserve.models.weights.device_reader import ByteRange, bytes_of, read_to_device, stored_tensors
-from diffuserve.models.weights.prepared import NewCopy, WholeCopy, using_copy
+from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.prepared import NewCopy, WholeCopy
 from support.pipeline_weights import weights
 from support.pretend_cuda import CudaLog, PretendTensor, StreamRace, pretend_cuda
 from support.pretend_streams import ORDER, PretendEvent, PretendStream, on_stream
@@ -154,13 +156,12 @@ def test_a_model_has_the_weights_that_it_has_on_the_cpu(
     model: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     """Weights come from its own files, some of which are cast, and from a prepared copy."""
-    with using_copy(NewCopy(tmp_path, lambda _num_bytes: None)):
-        load_pipeline(model, torch.device("cpu"), dtype)
-    expected = weights(load_pipeline(model, torch.device("cpu"), dtype))
+    plan = LoadPlan(torch.device("cpu"), dtype)
+    load_pipeline(model, replace(plan, copy=NewCopy(tmp_path, lambda _num_bytes: None)))
+    expected = weights(load_pipeline(model, plan))
     with pretend_cuda() as log:
         for copy in (None, WholeCopy(tmp_path, is_strict=True)):
-            with using_copy(copy):
-                found = weights(load_pipeline(model, CUDA, dtype))
+            found = weights(load_pipeline(model, LoadPlan(CUDA, dtype, copy=copy)))
             assert found.keys() == expected.keys()
             for name, tensor in found.items():
                 assert isinstance(tensor, PretendTensor)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.layers.linear import Linear
-from diffuserve.models.weights.loading import Placement, checkpoint_dtype, load_weights, observed_reading
+from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.loading import Placement, checkpoint_dtype, load_weights
 
 CPU = torch.device("cpu")
 PLACEMENTS = {
@@ -48,7 +49,7 @@ def write(folder: Path, *shards: Mapping[str, Tensor]) -> list[Path]:
 def load(files: list[Path], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     with torch.device("meta"):
         module = Attention()
-    load_weights(module, files, PLACEMENTS, CPU, dtype)
+    load_weights(module, files, PLACEMENTS, LoadPlan(CPU, dtype))
     return module.state_dict()
 
 
@@ -122,14 +123,14 @@ def test_a_misshaped_tensor_is_named_with_both_shapes(
 def test_loaded_weights_need_no_gradient(tmp_path: Path) -> None:
     with torch.device("meta"):
         module = Attention()
-    load_weights(module, write(tmp_path, make_tensors()), PLACEMENTS, CPU, torch.float32)
+    load_weights(module, write(tmp_path, make_tensors()), PLACEMENTS, LoadPlan(CPU, torch.float32))
     assert not any(parameter.requires_grad for parameter in module.parameters())
 
 
 def test_reading_can_be_followed(tmp_path: Path) -> None:
     sizes: list[int] = []
-    with observed_reading(sizes.append):
-        load(write(tmp_path, make_tensors()))
+    with torch.device("meta"):
+        module = Attention()
+    plan = LoadPlan(CPU, torch.float32, on_read=sizes.append)
+    load_weights(module, write(tmp_path, make_tensors()), PLACEMENTS, plan)
     assert sum(sizes) == sum(tensor.nbytes for tensor in make_tensors().values())
-    load(write(tmp_path, make_tensors()))
-    assert len(sizes) == len(make_tensors()), "not after the block"

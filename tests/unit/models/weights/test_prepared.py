@@ -13,7 +13,8 @@ from torch import Tensor
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.base import Pipeline
 from diffuserve.models.registry import load_pipeline
-from diffuserve.models.weights.prepared import NewCopy, NotPrepared, PreparedCopy, WholeCopy, using_copy
+from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.prepared import NewCopy, NotPrepared, PreparedCopy, WholeCopy
 from support.pipeline_weights import weights
 
 CPU = torch.device("cpu")
@@ -26,8 +27,7 @@ def make_room(_num_bytes: int) -> None:
 def load(
     model: str, copy: PreparedCopy | None = None, quantization: Quantization = Quantization.NONE
 ) -> Pipeline:
-    with using_copy(copy):
-        return load_pipeline(model, CPU, quantization=quantization)
+    return load_pipeline(model, LoadPlan(CPU, quantization=quantization, copy=copy))
 
 
 def mapped_files(tensor: Tensor) -> set[str]:
@@ -99,8 +99,7 @@ def test_a_write_to_a_parameter_changes_no_file(copy: Path) -> None:
 
 
 def other_dtype(copy: Path) -> None:
-    with using_copy(WholeCopy(copy, is_strict=True)):
-        load_pipeline("tiny-flux", CPU, torch.float64)
+    load_pipeline("tiny-flux", LoadPlan(CPU, torch.float64, copy=WholeCopy(copy, is_strict=True)))
 
 
 def other_quantization(copy: Path) -> None:

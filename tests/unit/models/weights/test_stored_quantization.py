@@ -16,6 +16,7 @@ from diffuserve.models.bundled import bundled_models
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.quantized_folder import write_quantized
 from diffuserve.models.registry import check_model, load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.stored_quantization import is_companion, stored_quantization, stored_weights
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
@@ -41,7 +42,7 @@ def copy_of(folder: Path, tmp_path: Path) -> Path:
 
 def transformer_of(model: str, quantization: Quantization | None = None) -> dict[str, Tensor]:
     """Return the transformer's tensors, but those in an order that only a kernel knows."""
-    pipeline = load_pipeline(model, torch.device("cpu"), torch.bfloat16, quantization=quantization)
+    pipeline = load_pipeline(model, LoadPlan(torch.device("cpu"), torch.bfloat16, quantization=quantization))
     parameters = dict(pipeline.transformer.named_parameters())  # type: ignore[attr-defined]
     return {name: tensor for name, tensor in parameters.items() if not tensor.is_mkldnn}
 

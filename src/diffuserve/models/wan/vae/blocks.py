@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffuserve.models.wan.vae.config import MAX_STACKED, TAPS, VideoVaeConfig
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, load_weights
 
 M = TypeVar("M", bound=nn.Module)
@@ -157,8 +158,7 @@ def load_part(
     part: Callable[[VideoVaeConfig], M],
     config: VideoVaeConfig,
     files: list[Path],
-    device: torch.device,
-    dtype: torch.dtype,
+    plan: LoadPlan,
     *,
     others: tuple[str, ...],
 ) -> M:
@@ -166,7 +166,7 @@ def load_part(
     with torch.device("meta"):
         module = part(config)
     placements = {name: Placement(name) for name, _ in module.named_parameters()}
-    load_weights(module, files, placements, device, dtype, ignored_prefixes=others)
+    load_weights(module, files, placements, plan, ignored_prefixes=others)
     for layer in module.modules():
         if isinstance(layer, CausalConv):
             layer.prepare()

@@ -19,16 +19,15 @@ from diffuserve.models.wan.vae.blocks import (
     load_part,
 )
 from diffuserve.models.wan.vae.config import VideoVaeConfig
+from diffuserve.models.weights.load_plan import LoadPlan
 
 _ENCODER_PREFIXES = ("encoder.", "quant_conv.")
 Pixels = Float[Tensor, "_frames _pixel_rows _pixel_columns 3"]
 
 
-def load_decoder(
-    config: VideoVaeConfig, files: list[Path], device: torch.device, dtype: torch.dtype
-) -> "VideoDecoder":
+def load_decoder(config: VideoVaeConfig, files: list[Path], plan: LoadPlan) -> "VideoDecoder":
     """Load the decoder's part of a checkpoint of `AutoencoderKLWan`."""
-    return load_part(VideoDecoder, config, files, device, dtype, others=_ENCODER_PREFIXES)
+    return load_part(VideoDecoder, config, files, plan, others=_ENCODER_PREFIXES)
 
 
 class VideoDecoder(nn.Module):

@@ -18,15 +18,14 @@ from diffuserve.models.wan.vae.blocks import (
     load_part,
 )
 from diffuserve.models.wan.vae.config import VideoVaeConfig
+from diffuserve.models.weights.load_plan import LoadPlan
 
 _DECODER_PREFIXES = ("decoder.", "post_quant_conv.")
 
 
-def load_encoder(
-    config: VideoVaeConfig, files: list[Path], device: torch.device, dtype: torch.dtype
-) -> "VideoEncoder":
+def load_encoder(config: VideoVaeConfig, files: list[Path], plan: LoadPlan) -> "VideoEncoder":
     """Load the encoder's part of a checkpoint of `AutoencoderKLWan`."""
-    return load_part(VideoEncoder, config, files, device, dtype, others=_DECODER_PREFIXES)
+    return load_part(VideoEncoder, config, files, plan, others=_DECODER_PREFIXES)
 
 
 class VideoEncoder(nn.Module):

@@ -16,7 +16,7 @@ from diffuserve.models.wan.vae.blocks import FrameCache
 from diffuserve.models.wan.vae.config import TEMPORAL_SCALE, VideoVaeConfig
 from diffuserve.models.wan.vae.decoder import Pixels, load_decoder
 from diffuserve.models.wan.vae.encoder import load_encoder
-from diffuserve.models.weights.loading import NOT_LOADED
+from diffuserve.models.weights.load_plan import LoadPlan
 
 Latents = Float[Tensor, "clips channels latent_frames height width"]
 Image4d = Float[Tensor, "1 3 pixel_rows pixel_columns"]
@@ -49,18 +49,17 @@ class VideoVae:
     def __init__(
         self,
         folder: ModelFolder,
-        device: torch.device,
-        dtype: torch.dtype,
+        plan: LoadPlan,
         has_encoder: bool = True,
         has_decoder: bool = True,
     ) -> None:
         """Load both halves, or those that are wanted."""
         self.config, files = VideoVaeConfig.read(folder), folder.weights("vae")
-        self.device, self.dtype = device, dtype
-        self.decoder = load_decoder(self.config, files, device if has_decoder else NOT_LOADED, dtype)
-        self.encoder = load_encoder(self.config, files, device if has_encoder else NOT_LOADED, dtype)
-        self._mean = torch.tensor(self.config.latents_mean, device=device).view(1, -1, 1, 1)
-        self._factor = 1.0 / torch.tensor(self.config.latents_std, device=device).view(1, -1, 1, 1)
+        self.device, self.dtype = plan.device, plan.chosen_dtype
+        self.decoder = load_decoder(self.config, files, plan.when(has_decoder))
+        self.encoder = load_encoder(self.config, files, plan.when(has_encoder))
+        self._mean = torch.tensor(self.config.latents_mean, device=self.device).view(1, -1, 1, 1)
+        self._factor = 1.0 / torch.tensor(self.config.latents_std, device=self.device).view(1, -1, 1, 1)
 
     @property
     def components(self) -> Sequence[Component]:

@@ -16,6 +16,7 @@ from diffuserve.models.wan.vae.config import VideoVaeConfig
 from diffuserve.models.wan.vae.decoder import VideoDecoder, load_decoder
 from diffuserve.models.wan.vae.encoder import VideoEncoder
 from diffuserve.models.wan.vae.video_vae import VideoVae
+from diffuserve.models.weights.load_plan import LoadPlan
 from support.wan_vae import TINY, WAN_21, WAN_22, make_wan_vae, save_wan_vae
 
 TI2V_5B: dict[str, Any] = {
@@ -76,12 +77,14 @@ def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
     reference.decoder.conv_in = torch.nn.Conv3d(4, 40, 3)
     save_wan_vae(reference, tmp_path)
     with pytest.raises(InvalidModel, match=r"decoder\.conv_in\.bias has shape"):
-        load_decoder(VideoVaeConfig.read(folder), folder.weights("vae"), torch.device("cpu"), torch.float32)
+        load_decoder(
+            VideoVaeConfig.read(folder), folder.weights("vae"), LoadPlan(torch.device("cpu"), torch.float32)
+        )
 
 
 @pytest.mark.parametrize("values", [WAN_21, WAN_22, TINY], ids=["wan-2.1", "wan-2.2", "tiny"])
 def test_operations_are_those_that_torch_counts(values: dict[str, Any], tmp_path: Path) -> None:
-    vae = VideoVae(save_wan_vae(make_wan_vae(values), tmp_path), torch.device("cpu"), torch.float32)
+    vae = VideoVae(save_wan_vae(make_wan_vae(values), tmp_path), LoadPlan(torch.device("cpu"), torch.float32))
     size = (4 * vae.config.scale, 3 * vae.config.scale)
     for num_frames in (1, 9):
         latents = torch.zeros(1, 4, vae.config.latent_frames(num_frames), 3, 4)

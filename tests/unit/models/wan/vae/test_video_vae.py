@@ -18,6 +18,7 @@ from diffuserve.models.wan.vae import blocks as vae_blocks
 from diffuserve.models.wan.vae import cost as vae_cost
 from diffuserve.models.wan.vae.blocks import FrameCache
 from diffuserve.models.wan.vae.video_vae import VideoVae, vae_dtype
+from diffuserve.models.weights.load_plan import LoadPlan
 from support.live_tensors import LiveTensors
 from support.wan_vae import TINY, WAN_21, WAN_22, make_wan_vae, save_wan_vae
 
@@ -29,7 +30,7 @@ def load(
     config: dict[str, Any], folder: Path, dtype: torch.dtype = torch.float32
 ) -> tuple[AutoencoderKLWan, VideoVae]:
     reference = make_wan_vae(config, dtype)
-    return reference, VideoVae(save_wan_vae(reference, folder), CPU, dtype)
+    return reference, VideoVae(save_wan_vae(reference, folder), LoadPlan(CPU, dtype))
 
 
 def latents_of(frames: int, rows: int = 3, columns: int = 5, seed: int = 1) -> Tensor:
