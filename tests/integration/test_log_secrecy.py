@@ -15,7 +15,7 @@ import websockets
 from sqlalchemy.exc import DBAPIError
 
 from diffuserve.api.clients import events
-from diffuserve.api.submit import submission
+from diffuserve.api.submit import draft
 from diffuserve.cli.servers.server import running_server
 from diffuserve.cli.wiring.control import open_store
 from diffuserve.domain.tenant import Role
@@ -137,7 +137,7 @@ async def faults_of_requests(running: Running, monkeypatch: pytest.MonkeyPatch) 
     http, services = running.tenant, running.services
     submitted = await running.submitted()
     with monkeypatch.context() as patch:
-        patch.setattr(submission, "predict", lambda *_: (1.0, {"tokens": PROMPT}))  # no database takes it
+        patch.setattr(draft, "predict", lambda *_: (1.0, {"tokens": PROMPT}))  # no database takes it
         assert (await http.post("/v1/jobs", json=job())).status_code == 500
     with monkeypatch.context() as patch:
         patch.setattr(services.store.jobs, "submit", raising(KeyError(PROMPT)))

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 
 from diffuserve.api.outbound.guarded_http import GuardedHttpClient
-from diffuserve.api.webhooks.sender import WebhookSender
+from diffuserve.api.webhooks.sender import SenderParts, WebhookSender
 
 
 @asynccontextmanager
@@ -15,7 +15,7 @@ async def sending(app: FastAPI, http: GuardedHttpClient | None = None) -> AsyncG
     """Send the webhooks of an application within the block."""
     services = app.state.services
     http = http or GuardedHttpClient(services.address_policy)
-    task = asyncio.create_task(WebhookSender(services, http).run())
+    task = asyncio.create_task(WebhookSender(services.part(SenderParts), http).run())
     yield
     task.cancel()
     with suppress(asyncio.CancelledError):

@@ -38,7 +38,7 @@ _DESCRIPTION = """Generate images as durable jobs.
 Submit to `/v1/jobs`, then follow the `urls` of the response. `/v1/images`, `/v1/videos`, `/v1/files` and
 `/v1/models` follow OpenAI's API, `/generate` is a flat API for scripts. Errors are problems after RFC 9457.
 """
-_ROUTES = (
+ROUTES = (
     leases,  # by workers, which send more requests than others: routes are tried in this order
     workers,
     archive,  # before a job of that name
@@ -115,7 +115,7 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
 def _routes() -> list[BaseRoute]:
     """Return the routes, which all applications of a process share: building their schemas takes long."""
     whole = FastAPI(responses=PROBLEM_RESPONSES, openapi_url=None)
-    for routes in _ROUTES:
+    for routes in ROUTES:
         whole.include_router(routes.router)
     return list(whole.router.routes)
 

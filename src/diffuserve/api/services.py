@@ -1,14 +1,12 @@
-"""Services that the routes share."""
+"""The parts of an application, put together from its backends and its configuration."""
 
-from dataclasses import dataclass, replace
-from typing import Annotated
-
-from fastapi import Depends
-from starlette.requests import HTTPConnection
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any, TypeVar, get_type_hints
 
 from diffuserve.api.auth.access import Authenticator
 from diffuserve.api.auth.browser_guard import OwnAddresses
 from diffuserve.api.auth.open_waits import OpenWaits
+from diffuserve.api.auth.quota import RequestRates
 from diffuserve.api.auth.revocation import RevocationWatch
 from diffuserve.api.auth.sessions import Sessions
 from diffuserve.api.auth.signatures import Signatures
@@ -45,10 +43,12 @@ from diffuserve.telemetry.metrics import ControlMetrics
 from diffuserve.telemetry.tracing import OFF, Tracer
 from diffuserve.web.pages import Pages
 
+Part = TypeVar("Part")
+
 
 @dataclass(frozen=True)
 class Services:
-    """Services of one application."""
+    """The parts of one application, one of each type; routes name those that they use."""
 
     config: ApiConfig
     store: JobStore
@@ -56,7 +56,7 @@ class Services:
     storage: StorageWatch
     bus: EventBus
     quotas: Quotas
-    read_quotas: Quotas
+    rates: RequestRates
     metrics: ControlMetrics
     tracer: Tracer
     store_gauges: StoreGauges
@@ -85,6 +85,19 @@ class Services:
     file_intake: FileIntake
     image_fetcher: ImageFetcher
     background_tasks: BackgroundTasks
+    _made: dict[type[Any], Any] = field(default_factory=dict, init=False, repr=False)
+
+    def part(self, kind: type[Part]) -> Part:
+        """Return the part of this type, or a dataclass of this type whose fields are such parts."""
+        if kind not in self._made:
+            own = {hint: name for name, hint in get_type_hints(type(self)).items()}
+            self._made[kind] = getattr(self, own[kind]) if kind in own else self._put_together(kind)
+        made: Part = self._made[kind]
+        return made
+
+    def _put_together(self, kind: type[Part]) -> Part:
+        assert is_dataclass(kind), f"no application has a part of the type {kind.__name__}"
+        return kind(**{name: self.part(hint) for name, hint in get_type_hints(kind).items()})
 
     @classmethod
     def build(  # noqa: PLR0913 (what an application is made of)
@@ -120,7 +133,7 @@ class Services:
             storage=storage,
             bus=bus,
             quotas=quotas,
-            read_quotas=LocalQuotas(),
+            rates=RequestRates(catalog, quotas, own=LocalQuotas()),
             metrics=metrics,
             tracer=tracer,
             store_gauges=StoreGauges(store, bus, storage, metrics),
@@ -152,17 +165,3 @@ class Services:
             image_fetcher=ImageFetcher(config),
             background_tasks=BackgroundTasks(),
         )
-
-
-def services_of(connection: HTTPConnection) -> Services:
-    """Return the services of the application that serves this connection."""
-    services = connection.app.state.services
-    assert isinstance(services, Services)
-    return services
-
-
-async def _services(connection: HTTPConnection) -> Services:
-    return services_of(connection)
-
-
-ServicesDep = Annotated[Services, Depends(_services)]

@@ -1,5 +1,6 @@
 """FastAPI dependencies that authenticate the caller of a route."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -7,10 +8,12 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from starlette.requests import HTTPConnection
 
-from diffuserve.api.auth.access import METRICS_ROLES, Caller
-from diffuserve.api.auth.sessions import has_cookie
+from diffuserve.api.auth.access import METRICS_ROLES, Authenticator, Caller
+from diffuserve.api.auth.revocation import RevocationWatch
+from diffuserve.api.auth.sessions import Sessions, has_cookie
+from diffuserve.api.config import ApiConfig
+from diffuserve.api.http.parts import Uses, part_of
 from diffuserve.api.http.path_params import named_ids
-from diffuserve.api.services import Services, services_of
 from diffuserve.domain.errors import WorkerNotFound
 from diffuserve.domain.tenant import Role, family_of
 from diffuserve.domain.workers.worker_ids import is_owned
@@ -18,6 +21,15 @@ from diffuserve.telemetry import log_context
 
 _ADMITTED = "diffuserve.admitted"
 _HTTP_SCHEMES = {"ws": "http", "wss": "https"}  # a URL in a message over a WebSocket is for a browser
+
+
+@dataclass(frozen=True)
+class _Gate:
+    """Parts that tell callers apart."""
+
+    authenticator: Authenticator
+    sessions: Sessions
+    revocations: RevocationWatch
 
 
 class RequireRole(SecurityBase):
@@ -41,20 +53,20 @@ class RequireRole(SecurityBase):
 
     async def caller(self, connection: HTTPConnection, secret: str | None) -> Caller:
         """Return the caller with this secret, or with a session. Raise `Unauthorized` or `Forbidden`."""
-        services = services_of(connection)
-        caller = None if secret else await _session_caller(services, connection)
-        caller = caller or await services.authenticator.caller(secret)
+        gate = part_of(connection, _Gate)
+        caller = None if secret else await _session_caller(gate, connection)
+        caller = caller or await gate.authenticator.caller(secret)
         caller.require(*self._roles)
-        services.revocations.add(connection, caller)
+        gate.revocations.add(connection, caller)
         log_context.bind(**named_ids(connection.path_params))
         return caller
 
 
-async def _session_caller(services: Services, connection: HTTPConnection) -> Caller | None:
+async def _session_caller(gate: _Gate, connection: HTTPConnection) -> Caller | None:
     """Return whom a session cookie authenticates, if the request relies on one."""
-    if not has_cookie(connection) or await services.authenticator.is_open():
+    if not has_cookie(connection) or await gate.authenticator.is_open():
         return None
-    return await services.sessions.caller(connection)
+    return await gate.sessions.caller(connection)
 
 
 OperatorCaller = Annotated[Caller, Depends(RequireRole(Role.OPERATOR))]
@@ -66,13 +78,13 @@ WorkerOrOperatorCaller = Annotated[Caller, Depends(RequireRole(Role.WORKER, Role
 
 async def _check_metrics_reader(request: Request) -> None:
     """Raise `Unauthorized` or `Forbidden` unless the caller may read the metrics."""
-    services, secret = services_of(request), bearer_of(request)
-    if services.config.public_metrics:
+    if part_of(request, ApiConfig).public_metrics:
         return
+    secret = bearer_of(request)
     if secret is None and has_cookie(request):
         await _require_monitor(request)
     else:
-        (await services.authenticator.metrics_reader(secret)).require(*METRICS_ROLES)
+        (await part_of(request, Authenticator).metrics_reader(secret)).require(*METRICS_ROLES)
 
 
 MetricsReader = Depends(_check_metrics_reader)
@@ -84,17 +96,20 @@ def bearer_of(connection: HTTPConnection) -> str | None:
     return (secret.strip() or None) if scheme.lower() == "bearer" else None
 
 
-def base_url_of(services: Services, connection: HTTPConnection) -> str:
+Config = Annotated[ApiConfig, Depends(Uses(ApiConfig))]
+
+
+def base_url_of(connection: HTTPConnection) -> str:
     """Return the base of the absolute URLs in a response, without a final slash."""
-    if services.config.public_api_url:
-        return services.config.public_api_url.rstrip("/")
+    if public_url := part_of(connection, ApiConfig).public_api_url:
+        return public_url.rstrip("/")
     base = connection.base_url
     scheme = _HTTP_SCHEMES.get(base.scheme, base.scheme)
     return str(base.replace(scheme=scheme)).rstrip("/")
 
 
 async def _base_url(request: Request) -> str:
-    return base_url_of(services_of(request), request)
+    return base_url_of(request)
 
 
 BaseUrl = Annotated[str, Depends(_base_url)]

@@ -14,7 +14,8 @@ from starlette.requests import HTTPConnection
 
 from diffuserve.api.auth.access import Caller
 from diffuserve.api.auth.dependencies import RequireRole, bearer_of
-from diffuserve.api.services import Services, services_of
+from diffuserve.api.http.parts import part_of
+from diffuserve.api.reads.catalog import Catalog
 from diffuserve.domain.errors import RateLimited
 from diffuserve.domain.tenant import Plan, Role
 from diffuserve.quotas.base import Allowance, Quotas, Rate
@@ -25,18 +26,46 @@ from diffuserve.telemetry import log_context
 class QuotaPolicy:
     """A limit of plans: its name, in the headers as well, the field of the plan, and who counts.
 
-    `account` is what follows the tenant's name where two policies count in the same place.
+    All control planes count together what `is_shared`. `account` is what follows the tenant's name where two
+    policies count in the same place.
     """
 
     name: str
     per_second: Callable[[Plan], float | None]
-    quotas: Callable[[Services], Quotas]
+    is_shared: bool
     account: str = ""
 
 
-REQUESTS = QuotaPolicy("requests", lambda plan: plan.requests_per_second, lambda services: services.quotas)
-ITEMS = QuotaPolicy("items of batches", REQUESTS.per_second, REQUESTS.quotas, "/items")
-READS = QuotaPolicy("reads", lambda plan: plan.reads_per_second, lambda services: services.read_quotas)
+REQUESTS = QuotaPolicy("requests", lambda plan: plan.requests_per_second, is_shared=True)
+ITEMS = QuotaPolicy("items of batches", REQUESTS.per_second, is_shared=True, account="/items")
+READS = QuotaPolicy("reads", lambda plan: plan.reads_per_second, is_shared=False)
+
+
+@dataclass(frozen=True)
+class RequestRates:
+    """Counts requests of tenants by their plans: in `shared` with all control planes, or in `own` alone."""
+
+    catalog: Catalog
+    shared: Quotas
+    own: Quotas
+
+    async def take(self, tenant_id: str, policy: QuotaPolicy, count: int = 1) -> Allowance | None:
+        """Take so many requests of the tenant's quota; return `None` if its plan has no limit."""
+        per_second = policy.per_second(await self.catalog.plan(tenant_id))
+        if per_second is None:
+            return None
+        quotas = self.shared if policy.is_shared else self.own
+        return await quotas.take(tenant_id + policy.account, Rate(per_second), count)
+
+    async def charge_items(self, tenant_id: str, num_items: int) -> None:
+        """Count items of a batch, at the rate at which the tenant may send requests.
+
+        They have an account of their own, so that a batch does not hold up its tenant's single requests.
+        Raise `RateLimited` until the items of earlier batches are paid.
+        """
+        allowance = await self.take(tenant_id, ITEMS, num_items)
+        if allowance is not None:
+            _check(tenant_id, ITEMS, allowance)
 
 
 class RequireQuota(RequireRole):
@@ -53,7 +82,7 @@ class RequireQuota(RequireRole):
         """Return the caller with this secret. Raise `Unauthorized`, `Forbidden` or `RateLimited`."""
         caller = await super().caller(connection, secret)
         log_context.bind(tenant=caller.tenant_id)
-        allowance = await _take(services_of(connection), caller.tenant_id, self._policy)
+        allowance = await part_of(connection, RequestRates).take(caller.tenant_id, self._policy)
         if allowance is not None:
             connection.state.quota_headers = quota_headers(self._policy, allowance)
             _check(caller.tenant_id, self._policy, allowance)
@@ -72,17 +101,6 @@ async def websocket_caller(connection: HTTPConnection) -> Caller:
     return await require_reader.caller(connection, secret)
 
 
-async def charge_items(services: Services, tenant_id: str, num_items: int) -> None:
-    """Count items of a batch, at the rate at which the tenant may send requests.
-
-    They have an account of their own, so that a batch does not hold up its tenant's single requests. Raise
-    `RateLimited` until the items of earlier batches are paid.
-    """
-    allowance = await _take(services, tenant_id, ITEMS, num_items)
-    if allowance is not None:
-        _check(tenant_id, ITEMS, allowance)
-
-
 def quota_headers(policy: QuotaPolicy, allowance: Allowance) -> dict[str, str]:
     """Build the headers of draft-ietf-httpapi-ratelimit-headers; `t` is seconds until the quota is full."""
     rate = allowance.rate
@@ -91,14 +109,6 @@ def quota_headers(policy: QuotaPolicy, allowance: Allowance) -> dict[str, str]:
         "ratelimit-policy": f'"{policy.name}";q={rate.burst};w={window}',
         "ratelimit": f'"{policy.name}";r={allowance.num_left};t={math.ceil(allowance.debt)}',
     }
-
-
-async def _take(services: Services, tenant_id: str, policy: QuotaPolicy, count: int = 1) -> Allowance | None:
-    """Take so many requests of the tenant's quota; return `None` if its plan has no limit."""
-    per_second = policy.per_second(await services.catalog.plan(tenant_id))
-    if per_second is None:
-        return None
-    return await policy.quotas(services).take(tenant_id + policy.account, Rate(per_second), count)
 
 
 def _check(tenant_id: str, policy: QuotaPolicy, allowance: Allowance) -> None:

@@ -2,32 +2,43 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends
 
 from diffuserve.api.auth.access import Caller
 from diffuserve.api.auth.dependencies import RequireRole
+from diffuserve.api.auth.open_waits import OpenWaits
 from diffuserve.api.auth.quota import require_reader, require_submitter
-from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.http.parts import Uses
+from diffuserve.api.reads.catalog import Catalog
 from diffuserve.domain.tenant import Role
 
 
-@asynccontextmanager
-async def wait_slot(services: Services, caller: Caller) -> AsyncIterator[None]:
-    """Hold a slot of the caller's tenant while its response is open. Raise `TooManyWaits`."""
-    plan = await services.catalog.plan(caller.tenant_id)
-    with services.waits.slot(caller.tenant_id, plan):
-        yield
+@dataclass(frozen=True)
+class WaitSlots:
+    """Slots of responses that are held open, as many for each tenant as its plan allows."""
+
+    catalog: Catalog
+    waits: OpenWaits
+
+    @asynccontextmanager
+    async def hold(self, caller: Caller) -> AsyncIterator[None]:
+        """Hold a slot of the caller's tenant while its response is open. Raise `TooManyWaits`."""
+        plan = await self.catalog.plan(caller.tenant_id)
+        with self.waits.slot(caller.tenant_id, plan):
+            yield
+
+
+Slots = Annotated[WaitSlots, Depends(Uses(WaitSlots))]
 
 
 def _with_slot(require: RequireRole) -> Callable[..., AsyncIterator[Caller]]:
     """Return a dependency that also holds a slot until the response has ended, however it ends."""
 
-    async def hold(
-        services: ServicesDep, caller: Annotated[Caller, Depends(require)]
-    ) -> AsyncIterator[Caller]:
-        async with wait_slot(services, caller):
+    async def hold(slots: Slots, caller: Annotated[Caller, Depends(require)]) -> AsyncIterator[Caller]:
+        async with slots.hold(caller):
             yield caller
 
     return hold

@@ -18,11 +18,10 @@ from diffuserve.api.batches.request_bodies import (
     BatchQuery,
 )
 from diffuserve.api.door.json_route import content_type_of, is_json, unsupported_media_type
-from diffuserve.api.door.upload import Body
+from diffuserve.api.door.upload import BatchUploads, Body
 from diffuserve.api.http.field_errors import Location, nested_errors, validation_error
 from diffuserve.api.http.json_body import UnreadableJson, parsed_json
 from diffuserve.api.http.openapi import inlined_schema
-from diffuserve.api.services import Services
 
 Item = bytes | Mapping[str, Any]
 """A line of JSON, or a value of a JSON list."""
@@ -50,7 +49,7 @@ class BatchRequest:
 
 @asynccontextmanager
 async def received_batch(
-    request: Request, query: BatchQuery, services: Services, tenant_id: str
+    request: Request, query: BatchQuery, uploads: BatchUploads, tenant_id: str
 ) -> AsyncIterator[BatchRequest]:
     """Receive the body, wait for one of the tenant's slots, check the options, and yield the request.
 
@@ -63,8 +62,7 @@ async def received_batch(
         raise unsupported_media_type(request, "application/json", _JSON_LINES[0])
     if not is_lines and query.model_fields_set:
         raise validation_error(("query",), "options belong in the body, unless it is JSON lines")
-    config, uploads = services.config, services.batch_uploads
-    max_bytes = config.max_batch_bytes if is_lines else config.max_body_bytes
+    max_bytes = uploads.config.max_batch_bytes if is_lines else uploads.config.max_body_bytes
     async with uploads.received(request, tenant_id, max_bytes) as body, uploads.slot(tenant_id):
         if is_lines:
             yield BatchRequest(query.options(), await asyncio.to_thread(_split_lines, body), "lines")

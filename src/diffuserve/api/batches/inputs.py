@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from diffuserve.api.batches.item_parser import BatchItemParser, input_key
-from diffuserve.api.files.inputs import bring_in, no_such_image
+from diffuserve.api.files.inputs import InputImages, no_such_image
 from diffuserve.api.http.field_errors import validation_error
-from diffuserve.api.services import Services
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.jobs.input_file import InputFile, is_file_id
+from diffuserve.domain.jobs.input_file import InputFile
 
 _MAX_DATA_URLS = 100
 _FETCHED = "items of a batch name no https URLs; upload the image with POST /v1/files, and name its id"
@@ -18,15 +17,14 @@ _TOO_MANY = f"more than {_MAX_DATA_URLS} images come as data URLs; upload them w
 
 
 async def with_inputs(
-    services: Services, parser: BatchItemParser, numbers: Collection[int]
+    images: InputImages, parser: BatchItemParser, numbers: Collection[int]
 ) -> BatchItemParser:
     """Return the parser with the files that the items of these numbers name.
 
     Raise `RequestValidationError`, which names the item, and what `FileIntake.add` raises.
     """
     tenant_id = parser.tenant_id
-    ids = {name for number in numbers for _, name in _names(parser, number) if is_file_id(name)}
-    found = await services.store.files.get_many(ids, tenant_id)
+    found = await images.known(tenant_id, {name for number in numbers for _, name in _names(parser, number)})
     files: dict[tuple[str, str], InputFile] = {}
     num_brought = 0
     for number in numbers:
@@ -38,20 +36,20 @@ async def with_inputs(
             location = (*parser.request.location(number), "input", field)
             try:
                 num_brought += name not in found
-                files[key] = found.get(name) or await _brought(services, tenant_id, field, name, num_brought)
+                files[key] = found.get(name) or await _brought(images, tenant_id, field, name, num_brought)
             except InvalidParams as error:
                 raise validation_error(location, error.remedy) from error
     return replace(parser, inputs=files)
 
 
-async def _brought(services: Services, tenant_id: str, field: str, name: str, num_brought: int) -> InputFile:
+async def _brought(images: InputImages, tenant_id: str, field: str, name: str, num_brought: int) -> InputFile:
     if name[:6].lower() == "https:":
         raise InvalidParams(field, name, _FETCHED)
     if name[:5].lower() != "data:":
         raise InvalidParams(field, name, no_such_image(name))
     if num_brought > _MAX_DATA_URLS:
         raise InvalidParams(field, "data:", _TOO_MANY)
-    return await bring_in(services, tenant_id, field, name)
+    return await images.bring_in(tenant_id, field, name)
 
 
 def _names(parser: BatchItemParser, number: int) -> Iterator[tuple[str, str]]:

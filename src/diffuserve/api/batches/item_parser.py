@@ -13,8 +13,8 @@ from diffuserve.api.batches.body_parser import BatchRequest
 from diffuserve.api.batches.request_bodies import BatchItem
 from diffuserve.api.http.field_errors import MAX_SHOWN_ERRORS, nested_errors, validation_error
 from diffuserve.api.http.json_body import UnreadableJson, parsed_json
+from diffuserve.api.submit.draft import drafted, requested_params
 from diffuserve.api.submit.request_bodies import NewJobBody
-from diffuserve.api.submit.submission import build_job, requested_params
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.input_file import InputFile, mode_of
 from diffuserve.domain.jobs.job import NewJob
@@ -62,7 +62,8 @@ class BatchItemParser:
             checked = BatchItem.model_validate(values)
             params = requested_params(self.request.options.kind, checked.input, self.served.spec)
             params = params.with_images(self._known)
-            new = build_job(self._job_body(checked), params, self.tenant_id, self.served, self.plan)
+            body = self._job_body(checked)
+            new = drafted(self.tenant_id, body, params, self.served, self.plan).job
         except UnreadableJson as error:
             raise validation_error(location, str(error)) from error
         except ValidationError as error:

@@ -9,8 +9,7 @@ from fastapi.exceptions import RequestValidationError
 
 from diffuserve.api.batches.item_parser import BatchItemParser
 from diffuserve.api.http.field_errors import MAX_SHOWN_ERRORS, validation_error
-from diffuserve.api.services import Services
-from diffuserve.api.submit.submission import note_blocked
+from diffuserve.api.submit.screening import PromptScreening
 from diffuserve.domain.safety import Action, Verdict
 
 _MAX_PROMPTS = 16
@@ -21,14 +20,16 @@ Prompts = list[tuple[int, str]]
 """Prompts with the numbers of their items."""
 
 
-async def judge_items(services: Services, parser: BatchItemParser, start: int) -> Mapping[int, Verdict]:
+async def judge_items(
+    screening: PromptScreening, parser: BatchItemParser, start: int
+) -> Mapping[int, Verdict]:
     """Judge the items from number `start` on; return the verdicts other than `allow`, by number.
 
     Raise `RequestValidationError` with the first items that the filter blocks, and `ModerationUnavailable`.
     """
-    if services.prompts.prompt_filter is None:
+    if screening.prompts.prompt_filter is None:
         return {}
-    judging = _Judging(services, parser, _chunks(parser, start))
+    judging = _Judging(screening, parser, _chunks(parser, start))
     await judging.run()
     if judging.errors:
         first = sorted(judging.errors.items())[:MAX_SHOWN_ERRORS]
@@ -40,7 +41,7 @@ async def judge_items(services: Services, parser: BatchItemParser, start: int) -
 class _Judging:
     """Verdicts found so far, and the prompts that are left, which several tasks take from."""
 
-    services: Services
+    screening: PromptScreening
     parser: BatchItemParser
     chunks: Iterator[Prompts]
     flagged: dict[int, Verdict] = field(default_factory=dict)
@@ -57,7 +58,7 @@ class _Judging:
     async def _judge_chunks(self) -> None:
         for chunk in self.chunks:
             prompts = [prompt for _, prompt in chunk]
-            verdicts = await self.services.prompts.moderate_all(prompts, self.parser.tenant_id)
+            verdicts = await self.screening.prompts.moderate_all(prompts, self.parser.tenant_id)
             for (number, prompt), verdict in zip(chunk, verdicts, strict=True):
                 await self._note(number, prompt, verdict)
             if len(self.errors) >= MAX_SHOWN_ERRORS:
@@ -66,7 +67,7 @@ class _Judging:
 
     async def _note(self, number: int, prompt: str, verdict: Verdict) -> None:
         if verdict.action is Action.BLOCK:
-            await note_blocked(self.services, self.parser.tenant_id, prompt, verdict.category)
+            await self.screening.note_blocked(self.parser.tenant_id, prompt, verdict.category)
             location = (*self.parser.request.location(number), "input", "prompt")
             message = f"is blocked by the policy of this server (category {verdict.category!r})"
             [self.errors[number]] = validation_error(location, message).errors()

@@ -1,28 +1,47 @@
 """Batches: many jobs in one call, their counts, and their results as JSON lines."""
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from diffuserve.api.auth.dependencies import BaseUrl
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
-from diffuserve.api.batches import submission
 from diffuserve.api.batches.body_parser import OPENAPI_BODY, received_batch
 from diffuserve.api.batches.request_bodies import BatchQuery
+from diffuserve.api.batches.submission import BatchSubmissions
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.door.upload import BatchUploads
+from diffuserve.api.http.background_tasks import BackgroundTasks
+from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import BatchId, checked_batch_id
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.resources.serializers import batch_resource, page_of
-from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.resources.serializers import JobSerializer, batch_resource, page_of
 from diffuserve.api.submit.request_bodies import Storable
 from diffuserve.domain.jobs.batch import BatchStatus
 from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
+from diffuserve.jobs.store import JobStore
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"], route_class=JsonRoute)
+
+
+@dataclass(frozen=True)
+class BatchParts:
+    """Parts that these routes use."""
+
+    store: JobStore
+    submissions: BatchSubmissions
+    batch_uploads: BatchUploads
+    serializer: JobSerializer
+    background_tasks: BackgroundTasks
+
+
+Used = Annotated[BatchParts, Depends(Uses(BatchParts))]
+
 
 _RESULTS_PER_READ = 200
 _LINES = {"schema": {"type": "string", "description": BatchResult.__doc__}}
@@ -34,7 +53,7 @@ _RESULTS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json
 )
 async def submit_batch(
     request: Request,
-    services: ServicesDep,
+    parts: Used,
     caller: SubmittingCaller,
     base_url: BaseUrl,
     query: Annotated[BatchQuery, Query()],
@@ -50,8 +69,8 @@ async def submit_batch(
     """
     tenant_id = caller.tenant_id
     try:
-        async with received_batch(request, query, services, tenant_id) as received:
-            batch = await submission.submit_batch(services, tenant_id, received, base_url, idempotency_key)
+        async with received_batch(request, query, parts.batch_uploads, tenant_id) as received:
+            batch = await parts.submissions.submit(tenant_id, received, base_url, idempotency_key)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
     resource = batch_resource(batch, base_url)
@@ -60,14 +79,14 @@ async def submit_batch(
 
 @router.get("", summary="List batches, newest first", response_model=BatchPage)
 async def list_batches(
-    services: ServicesDep,
+    parts: Used,
     caller: ClientCaller,
     base_url: BaseUrl,
     after: Annotated[str | None, Query(description="The `next` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
     """List the caller's batches."""
-    batches = await services.store.batches.list_batches(
+    batches = await parts.store.batches.list_batches(
         tenant_id=caller.scope, after=None if after is None else checked_batch_id(after), limit=limit + 1
     )
     resources = [batch_resource(batch, base_url) for batch in batches[:limit]]
@@ -75,11 +94,9 @@ async def list_batches(
 
 
 @router.get("/{batch_id}", summary="Get a batch", response_model=BatchResource)
-async def get_batch(
-    batch_id: BatchId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
-) -> Response:
+async def get_batch(batch_id: BatchId, parts: Used, caller: ClientCaller, base_url: BaseUrl) -> Response:
     """Get the batch with the number of its items by status."""
-    return json_response(batch_resource(await services.store.batches.get(batch_id, caller.scope), base_url))
+    return json_response(batch_resource(await parts.store.batches.get(batch_id, caller.scope), base_url))
 
 
 @router.post(
@@ -89,13 +106,11 @@ async def get_batch(
     response_model=BatchResource,
     responses={200: {"model": BatchResource, "description": "The batch has ended already."}},
 )
-async def cancel_batch(
-    batch_id: BatchId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
-) -> Response:
+async def cancel_batch(batch_id: BatchId, parts: Used, caller: ClientCaller, base_url: BaseUrl) -> Response:
     """Cancel every item, as single jobs are canceled; safe to repeat."""
-    batch = await services.store.batches.cancel(batch_id, caller.scope)
+    batch = await parts.store.batches.cancel(batch_id, caller.scope)
     if batch.status is BatchStatus.CANCELING:
-        services.background_tasks.start(services.store.batches.cancel_items(batch.id))
+        parts.background_tasks.start(parts.store.batches.cancel_items(batch.id))
     return json_response(batch_resource(batch, base_url), 200 if batch.finished_at is not None else 202)
 
 
@@ -106,16 +121,16 @@ async def cancel_batch(
     responses=_RESULTS,
 )
 async def get_results(
-    batch_id: BatchId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
+    batch_id: BatchId, parts: Used, caller: ClientCaller, base_url: BaseUrl
 ) -> StreamingResponse:
     """Stream a line of JSON for every item that has ended, in the items' order."""
-    await services.store.batches.get(batch_id, caller.scope)
-    return StreamingResponse(_lines(services, batch_id, base_url), media_type="application/jsonl")
+    await parts.store.batches.get(batch_id, caller.scope)
+    return StreamingResponse(_lines(parts, batch_id, base_url), media_type="application/jsonl")
 
 
-async def _lines(services: Services, batch_id: str, base_url: str) -> AsyncIterator[bytes]:
+async def _lines(parts: BatchParts, batch_id: str, base_url: str) -> AsyncIterator[bytes]:
     after = ""
-    while jobs := await services.store.batches.ended_items(batch_id, after, _RESULTS_PER_READ):
-        results = [await services.serializer.batch_result(job, base_url) for job in jobs]
+    while jobs := await parts.store.batches.ended_items(batch_id, after, _RESULTS_PER_READ):
+        results = [await parts.serializer.batch_result(job, base_url) for job in jobs]
         yield b"".join(orjson.dumps(result, option=orjson.OPT_APPEND_NEWLINE) for result in results)
         after = jobs[-1].id

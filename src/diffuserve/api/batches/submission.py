@@ -3,121 +3,134 @@
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import orjson
 
-from diffuserve.api.auth.quota import charge_items
+from diffuserve.api.auth.quota import RequestRates
 from diffuserve.api.batches.body_parser import BatchRequest, Item
 from diffuserve.api.batches.inputs import with_inputs
 from diffuserve.api.batches.item_parser import BatchItemParser
 from diffuserve.api.batches.judging import judge_items
 from diffuserve.api.batches.request_bodies import BatchOptions
+from diffuserve.api.files.inputs import InputImages
+from diffuserve.api.http.background_tasks import BackgroundTasks
 from diffuserve.api.http.field_errors import validation_error
-from diffuserve.api.services import Services
+from diffuserve.api.outbound.address_policy import AddressPolicy
+from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.submit.file_formats import check_format_fits
-from diffuserve.api.submit.submission import with_prompt_record
+from diffuserve.api.submit.screening import PromptScreening
 from diffuserve.domain.errors import InvalidParams, TooLarge
 from diffuserve.domain.jobs.batch import Batch, NewBatch
 from diffuserve.domain.jobs.webhook import Webhook, WebhookEvent
 from diffuserve.domain.safety import PASSES, Verdict
 from diffuserve.domain.workers.exactness import check_exact
 from diffuserve.jobs.batches.store import ITEMS_AT_ONCE
+from diffuserve.jobs.store import JobStore
+from diffuserve.telemetry.metrics import ControlMetrics
 
 
-async def submit_batch(
-    services: Services,
-    tenant_id: str,
-    request: BatchRequest,
-    base_url: str,
-    idempotency_key: str | None,
-) -> Batch:
-    """Check all items, look for room in the queue, judge the prompts, and store the items.
+@dataclass(frozen=True)
+class BatchSubmissions:
+    """Takes batches of tenants."""
 
-    Raise `TooLarge`, `RequestValidationError`, `ModelNotFound`, `BandNotAllowed`, `RateLimited`,
-    `ModerationUnavailable`, and what the store raises.
-    """
-    options, items = request.options, request.items
-    served = await services.catalog.pick(options.model, options.kind)
-    if options.output_format is not None:
-        check_format_fits(options.kind, options.output_format)
-    plan = await services.catalog.plan(tenant_id)
-    if len(items) > plan.max_queued:  # checking the items first would take long
-        raise TooLarge(
-            f"{len(items):,} items are more than the {plan.max_queued:,} jobs that the plan {plan.name!r} "
-            "allows in the queue"
+    store: JobStore
+    catalog: Catalog
+    rates: RequestRates
+    inputs: InputImages
+    screening: PromptScreening
+    address_policy: AddressPolicy
+    metrics: ControlMetrics
+    background_tasks: BackgroundTasks
+
+    async def submit(
+        self,
+        tenant_id: str,
+        request: BatchRequest,
+        base_url: str,
+        idempotency_key: str | None,
+    ) -> Batch:
+        """Check all items, look for room in the queue, judge the prompts, and store the items.
+
+        Raise `TooLarge`, `RequestValidationError`, `ModelNotFound`, `BandNotAllowed`, `RateLimited`,
+        `ModerationUnavailable`, and what the store raises.
+        """
+        options, items = request.options, request.items
+        served = await self.catalog.pick(options.model, options.kind)
+        if options.output_format is not None:
+            check_format_fits(options.kind, options.output_format)
+        plan = await self.catalog.plan(tenant_id)
+        if len(items) > plan.max_queued:  # checking the items first would take long
+            raise TooLarge(
+                f"{len(items):,} items are more than the {plan.max_queued:,} jobs that the plan "
+                f"{plan.name!r} allows in the queue"
+            )
+        parser = BatchItemParser(request, served, plan, tenant_id)
+        checked = await parser.check_all()
+        if checked.exact:
+            await self._check_exact(request, served.spec.name, checked.exact[0])
+        new = NewBatch(
+            tenant_id=tenant_id,
+            num_items=len(items),
+            cost_seconds=checked.cost_seconds,
+            metadata=options.metadata,
+            webhook=self._webhook(options, base_url),
+            idempotency_key=idempotency_key,
+            fingerprint=await asyncio.to_thread(_fingerprint, options, items) if idempotency_key else "",
         )
-    parser = BatchItemParser(request, served, plan, tenant_id)
-    checked = await parser.check_all()
-    if checked.exact:
-        await _check_exact(services, request, served.spec.name, checked.exact[0])
-    new = NewBatch(
-        tenant_id=tenant_id,
-        num_items=len(items),
-        cost_seconds=checked.cost_seconds,
-        metadata=options.metadata,
-        webhook=_webhook(services, options, base_url),
-        idempotency_key=idempotency_key,
-        fingerprint=await asyncio.to_thread(_fingerprint, options, items) if idempotency_key else "",
-    )
-    batch = await services.store.batches.find_room(new)
-    num_stored = 0 if batch is None else batch.num_stored
-    if batch is None or num_stored < new.num_items:
-        await charge_items(services, tenant_id, new.num_items - num_stored)  # before images are decoded
-        if checked.with_images:
-            parser = await with_inputs(services, parser, checked.with_images)
-            new = replace(new, cost_seconds=(await parser.check_all()).cost_seconds)
-        batch = await _store(services, parser, new, num_stored)
-    services.metrics.accepted.labels(served.spec.name, options.priority).inc(len(items))
-    return await services.store.batches.get(batch.id)
+        batch = await self.store.batches.find_room(new)
+        num_stored = 0 if batch is None else batch.num_stored
+        if batch is None or num_stored < new.num_items:
+            await self.rates.charge_items(tenant_id, new.num_items - num_stored)  # before images are decoded
+            if checked.with_images:
+                parser = await with_inputs(self.inputs, parser, checked.with_images)
+                new = replace(new, cost_seconds=(await parser.check_all()).cost_seconds)
+            batch = await self._store(parser, new, num_stored)
+        self.metrics.accepted.labels(served.spec.name, options.priority).inc(len(items))
+        return await self.store.batches.get(batch.id)
 
+    async def _check_exact(self, request: BatchRequest, model: str, number: int) -> None:
+        """Raise `RequestValidationError`, which names item `number`, if no worker can run exact jobs."""
+        try:
+            check_exact(model, await self.catalog.workers())
+        except InvalidParams as error:
+            location = (*request.location(number), error.field)
+            raise validation_error(location, error.remedy, input=error.value) from error
 
-async def _check_exact(services: Services, request: BatchRequest, model: str, number: int) -> None:
-    """Raise `RequestValidationError`, which names item `number`, if no worker can run exact jobs."""
-    try:
-        check_exact(model, await services.catalog.workers())
-    except InvalidParams as error:
-        location = (*request.location(number), error.field)
-        raise validation_error(location, error.remedy, input=error.value) from error
+    async def _store(self, parser: BatchItemParser, new: NewBatch, num_stored: int) -> Batch:
+        """Judge and store the items, from where an interrupted submission with the same key stopped."""
+        batches = self.store.batches
+        flagged = await judge_items(self.screening, parser, num_stored)
+        batch = await batches.open(new)
+        try:
+            await self._store_items(batch, parser, flagged)
+        except Exception:
+            if not new.idempotency_key:  # nobody can continue it
+                self.background_tasks.start(self._cancel(batch.id))
+            raise
+        return batch
 
+    async def _store_items(
+        self, batch: Batch, parser: BatchItemParser, flagged: Mapping[int, Verdict]
+    ) -> None:
+        num_stored = batch.num_stored
+        while num_stored < batch.num_items:
+            end = min(num_stored + ITEMS_AT_ONCE, batch.num_items)
+            chunk = [
+                self.screening.recorded(replace(new, batch_id=batch.id), flagged.get(number, PASSES))
+                async for number, new in parser.parse_in_turns(num_stored, end)
+            ]
+            num_stored = await self.store.batches.add(batch.id, num_stored, chunk)
 
-async def _store(services: Services, parser: BatchItemParser, new: NewBatch, num_stored: int) -> Batch:
-    """Judge and store the items, from where an interrupted submission with the same key stopped."""
-    batches = services.store.batches
-    flagged = await judge_items(services, parser, num_stored)
-    batch = await batches.open(new)
-    try:
-        await _store_items(services, batch, parser, flagged)
-    except Exception:
-        if not new.idempotency_key:  # nobody can continue it
-            services.background_tasks.start(_cancel(services, batch.id))
-        raise
-    return batch
+    async def _cancel(self, batch_id: str) -> None:
+        await self.store.batches.cancel(batch_id)
+        await self.store.batches.cancel_items(batch_id)
 
-
-async def _store_items(
-    services: Services, batch: Batch, parser: BatchItemParser, flagged: Mapping[int, Verdict]
-) -> None:
-    num_stored = batch.num_stored
-    while num_stored < batch.num_items:
-        end = min(num_stored + ITEMS_AT_ONCE, batch.num_items)
-        chunk = [
-            with_prompt_record(services, replace(new, batch_id=batch.id), flagged.get(number, PASSES))
-            async for number, new in parser.parse_in_turns(num_stored, end)
-        ]
-        num_stored = await services.store.batches.add(batch.id, num_stored, chunk)
-
-
-async def _cancel(services: Services, batch_id: str) -> None:
-    await services.store.batches.cancel(batch_id)
-    await services.store.batches.cancel_items(batch_id)
-
-
-def _webhook(services: Services, options: BatchOptions, base_url: str) -> Webhook | None:
-    if options.webhook is None:
-        return None
-    services.address_policy.check("webhook.url", options.webhook.url)
-    return Webhook(options.webhook.url, (WebhookEvent.BATCH_COMPLETED,), base_url)
+    def _webhook(self, options: BatchOptions, base_url: str) -> Webhook | None:
+        if options.webhook is None:
+            return None
+        self.address_policy.check("webhook.url", options.webhook.url)
+        return Webhook(options.webhook.url, (WebhookEvent.BATCH_COMPLETED,), base_url)
 
 
 def _fingerprint(options: BatchOptions, items: Sequence[Item]) -> str:

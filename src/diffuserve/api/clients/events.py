@@ -3,19 +3,37 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Depends, Header, Query, WebSocket, WebSocketDisconnect
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from diffuserve.api.auth.quota import websocket_caller
-from diffuserve.api.auth.waits import FollowingCaller, wait_slot
+from diffuserve.api.auth.waits import FollowingCaller, WaitSlots
+from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.following.job_watcher import JobWatcher
+from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import MAX_SEQ, JobId
-from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.jobs.job import Job
+from diffuserve.jobs.store import JobStore
 
 router = APIRouter(prefix="/v1/jobs", tags=["events"], route_class=JsonRoute)
+
+
+@dataclass(frozen=True)
+class EventParts:
+    """Parts that these routes use."""
+
+    store: JobStore
+    config: ApiConfig
+    job_watcher: JobWatcher
+    slots: WaitSlots
+
+
+Used = Annotated[EventParts, Depends(Uses(EventParts))]
+
 
 _PING = ServerSentEvent(comment="ping", sep="\n")
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="The `seq` of the last event received.")]
@@ -29,7 +47,7 @@ After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="The `seq` of the las
 )
 async def stream_events(
     job_id: JobId,
-    services: ServicesDep,
+    parts: Used,
     caller: FollowingCaller,
     after: After = 0,
     last_event_id: Annotated[str, Header(description="Sent by browsers when they reconnect.")] = "",
@@ -39,12 +57,12 @@ async def stream_events(
     Stored events have ids, from which a client can resume; `progress`, `preview` and `live` have none and
     may be missed.
     """
-    job = await services.store.jobs.get(job_id, caller.scope)
+    job = await parts.store.jobs.get(job_id, caller.scope)
     if last_event_id.isascii() and last_event_id.isdecimal():
         after = min(int(last_event_id[:10]), MAX_SEQ)
     return EventSourceResponse(
-        _server_sent_events(services, job, after),
-        ping=services.config.ping_seconds,
+        _server_sent_events(parts, job, after),
+        ping=parts.config.ping_seconds,
         ping_message_factory=lambda: _PING,
         sep="\n",
     )
@@ -52,13 +70,13 @@ async def stream_events(
 
 @router.websocket("/{job_id}/ws")
 async def stream_events_by_websocket(
-    websocket: WebSocket, job_id: JobId, services: ServicesDep, after: After = 0
+    websocket: WebSocket, job_id: JobId, parts: Used, after: After = 0
 ) -> None:
     """Send the same events as JSON messages; close with 1000 after the final one."""
     caller = await websocket_caller(websocket)
-    job = await services.store.jobs.get(job_id, caller.scope)
-    async with wait_slot(services, caller):
-        await send_all(websocket, _texts(services, job, after))
+    job = await parts.store.jobs.get(job_id, caller.scope)
+    async with parts.slots.hold(caller):
+        await send_all(websocket, _texts(parts, job, after))
 
 
 async def send_all(websocket: WebSocket, texts: AsyncGenerator[str]) -> None:
@@ -91,13 +109,13 @@ async def _wait_for_disconnect(websocket: WebSocket) -> None:
         pass
 
 
-async def _server_sent_events(services: Services, job: Job, after: int) -> AsyncGenerator[bytes]:
-    async with aclosing(services.job_watcher.events(job, after)) as events:
+async def _server_sent_events(parts: EventParts, job: Job, after: int) -> AsyncGenerator[bytes]:
+    async with aclosing(parts.job_watcher.events(job, after)) as events:
         async for event in events:
             yield event.server_sent
 
 
-async def _texts(services: Services, job: Job, after: int) -> AsyncGenerator[str]:
-    async with aclosing(services.job_watcher.events(job, after)) as events:
+async def _texts(parts: EventParts, job: Job, after: int) -> AsyncGenerator[str]:
+    async with aclosing(parts.job_watcher.events(job, after)) as events:
         async for event in events:
             yield event.text

@@ -1,27 +1,46 @@
 """Uploaded images: upload, get, list, download, delete."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
+from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.forms import FORM, MAX_FORM_BYTES, Form, parse_form
 from diffuserve.api.door.json_route import JsonRoute, content_type_of, unsupported_media_type
-from diffuserve.api.files.intake import Received
+from diffuserve.api.door.upload import BatchUploads
+from diffuserve.api.files.intake import FileIntake, Received
 from diffuserve.api.files.serving import Part, StoredContent, file_responses, serve
+from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import FileId, checked_file_id
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.resources.serializers import file_resource, page_of
-from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.input_file import CONTENT_TYPE, InputFile
 from diffuserve.domain.resources.file import DeletedFile, FilePage, FileResource
-from diffuserve.storage.base import input_folder, input_key
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.base import ArtifactStore, input_folder, input_key
 
 router = APIRouter(prefix="/v1/files", tags=["files"], route_class=JsonRoute)
+
+
+@dataclass(frozen=True)
+class FileParts:
+    """Parts that these routes use."""
+
+    store: JobStore
+    artifacts: ArtifactStore
+    config: ApiConfig
+    batch_uploads: BatchUploads
+    file_intake: FileIntake
+
+
+Used = Annotated[FileParts, Depends(Uses(FileParts))]
+
 
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
 _FIELD = "file"
@@ -47,7 +66,7 @@ _OPENAPI_BODY = {
 )
 async def upload_file(
     request: Request,
-    services: ServicesDep,
+    parts: Used,
     caller: SubmittingCaller,
     filename: Annotated[str, Query(max_length=200, description="Name of an image sent as it is.")] = "image",
 ) -> Response:
@@ -60,7 +79,7 @@ async def upload_file(
     if content_type != FORM and content_type not in _IMAGE_TYPES:
         raise unsupported_media_type(request, FORM, *_IMAGE_TYPES)
     try:
-        file = await _take_in(request, services, caller.tenant_id, filename)
+        file = await _take_in(request, parts, caller.tenant_id, filename)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
     return json_response(file_resource(file), 201)
@@ -68,13 +87,13 @@ async def upload_file(
 
 @router.get("", summary="List files, newest first", response_model=FilePage)
 async def list_files(
-    services: ServicesDep,
+    parts: Used,
     caller: ClientCaller,
     after: Annotated[str | None, Query(description="The `next` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
     """List the caller's uploaded images."""
-    files = await services.store.files.list_files(
+    files = await parts.store.files.list_files(
         tenant_id=caller.scope, after=None if after is None else checked_file_id(after), limit=limit + 1
     )
     resources = [file_resource(file) for file in files[:limit]]
@@ -82,9 +101,9 @@ async def list_files(
 
 
 @router.get("/{file_id}", summary="Get a file", response_model=FileResource)
-async def get_file(file_id: FileId, services: ServicesDep, caller: ClientCaller) -> Response:
+async def get_file(file_id: FileId, parts: Used, caller: ClientCaller) -> Response:
     """Get what is known of an uploaded image."""
-    return json_response(file_resource(await services.store.files.get(file_id, caller.scope)))
+    return json_response(file_resource(await parts.store.files.get(file_id, caller.scope)))
 
 
 @router.get(
@@ -93,38 +112,38 @@ async def get_file(file_id: FileId, services: ServicesDep, caller: ClientCaller)
     response_class=StreamingResponse,
     responses=file_responses(CONTENT_TYPE),
 )
-async def get_content(file_id: FileId, services: ServicesDep, caller: ClientCaller, part: Part) -> Response:
+async def get_content(file_id: FileId, parts: Used, caller: ClientCaller, part: Part) -> Response:
     """Fetch the stored image, or be redirected to where it is stored."""
-    file = await services.store.files.get(file_id, caller.scope)
+    file = await parts.store.files.get(file_id, caller.scope)
     key = input_key(file.id)
-    url = await services.artifacts.download_url(key, services.config.result_url_seconds)
+    url = await parts.artifacts.download_url(key, parts.config.result_url_seconds)
     if url is not None:
         return RedirectResponse(url)
-    return await serve(services.artifacts, StoredContent(key, f"{file.id}.png", file.sha256), part)
+    return await serve(parts.artifacts, StoredContent(key, f"{file.id}.png", file.sha256), part)
 
 
 @router.delete("/{file_id}", summary="Delete a file", response_model=DeletedFile)
-async def delete_file(file_id: FileId, services: ServicesDep, caller: ClientCaller) -> Response:
+async def delete_file(file_id: FileId, parts: Used, caller: ClientCaller) -> Response:
     """Delete an uploaded image; one that an unfinished job needs is refused with 409."""
-    await services.store.files.delete(file_id, caller.scope)
-    await services.artifacts.delete(input_folder(file_id))
+    await parts.store.files.delete(file_id, caller.scope)
+    await parts.artifacts.delete(input_folder(file_id))
     return json_response(DeletedFile(id=file_id))
 
 
-async def _take_in(request: Request, services: Services, tenant_id: str, filename: str) -> InputFile:
+async def _take_in(request: Request, parts: FileParts, tenant_id: str, filename: str) -> InputFile:
     """Receive the body in bounded time and memory, and store the image in it.
 
     The body counts as under way until then, so that images which wait for their turn are bounded too.
     """
-    most = services.config.max_input_file_bytes
+    most = parts.config.max_input_file_bytes
     is_form = content_type_of(request) == FORM
     limit = most + MAX_FORM_BYTES if is_form else most
-    async with services.batch_uploads.received(request, tenant_id, limit, "send a smaller image") as body:
+    async with parts.batch_uploads.received(request, tenant_id, limit, "send a smaller image") as body:
         if is_form:
             received = _image_of(await asyncio.to_thread(parse_form, request, body))
         else:
             received = Received(_FIELD, filename, body[:])
-        return await services.file_intake.add(tenant_id, received)
+        return await parts.file_intake.add(tenant_id, received)
 
 
 def _image_of(form: Form) -> Received:

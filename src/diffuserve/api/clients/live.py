@@ -1,21 +1,41 @@
 """Clips while they are drawn."""
 
-from fastapi import APIRouter, Response
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
 from fastapi.responses import StreamingResponse
 
 from diffuserve.api.auth.waits import FollowingCaller
 from diffuserve.api.door.json_route import JsonRoute
-from diffuserve.api.files.job_files import artifact_response
+from diffuserve.api.files.job_files import JobFiles
 from diffuserve.api.files.serving import Part, file_responses
+from diffuserve.api.following.job_watcher import JobWatcher
 from diffuserve.api.following.live_clips import LiveClip
+from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import JobId
 from diffuserve.api.resources.serializers import output_of
-from diffuserve.api.services import ServicesDep
 from diffuserve.domain.errors import ArtifactNotFound, Conflict
 from diffuserve.domain.jobs.job import Artifact, Job
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.base import ArtifactStore
 from diffuserve.storage.live_parts import LIVE_TYPE
 
 router = APIRouter(tags=["results"], route_class=JsonRoute)
+
+
+@dataclass(frozen=True)
+class LiveParts:
+    """Parts that these routes use."""
+
+    store: JobStore
+    artifacts: ArtifactStore
+    job_watcher: JobWatcher
+    files: JobFiles
+
+
+Used = Annotated[LiveParts, Depends(Uses(LiveParts))]
+
 
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
@@ -29,18 +49,18 @@ _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
         409: {"description": "`conflict`: the job is not live, and not finished."},
     },
 )
-async def watch_clip(job_id: JobId, services: ServicesDep, caller: FollowingCaller, part: Part) -> Response:
+async def watch_clip(job_id: JobId, parts: Used, caller: FollowingCaller, part: Part) -> Response:
     """Fetch the first clip of a `live` job as one growing MP4, which can be played from its first seconds on.
 
     It is sent as it is stored, from the beginning at every request, and ends with the job: only a job that
     has succeeded tells that it is whole. Of a job that has succeeded already the finished file is sent.
     """
-    job = await services.store.jobs.get(job_id, caller.scope)
+    job = await parts.store.jobs.get(job_id, caller.scope)
     if job.status.is_final:
-        return await artifact_response(services, job, _finished(job), part)
+        return await parts.files.response(job, _finished(job), part)
     if not job.live:
         raise Conflict(f'job {job.id} was submitted without "live": true; wait for its result')
-    clip = LiveClip(services.job_watcher, services.artifacts, job)
+    clip = LiveClip(parts.job_watcher, parts.artifacts, job)
     return StreamingResponse(clip.content(), headers=_HEADERS, media_type=LIVE_TYPE)
 
 

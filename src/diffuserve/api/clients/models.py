@@ -1,16 +1,19 @@
 """Served models, in OpenAI's format with further fields."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Depends, Path, Response
 
 from diffuserve.api.auth.quota import ClientCaller
 from diffuserve.api.door.json_route import JsonRoute
 from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
+from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
+from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.resources.model_resources import model_resource
 from diffuserve.api.resources.serializers import filter_resource, reported_filter
-from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.domain.resources.model import ModelList, ModelResource, ModelSafetyResource
 from diffuserve.domain.resources.safety import FilterResource
 from diffuserve.domain.workers.worker import WorkerState
@@ -19,11 +22,22 @@ from diffuserve.jobs.reads.operations import OfferedModel
 router = APIRouter(tags=["models"], route_class=JsonRoute)
 
 
+@dataclass(frozen=True)
+class ModelParts:
+    """Parts that these routes use."""
+
+    catalog: Catalog
+    prompts: PromptProcessor
+
+
+Used = Annotated[ModelParts, Depends(Uses(ModelParts))]
+
+
 @router.get("/v1/models", summary="List models", response_model=ModelList, responses=OPENAI_ERROR_RESPONSES)
-async def list_models(services: ServicesDep, caller: ClientCaller) -> Response:
+async def list_models(parts: Used, caller: ClientCaller) -> Response:
     """List the models that workers have offered, and whether they are ready, loading or unavailable."""
-    models = await services.catalog.models()
-    resources = [await _resource(services, name, served) for name, served in models.items()]
+    models = await parts.catalog.models()
+    resources = [await _resource(parts, name, served) for name, served in models.items()]
     return json_response(ModelList(data=tuple(resources)))
 
 
@@ -35,27 +49,27 @@ async def list_models(services: ServicesDep, caller: ClientCaller) -> Response:
 )
 async def get_model(
     model: Annotated[str, Path(description="Id of the model, which may contain slashes.")],
-    services: ServicesDep,
+    parts: Used,
     caller: ClientCaller,
 ) -> Response:
     """Get a model that workers have offered."""
-    served = await services.catalog.model(model)
-    return json_response(await _resource(services, model, served))
+    served = await parts.catalog.model(model)
+    return json_response(await _resource(parts, model, served))
 
 
-async def _resource(services: Services, name: str, served: OfferedModel) -> ModelResource:
-    status, safety = await services.catalog.status(name), await _safety(services, name)
-    workers = await services.catalog.workers()
+async def _resource(parts: ModelParts, name: str, served: OfferedModel) -> ModelResource:
+    status, safety = await parts.catalog.status(name), await _safety(parts, name)
+    workers = await parts.catalog.workers()
     return model_resource(served.spec, status, safety, served.tiers, workers, served.fit.load_seconds)
 
 
-async def _safety(services: Services, model: str) -> ModelSafetyResource:
+async def _safety(parts: ModelParts, model: str) -> ModelSafetyResource:
     """Collect the filters of this server and of the workers that serve the model, without duplicates."""
     image_filters: list[FilterResource | None] = []
-    for worker in await services.catalog.workers():
+    for worker in await parts.catalog.workers():
         if model in worker.models and worker.state is not WorkerState.LOST:
             image_filter = reported_filter(worker.report.image_filter)
             if image_filter not in image_filters:
                 image_filters.append(image_filter)
-    prompt_filter = filter_resource(services.prompts.filter_info)
+    prompt_filter = filter_resource(parts.prompts.filter_info)
     return ModelSafetyResource(prompt=prompt_filter, image=tuple(image_filters))

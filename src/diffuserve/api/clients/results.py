@@ -8,15 +8,32 @@ from fastapi.responses import Response, StreamingResponse
 
 from diffuserve.api.auth.quota import ClientCaller
 from diffuserve.api.door.json_route import JsonRoute
-from diffuserve.api.files.job_files import artifact_response, content_of
+from diffuserve.api.files.job_files import JobFiles, content_of
 from diffuserve.api.files.serving import Part, file_responses, serve
+from diffuserve.api.files.signing import UrlSigner
+from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import FileName, JobId, checked_token
 from diffuserve.api.resources.serializers import output_of
-from diffuserve.api.services import ServicesDep
 from diffuserve.domain.errors import ArtifactNotFound, DiffuserveError, NotFinished
 from diffuserve.domain.jobs.job import Job
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.base import ArtifactStore
 
 router = APIRouter(tags=["results"], route_class=JsonRoute)
+
+
+@dataclass(frozen=True)
+class ResultParts:
+    """Parts that these routes use."""
+
+    store: JobStore
+    artifacts: ArtifactStore
+    url_signer: UrlSigner
+    files: JobFiles
+
+
+Used = Annotated[ResultParts, Depends(Uses(ResultParts))]
+
 
 _FILE = file_responses("image/*", "video/*")
 
@@ -38,17 +55,17 @@ class Signed:
 )
 async def get_result(
     job_id: JobId,
-    services: ServicesDep,
+    parts: Used,
     caller: ClientCaller,
     part: Part,
     index: Annotated[int, Query(ge=0, description="Which of the job's images or clips.")] = 0,
 ) -> Response:
     """Fetch the file, or be redirected to where it is stored."""
-    job = await services.store.jobs.get(job_id, caller.scope)
+    job = await parts.store.jobs.get(job_id, caller.scope)
     artifact = output_of(job, index)
     if artifact is None:
         raise _no_image(job, index)
-    return await artifact_response(services, job, artifact, part)
+    return await parts.files.response(job, artifact, part)
 
 
 @router.get(
@@ -61,15 +78,15 @@ async def get_signed_file(
     job_id: JobId,
     lease_token: int,
     name: FileName,
-    services: ServicesDep,
+    parts: Used,
     signed: Annotated[Signed, Depends()],
     part: Part,
 ) -> Response:
     """Fetch a file without an API key: the signature authorizes the request."""
     checked_token(job_id, lease_token)
-    await services.url_signer.check(job_id, lease_token, name, **vars(signed))
+    await parts.url_signer.check(job_id, lease_token, name, **vars(signed))
     content = content_of(job_id, lease_token, name, signed.sha256)
-    return await serve(services.artifacts, content, part)
+    return await serve(parts.artifacts, content, part)
 
 
 def _no_image(job: Job, index: int) -> DiffuserveError:

@@ -3,20 +3,22 @@
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Response, WebSocket
+from fastapi import APIRouter, Depends, Response, WebSocket
 from pydantic import Field
 
 from diffuserve.api.auth.dependencies import BaseUrl, base_url_of
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller, websocket_caller
-from diffuserve.api.auth.waits import wait_slot
+from diffuserve.api.auth.waits import WaitSlots
 from diffuserve.api.clients.events import send_all
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.following.job_watcher import JobWatcher
+from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import JobId
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.resources.serializers import JobSerializer
 from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.api.submit.request_bodies import (
     GenerationInput,
@@ -28,13 +30,29 @@ from diffuserve.api.submit.request_bodies import (
     input_values,
     takes_fields,
 )
-from diffuserve.api.submit.submission import renamed_fields, submit
+from diffuserve.api.submit.submission import Submission, Submissions, renamed_fields
 from diffuserve.domain.jobs.job import Job, JobStatus
 from diffuserve.domain.requests.params import FIELDS
 from diffuserve.domain.requests.request_fields import Dialect
 from diffuserve.domain.resource_base import Resource
+from diffuserve.jobs.store import JobStore
 
 router = APIRouter(tags=["simple"], route_class=JsonRoute)
+
+
+@dataclass(frozen=True)
+class SimpleParts:
+    """Parts that these routes use."""
+
+    store: JobStore
+    submissions: Submissions
+    job_watcher: JobWatcher
+    serializer: JobSerializer
+    slots: WaitSlots
+
+
+Used = Annotated[SimpleParts, Depends(Uses(SimpleParts))]
+
 
 FlatStatus = Literal["pending", "processing", "completed", "failed", "cancelled"]
 _STATUSES: dict[JobStatus, FlatStatus] = {
@@ -107,13 +125,11 @@ class FlatJob(Resource):
 @router.post(
     "/generate", summary="Generate an image or a clip", status_code=202, response_model=SubmittedFlatJob
 )
-async def generate(
-    body: GenerateBody, services: ServicesDep, caller: SubmittingCaller, base_url: BaseUrl
-) -> Response:
+async def generate(body: GenerateBody, parts: Used, caller: SubmittingCaller, base_url: BaseUrl) -> Response:
     """Queue a job of one image or clip."""
     with renamed_fields(lambda name: _FIELDS.get(name, name)):
-        job = await submit(services, caller, body.job(), base_url)
-    queue = (await services.serializer.job(job, base_url)).queue
+        job = await parts.submissions.submit(Submission(caller.tenant_id, body.job(), base_url))
+    queue = (await parts.serializer.job(job, base_url)).queue
     submitted = SubmittedFlatJob(
         job_id=job.id,
         status=_STATUSES[job.status],
@@ -125,43 +141,41 @@ async def generate(
 
 
 @router.get("/jobs/{job_id}", summary="Get a job, flat", response_model=FlatJob)
-async def get_job(job_id: JobId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl) -> Response:
+async def get_job(job_id: JobId, parts: Used, caller: ClientCaller, base_url: BaseUrl) -> Response:
     """Get the status, the progress and the image or clip of a job."""
-    job = await services.store.jobs.get(job_id, caller.scope)
-    return json_response(await _flat_job(services, job, base_url))
+    job = await parts.store.jobs.get(job_id, caller.scope)
+    return json_response(await _flat_job(parts, job, base_url))
 
 
 @router.delete("/jobs/{job_id}", summary="Cancel a job, flat", response_model=FlatJob)
-async def cancel_job(
-    job_id: JobId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
-) -> Response:
+async def cancel_job(job_id: JobId, parts: Used, caller: ClientCaller, base_url: BaseUrl) -> Response:
     """Cancel a job. A job in `processing` stays so until its worker has released it."""
-    job = await services.store.jobs.cancel(job_id, caller.scope)
-    return json_response(await _flat_job(services, job, base_url))
+    job = await parts.store.jobs.cancel(job_id, caller.scope)
+    return json_response(await _flat_job(parts, job, base_url))
 
 
 @router.websocket("/ws/jobs/{job_id}")
-async def watch_job(websocket: WebSocket, job_id: JobId, services: ServicesDep) -> None:
+async def watch_job(websocket: WebSocket, job_id: JobId, parts: Used) -> None:
     """Send the job as `GET /jobs/{job_id}` returns it, at every change; close with 1000 after the last."""
     caller = await websocket_caller(websocket)
-    job = await services.store.jobs.get(job_id, caller.scope)
-    async with wait_slot(services, caller):
-        await send_all(websocket, _changes(services, job, base_url_of(services, websocket)))
+    job = await parts.store.jobs.get(job_id, caller.scope)
+    async with parts.slots.hold(caller):
+        await send_all(websocket, _changes(parts, job, base_url_of(websocket)))
 
 
-async def _changes(services: Services, job: Job, base_url: str) -> AsyncGenerator[str]:
+async def _changes(parts: SimpleParts, job: Job, base_url: str) -> AsyncGenerator[str]:
     last: FlatJob | None = None
-    async with aclosing(services.job_watcher.watch(job)) as updates:
+    async with aclosing(parts.job_watcher.watch(job)) as updates:
         async for update in updates:
             job = update if isinstance(update, Job) else job
-            flat = await _flat_job(services, job, base_url)
+            flat = await _flat_job(parts, job, base_url)
             if flat != last:
                 last = flat
                 yield orjson.dumps(flat).decode()
 
 
-async def _flat_job(services: Services, job: Job, base_url: str) -> FlatJob:
-    resource = await services.serializer.listed_job(job, base_url)
+async def _flat_job(parts: SimpleParts, job: Job, base_url: str) -> FlatJob:
+    resource = await parts.serializer.listed_job(job, base_url)
     artifacts = resource.result.artifacts if resource.result else ()
     files = {artifact.role: artifact.url for artifact in artifacts if artifact.index == 0}
     return FlatJob(

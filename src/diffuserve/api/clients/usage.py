@@ -3,18 +3,21 @@
 from datetime import date
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, Field
 
 from diffuserve.api.auth.quota import ClientCaller
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.services import ServicesDep
 from diffuserve.api.submit.request_bodies import Storable
 from diffuserve.domain.resources.usage import UsageField, UsageResource
 from diffuserve.jobs.reads.usage_reader import UsageQuery
+from diffuserve.jobs.store import JobStore
 
 router = APIRouter(tags=["usage"], route_class=JsonRoute)
+
+Used = Annotated[JobStore, Depends(Uses(JobStore))]
 
 _Day = Annotated[date, Field(ge=date(2000, 1, 1), le=date(2999, 12, 31))]
 _TENANT = "Use of this tenant alone, for operators; others see their own use whatever it says."
@@ -33,9 +36,7 @@ class UsageParams(BaseModel):
 
 
 @router.get("/v1/usage", summary="Get the use of the devices", response_model=UsageResource)
-async def get_usage(
-    services: ServicesDep, caller: ClientCaller, params: Annotated[UsageParams, Query()]
-) -> Response:
+async def get_usage(store: Used, caller: ClientCaller, params: Annotated[UsageParams, Query()]) -> Response:
     """Return device-seconds, images and costs by day, model, tenant, kind of machine or outcome.
 
     Tenants see their own, operators everybody's and what the workers cost in all.
@@ -46,4 +47,4 @@ async def get_usage(
         group_by=tuple(dict.fromkeys(params.group_by)),
         tenant_id=params.tenant_id if caller.scope is None else caller.scope,
     )
-    return json_response(await services.store.usage.read(query, is_operator=caller.scope is None))
+    return json_response(await store.usage.read(query, is_operator=caller.scope is None))

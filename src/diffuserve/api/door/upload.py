@@ -30,7 +30,7 @@ class BatchUploads:
     """
 
     def __init__(self, config: ApiConfig) -> None:
-        self._config = config
+        self.config = config
         self._num_bytes: Counter[str] = Counter()
         self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
@@ -49,7 +49,7 @@ class BatchUploads:
         `RateLimited` if the tenant has too many bytes of other bodies here.
         """
         with self._account(tenant_id) as account, SpooledTemporaryFile(_MAX_IN_MEMORY) as file:
-            async for chunk in _in_time(request, self._config):
+            async for chunk in _in_time(request, self.config):
                 account.add(len(chunk), max_bytes, remedy)
                 if account.num_bytes > _MAX_IN_MEMORY:
                     await asyncio.to_thread(file.write, chunk)
@@ -65,7 +65,7 @@ class BatchUploads:
 
     @contextmanager
     def _account(self, tenant_id: str) -> Iterator["_Account"]:
-        account = _Account(self._num_bytes, tenant_id, self._config.max_tenant_upload_bytes)
+        account = _Account(self._num_bytes, tenant_id, self.config.max_tenant_upload_bytes)
         try:
             yield account
         finally:

@@ -2,50 +2,65 @@
 
 import binascii
 from base64 import b64decode
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from diffuserve.api.files.intake import Received
-from diffuserve.api.services import Services
+from diffuserve.api.files.fetch import ImageFetcher
+from diffuserve.api.files.intake import FileIntake, Received
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.input_file import InputFile, is_file_id, mode_of
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.jobs.store import JobStore
 
 _WAYS = "give the id of an uploaded file, a data: URL, or an https: URL"
 _EXAMPLE = "data:image/png;base64,iVBORw0KGgo…"
 
 
-async def resolve_inputs(services: Services, tenant_id: str, params: GenerationParams) -> GenerationParams:
-    """Return a tenant's parameters with an `InputImage`, without pixels, in place of each image's name.
+@dataclass(frozen=True)
+class InputImages:
+    """The images that requests of tenants name: found among their files, or brought in from elsewhere."""
 
-    Files are looked up first, so that nothing is fetched for a request that names a missing one. Raise
-    `InvalidParams`, which names the field, for a name that leads to no image of the tenant, and what
-    `FileIntake.add` raises.
-    """
-    names = [image for image in (*params.images, params.mask) if isinstance(image, str)]
-    files = await known_files(services, tenant_id, params, names)
+    store: JobStore
+    file_intake: FileIntake
+    image_fetcher: ImageFetcher
 
-    async def resolved(field: str, image: ImageInput) -> InputImage:
-        if isinstance(image, InputImage):
-            return image
-        if image not in files:
-            files[image] = await bring_in(services, tenant_id, field, image)
-        return files[image].as_input(mode_of(field))
+    async def resolve(self, tenant_id: str, params: GenerationParams) -> GenerationParams:
+        """Return a tenant's parameters with an `InputImage`, without pixels, in place of each image's name.
 
-    images = tuple([await resolved("image", image) for image in params.images])
-    mask = None if params.mask is None else await resolved("mask", params.mask)
-    return replace(params, image=images[0] if len(images) == 1 else images, mask=mask)
+        Files are looked up first, so that nothing is fetched for a request that names a missing one. Raise
+        `InvalidParams`, which names the field, for a name that leads to no image of the tenant, and what
+        `FileIntake.add` raises.
+        """
+        files = await self.known(tenant_id, (*params.images, params.mask))
+        check_names(params, files)
 
+        async def resolved(field: str, image: ImageInput) -> InputImage:
+            if isinstance(image, InputImage):
+                return image
+            if image not in files:
+                files[image] = await self.bring_in(tenant_id, field, image)
+            return files[image].as_input(mode_of(field))
 
-async def known_files(
-    services: Services, tenant_id: str, params: GenerationParams, names: list[str]
-) -> dict[str, InputFile]:
-    """Return the files that are named by their ids. Raise `InvalidParams` for one that the tenant lacks."""
-    files = await services.store.files.get_many([name for name in names if is_file_id(name)], tenant_id)
-    check_names(params, files)
-    return files
+        images = tuple([await resolved("image", image) for image in params.images])
+        mask = None if params.mask is None else await resolved("mask", params.mask)
+        return replace(params, image=images[0] if len(images) == 1 else images, mask=mask)
+
+    async def known(self, tenant_id: str, names: Iterable[object]) -> dict[str, InputFile]:
+        """Return those of the tenant's files that are among the names."""
+        ids = [name for name in names if isinstance(name, str) and is_file_id(name)]
+        return await self.store.files.get_many(ids, tenant_id)
+
+    async def bring_in(self, tenant_id: str, field: str, name: str) -> InputFile:
+        """Return the tenant's file of an image that comes with a URL."""
+        mode = mode_of(field)
+        if name[:5].lower() == "data:":
+            received = Received(field, "data:", decoded(field, name), mode)
+            return await self.file_intake.add(tenant_id, received)
+        async with self.image_fetcher.fetched(tenant_id, field, name) as data:
+            received = Received(field, urlsplit(name).path or "image", data, mode)
+            return await self.file_intake.add(tenant_id, received)
 
 
 def check_names(params: GenerationParams, files: Mapping[str, InputFile]) -> None:
@@ -56,16 +71,6 @@ def check_names(params: GenerationParams, files: Mapping[str, InputFile]) -> Non
         scheme = image.partition(":")[0].lower()
         if scheme not in ("data", "https"):
             raise InvalidParams(field, image, no_such_image(image))
-
-
-async def bring_in(services: Services, tenant_id: str, field: str, name: str) -> InputFile:
-    """Return the tenant's file of an image that comes with a URL."""
-    mode = mode_of(field)
-    if name[:5].lower() == "data:":
-        return await services.file_intake.add(tenant_id, Received(field, "data:", decoded(field, name), mode))
-    async with services.image_fetcher.fetched(tenant_id, field, name) as data:
-        received = Received(field, urlsplit(name).path or "image", data, mode)
-        return await services.file_intake.add(tenant_id, received)
 
 
 def decoded(field: str, url: str) -> bytes:

@@ -1,30 +1,41 @@
 """Files of finished jobs: their responses, and their deletion."""
 
+from dataclasses import dataclass
+
 from fastapi import Response
 from fastapi.responses import RedirectResponse
 
 from diffuserve.api.auth.access import Caller
 from diffuserve.api.files.serving import PartRequest, StoredContent, serve
-from diffuserve.api.services import Services
+from diffuserve.api.files.urls import FileUrls
 from diffuserve.domain.jobs.job import Artifact, Job
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.base import ArtifactStore
 
 
-async def artifact_response(services: Services, job: Job, artifact: Artifact, part: PartRequest) -> Response:
-    """Build the response with a file of a finished job, or that redirects to where it is stored."""
-    external_url = await services.file_urls.external_url(job.id, job.lease_token, artifact.name)
-    if external_url is not None:
-        return RedirectResponse(external_url)
-    content = content_of(job.id, job.lease_token, artifact.name, artifact.sha256)
-    return await serve(services.artifacts, content, part)
+@dataclass(frozen=True)
+class JobFiles:
+    """Files of finished jobs, as clients fetch and delete them."""
+
+    store: JobStore
+    artifacts: ArtifactStore
+    file_urls: FileUrls
+
+    async def response(self, job: Job, artifact: Artifact, part: PartRequest) -> Response:
+        """Build the response with a file of a finished job, or that redirects to where it is stored."""
+        external_url = await self.file_urls.external_url(job.id, job.lease_token, artifact.name)
+        if external_url is not None:
+            return RedirectResponse(external_url)
+        content = content_of(job.id, job.lease_token, artifact.name, artifact.sha256)
+        return await serve(self.artifacts, content, part)
+
+    async def delete(self, job: Job, caller: Caller) -> None:
+        """Delete a job with its files. One that is not final is canceled first, and deleted once it is."""
+        await self.store.jobs.delete(job.id, caller.scope)
+        if job.status.is_final:
+            await self.artifacts.delete(job.id)
 
 
 def content_of(job_id: str, lease_token: int, name: str, sha256: str) -> StoredContent:
     """Return where the file of a job is stored, and what it is called there."""
     return StoredContent(f"{job_id}/{lease_token}/{name}", f"{job_id}-{name}", sha256)
-
-
-async def delete_with_files(services: Services, job: Job, caller: Caller) -> None:
-    """Delete a job with its files. One that is not final is canceled first, and deleted once it is."""
-    await services.store.jobs.delete(job.id, caller.scope)
-    if job.status.is_final:
-        await services.artifacts.delete(job.id)

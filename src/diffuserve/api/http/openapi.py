@@ -1,6 +1,7 @@
 """The OpenAPI document, whose response schemas derive from the dataclasses of `domain.resources`."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,6 +17,7 @@ class DocumentedApi(FastAPI):
         """Return the document, built at the first call."""
         document = super().openapi()
         close_resources(document["components"]["schemas"])
+        order_parameters(document["paths"])
         return document
 
 
@@ -32,6 +34,18 @@ def close_resources(schemas: dict[str, Any]) -> None:
         schema["required"] = list(schema["properties"])
         for field in schema["properties"].values():
             field.pop("default", None)
+
+
+def order_parameters(paths: Mapping[str, Any]) -> None:
+    """Put, in place, the parameters of each path in its order, whether a route or a dependency takes them."""
+    for path, operations in paths.items():
+        places = {name: place for place, name in enumerate(re.findall(r"{(\w+)}", path))}
+        for operation in operations.values():
+            _sort(operation.get("parameters", []), places)
+
+
+def _sort(parameters: list[Any], places: Mapping[str, int]) -> None:
+    parameters.sort(key=lambda each: places.get(each["name"], len(places)))
 
 
 def resource_types(root: type[Resource] = Resource) -> Iterator[type[Resource]]:

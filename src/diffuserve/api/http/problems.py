@@ -22,6 +22,7 @@ from starlette.websockets import WebSocketState
 from diffuserve.api.http.field_errors import FieldError, described, field_error
 from diffuserve.api.http.negotiation import prefers_html
 from diffuserve.api.http.openai_errors import OpenAIError, OpenAIErrorEnvelope
+from diffuserve.api.http.parts import part_of
 from diffuserve.api.http.responses import json_response
 from diffuserve.domain.errors import (
     BacklogFull,
@@ -50,6 +51,8 @@ from diffuserve.domain.errors import (
     UploadTooSlow,
 )
 from diffuserve.telemetry.log_fields import once_a_minute
+from diffuserve.telemetry.metrics import ControlMetrics
+from diffuserve.web.pages import Pages
 
 log = logging.getLogger(__name__)
 
@@ -205,10 +208,9 @@ def add_problem_handlers(app: FastAPI) -> None:
 async def _on_error(connection: HTTPConnection, error: Exception) -> Response | None:
     """Return the error response, which Starlette sends. A WebSocket is refused or closed here."""
     if isinstance(error, LeaseLost):
-        connection.app.state.services.metrics.fenced_writes.inc()
+        part_of(connection, ControlMetrics).fenced_writes.inc()
     if isinstance(connection, Request) and _is_lost_person(error, connection):
-        page: Response = await connection.app.state.services.pages.index(connection, 404)
-        return page
+        return await part_of(connection, Pages).index(connection, 404)
     problem = problem_of(_routed(error, connection) if isinstance(error, HTTPException) else error)
     if problem.status == 500:
         log.error("request %s failed", connection.state.request_id, exc_info=error)

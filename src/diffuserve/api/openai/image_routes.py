@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from starlette.requests import ClientDisconnect
 
 from diffuserve.api.auth.access import Caller
@@ -13,11 +14,11 @@ from diffuserve.api.auth.waits import SubmittingFollower
 from diffuserve.api.door.forms import FORM
 from diffuserve.api.door.json_route import JsonRoute, content_type_of, is_json
 from diffuserve.api.door.middleware import CLIENT_CLOSED_REQUEST
-from diffuserve.api.files.inputs import resolve_inputs
 from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
+from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.problems import openai_response
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.openai.images import EDIT, GENERATION, OpenAIImageSerializer, failure_problem
+from diffuserve.api.openai.images import EDIT, GENERATION, ImageParts, OpenAIImageSerializer, failure_problem
 from diffuserve.api.openai.request_bodies import (
     CommonImageFields,
     EditBody,
@@ -27,13 +28,27 @@ from diffuserve.api.openai.request_bodies import (
 )
 from diffuserve.api.openai.resources import OpenAIImages
 from diffuserve.api.openai.schemas import edit_schema, variation_schema
-from diffuserve.api.openai.uploads import fields_of, json_fields, received_body, received_form
-from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.openai.uploads import ImageBodies, fields_of
+from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.submit.request_bodies import NewJobBody
-from diffuserve.api.submit.submission import InputResolver, renamed_fields, submit
+from diffuserve.api.submit.submission import InputResolver, Submission, Submissions, renamed_fields
 from diffuserve.domain.jobs.job import Job, JobStatus
 
 router = APIRouter(tags=["openai"], route_class=JsonRoute)
+
+
+@dataclass(frozen=True)
+class EditParts:
+    """Parts that these routes use."""
+
+    images: ImageParts
+    submissions: Submissions
+    catalog: Catalog
+    bodies: ImageBodies
+
+
+Used = Annotated[EditParts, Depends(Uses(EditParts))]
+
 
 EDITS, VARIATIONS = "/v1/images/edits", "/v1/images/variations"
 UPLOADS = frozenset({EDITS, VARIATIONS})
@@ -53,11 +68,11 @@ _RESPONSES: Mapping[int | str, dict[str, Any]] = {
     responses=dict(_RESPONSES),
 )
 async def generate_images(
-    body: ImagesBody, request: Request, services: ServicesDep, caller: SubmittingFollower, base_url: BaseUrl
+    body: ImagesBody, request: Request, parts: Used, caller: SubmittingFollower, base_url: BaseUrl
 ) -> Response:
     """Run a job of `n` images, which is canceled if the client disconnects."""
-    job = await _submit(services, caller, body.job(), base_url)
-    return await _response(request, OpenAIImageSerializer(services, base_url, GENERATION), job, body)
+    job = await _submit(parts, caller, body.job(), base_url)
+    return await _response(request, OpenAIImageSerializer(parts.images, base_url, GENERATION), job, body)
 
 
 @router.post(
@@ -68,7 +83,7 @@ async def generate_images(
     openapi_extra=edit_schema(),
 )
 async def edit_images(
-    request: Request, services: ServicesDep, caller: SubmittingFollower, base_url: BaseUrl
+    request: Request, parts: Used, caller: SubmittingFollower, base_url: BaseUrl
 ) -> Response:
     """Run a job on the images of a form, or on those that JSON names.
 
@@ -76,7 +91,7 @@ async def edit_images(
     (or white, if it has no transparency), or follows the prompt as an instruction: as the model can.
     """
     submit_body = _submit_named if is_json(content_type_of(request)) else _submit_edit
-    return await _edited(submit_body, request, services, caller, base_url)
+    return await _edited(submit_body, request, parts, caller, base_url)
 
 
 @router.post(
@@ -87,71 +102,71 @@ async def edit_images(
     openapi_extra=variation_schema(),
 )
 async def vary_image(
-    request: Request, services: ServicesDep, caller: SubmittingFollower, base_url: BaseUrl
+    request: Request, parts: Used, caller: SubmittingFollower, base_url: BaseUrl
 ) -> Response:
     """Run a job of `n` images on the image of a form.
 
     OpenAI's route has no prompt, and these models need one: without the extra fields `prompt` and `strength`
     the job has a prompt that says nothing of what the image shows, and changes 0.6 of it.
     """
-    return await _edited(_submit_variation, request, services, caller, base_url)
+    return await _edited(_submit_variation, request, parts, caller, base_url)
 
 
-_SubmitBody = Callable[[Request, Services, Caller, str], Awaitable[tuple[Job, CommonImageFields]]]
+_SubmitBody = Callable[[Request, EditParts, Caller, str], Awaitable[tuple[Job, CommonImageFields]]]
 
 
 async def _edited(
-    submit_body: _SubmitBody, request: Request, services: Services, caller: Caller, base_url: str
+    submit_body: _SubmitBody, request: Request, parts: EditParts, caller: Caller, base_url: str
 ) -> Response:
     """Respond with the images of the job that a body with images asks for."""
     try:
-        job, options = await submit_body(request, services, caller, base_url)
+        job, options = await submit_body(request, parts, caller, base_url)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
-    return await _response(request, OpenAIImageSerializer(services, base_url, EDIT), job, options)
+    return await _response(request, OpenAIImageSerializer(parts.images, base_url, EDIT), job, options)
 
 
 async def _submit_named(
-    request: Request, services: Services, caller: Caller, base_url: str
+    request: Request, parts: EditParts, caller: Caller, base_url: str
 ) -> tuple[Job, CommonImageFields]:
     """Submit the job of an edit in JSON, whose images have URLs or ids."""
-    async with received_body(request, services, caller.tenant_id, services.config.max_body_bytes) as body:
-        options = json_fields(body, EditBody)
-        return await _submit(services, caller, options.job(), base_url, name="images"), options
+    async with parts.bodies.json(request, caller.tenant_id, EditBody) as options:
+        return await _submit(parts, caller, options.job(), base_url, name="images"), options
 
 
 async def _submit_edit(
-    request: Request, services: Services, caller: Caller, base_url: str
+    request: Request, parts: EditParts, caller: Caller, base_url: str
 ) -> tuple[Job, CommonImageFields]:
     """Submit the job of an edit in a form; nothing keeps its images in memory once it is stored."""
-    async with received_form(request, services, caller.tenant_id, FORM, "application/json") as form:
+    async with parts.bodies.form(request, caller.tenant_id, FORM, "application/json") as form:
         options, uploads = fields_of(form, EditFields)
         new = options.job_on(uploads.names, uploads.mask_name)
-        return await _submit(services, caller, new, base_url, uploads.resolve), options
+        return await _submit(parts, caller, new, base_url, parts.bodies.resolver(uploads)), options
 
 
 async def _submit_variation(
-    request: Request, services: Services, caller: Caller, base_url: str
+    request: Request, parts: EditParts, caller: Caller, base_url: str
 ) -> tuple[Job, CommonImageFields]:
     """Submit the job of a variation; nothing keeps its image in memory once it is stored."""
-    async with received_form(request, services, caller.tenant_id, FORM) as form:
+    async with parts.bodies.form(request, caller.tenant_id, FORM) as form:
         options, uploads = fields_of(form, VariationFields)
-        spec = (await services.catalog.pick(options.model)).spec
+        spec = (await parts.catalog.pick(options.model)).spec
         new = options.job_on(uploads.names, spec.has_strength)
-        return await _submit(services, caller, new, base_url, uploads.resolve), options
+        return await _submit(parts, caller, new, base_url, parts.bodies.resolver(uploads)), options
 
 
 async def _submit(
-    services: Services,
+    parts: EditParts,
     caller: Caller,
     body: NewJobBody,
     base_url: str,
-    resolve: InputResolver = resolve_inputs,
+    resolve: InputResolver | None = None,
     name: str = "image",
 ) -> Job:
     fields = _FIELDS | {"image": name}
     with renamed_fields(lambda field: fields.get(field, field)):
-        return await submit(services, caller, body, base_url, resolve=resolve)
+        submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
+        return await parts.submissions.submit(submission)
 
 
 async def _response(
@@ -159,8 +174,7 @@ async def _response(
 ) -> Response:
     if options.stream:
         return serializer.stream(job)
-    services = serializer.services
-    final = await _final_unless_disconnected(request, services, job)
+    final = await _final_unless_disconnected(request, serializer.parts, job)
     if final is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     if final.status is not JobStatus.SUCCEEDED:
@@ -168,16 +182,16 @@ async def _response(
     return json_response(await serializer.images(final, as_url=options.response_format == "url"))
 
 
-async def _final_unless_disconnected(request: Request, services: Services, job: Job) -> Job | None:
+async def _final_unless_disconnected(request: Request, parts: ImageParts, job: Job) -> Job | None:
     """Return the job once it is final; cancel it and return `None` if the client disconnects first."""
-    ending = asyncio.create_task(services.job_watcher.final(job))
+    ending = asyncio.create_task(parts.job_watcher.final(job))
     disconnecting = asyncio.create_task(_wait_for_disconnect(request))
     try:
         await asyncio.wait({ending, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
         return ending.result() if ending.done() else None
     finally:
         if not ending.done():
-            services.background_tasks.start(services.store.jobs.cancel(job.id))
+            parts.background_tasks.start(parts.store.jobs.cancel(job.id))
         ending.cancel()
         disconnecting.cancel()
 

@@ -3,11 +3,15 @@
 import base64
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from diffuserve.api.config import ApiConfig
+from diffuserve.api.following.job_watcher import JobWatcher
+from diffuserve.api.http.background_tasks import BackgroundTasks
 from diffuserve.api.http.problems import Problem, openai_error, problem_of
 from diffuserve.api.openai.resources import (
     CompletedImageEvent,
@@ -18,11 +22,14 @@ from diffuserve.api.openai.resources import (
     OpenAIUsage,
     PartialImageEvent,
 )
-from diffuserve.api.services import Services
+from diffuserve.api.reads.catalog import Catalog
+from diffuserve.api.resources.serializers import JobSerializer
 from diffuserve.domain.errors import DiffuserveError, InvalidParams, ModelNotCapable, OutputBlocked
 from diffuserve.domain.jobs.job import Artifact, Job, JobStatus
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.resources.job import images_among
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.base import ArtifactStore
 
 _FAILURE_STATUSES = {JobStatus.FAILED: 500, JobStatus.CANCELED: 409, JobStatus.EXPIRED: 504}
 _INPUT_ERRORS = frozenset({InvalidParams.code, ModelNotCapable.code, OutputBlocked.code})
@@ -32,11 +39,24 @@ GENERATION, EDIT = "image_generation", "image_edit"
 """Beginnings of the types of a stream's events."""
 
 
+@dataclass(frozen=True)
+class ImageParts:
+    """Parts that responses with images are made with."""
+
+    config: ApiConfig
+    store: JobStore
+    artifacts: ArtifactStore
+    catalog: Catalog
+    job_watcher: JobWatcher
+    serializer: JobSerializer
+    background_tasks: BackgroundTasks
+
+
 class OpenAIImageSerializer:
     """Builds responses from a job, and streams whose events begin with `kind`."""
 
-    def __init__(self, services: Services, base_url: str, kind: str) -> None:
-        self.services = services
+    def __init__(self, parts: ImageParts, base_url: str, kind: str) -> None:
+        self.parts = parts
         self._base_url = base_url
         self._kind = kind
 
@@ -54,12 +74,12 @@ class OpenAIImageSerializer:
 
     def stream(self, job: Job) -> EventSourceResponse:
         """Build a response that follows the job until it ends."""
-        return EventSourceResponse(self._events(job), ping=self.services.config.ping_seconds, sep="\n")
+        return EventSourceResponse(self._events(job), ping=self.parts.config.ping_seconds, sep="\n")
 
     async def _events(self, job: Job) -> AsyncGenerator[ServerSentEvent]:
         """Yield previews and finished images; cancel the job if the client disconnects."""
         try:
-            async with aclosing(self.services.job_watcher.watch(job)) as updates:
+            async with aclosing(self.parts.job_watcher.watch(job)) as updates:
                 async for update in updates:
                     if isinstance(update, Job):
                         job = update
@@ -74,7 +94,7 @@ class OpenAIImageSerializer:
             yield _server_sent(ErrorEvent(error=openai_error(problem_of(error))))
         finally:
             if not job.status.is_final:
-                self.services.background_tasks.start(self.services.store.jobs.cancel(job.id))
+                self.parts.background_tasks.start(self.parts.store.jobs.cancel(job.id))
 
     async def _last_events(self, job: Job) -> AsyncGenerator[ServerSentEvent]:
         if job.status is not JobStatus.SUCCEEDED:
@@ -94,17 +114,17 @@ class OpenAIImageSerializer:
 
     async def _image(self, job: Job, artifact: Artifact, as_url: bool) -> OpenAIImage:
         if as_url:
-            return {"url": await self.services.serializer.artifact_url(job, artifact, self._base_url)}
+            return {"url": await self.parts.serializer.artifact_url(job, artifact, self._base_url)}
         return {"b64_json": await self._base64(job, artifact)}
 
     async def _base64(self, job: Job, artifact: Artifact) -> str:
         key = f"{job.id}/{job.lease_token}/{artifact.name}"
-        content = b"".join([chunk async for chunk in self.services.artifacts.read(key)])
+        content = b"".join([chunk async for chunk in self.parts.artifacts.read(key)])
         return base64.b64encode(content).decode()
 
     async def _usage(self, job: Job, num_images: int) -> OpenAIUsage:
         """Count the tokens of the prompt and of the input images once, and those of each image."""
-        spec = (await self.services.catalog.pick(job.model)).spec
+        spec = (await self.parts.catalog.pick(job.model)).spec
         params = GenerationParams.from_dict(job.input)
         text_tokens = params.max_sequence_length or 0
         input_tokens = spec.workload(params).input_pixels // spec.pixels_per_token

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -11,13 +12,13 @@ from pydantic import ValidationError
 
 from diffuserve.api.door.forms import FORM, MAX_FORM_BYTES, Form, FormFile, parse_form
 from diffuserve.api.door.json_route import content_type_of, unsupported_media_type
-from diffuserve.api.door.upload import Body
-from diffuserve.api.files.intake import Received
+from diffuserve.api.door.upload import BatchUploads, Body
+from diffuserve.api.files.intake import FileIntake, Received
 from diffuserve.api.http.field_errors import nested_errors, validation_error
 from diffuserve.api.http.json_body import UnreadableJson, parsed_json
 from diffuserve.api.openai.video_bodies import VideoBody
-from diffuserve.api.services import Services
 from diffuserve.api.submit.request_bodies import RequestBody
+from diffuserve.api.submit.submission import InputResolver
 from diffuserve.domain.requests.input_image import ImageInput
 from diffuserve.domain.requests.params import MAX_INPUT_IMAGES, GenerationParams
 
@@ -46,12 +47,11 @@ class UploadedImages:
         """Name that stands for the mask until it is stored."""
         return None if self.mask is None else self.mask.name or "mask"
 
-    async def resolve(self, services: Services, tenant_id: str, params: GenerationParams) -> GenerationParams:
+    async def resolve(self, intake: FileIntake, tenant_id: str, params: GenerationParams) -> GenerationParams:
         """Return the parameters with the images, which are stored; raise what `FileIntake.add` raises.
 
         A mask is changed where it is transparent; one that cannot be, where it is white.
         """
-        intake = services.file_intake
         for file in (*self.images, *([self.mask] if self.mask else [])):
             intake.check_size(file.field.removesuffix("[]"), file.name, len(file.content))
         images: list[ImageInput] = []
@@ -65,26 +65,42 @@ class UploadedImages:
         return replace(params, image=images[0] if len(images) == 1 else images, mask=mask)
 
 
-@asynccontextmanager
-async def received_body(
-    request: Request, services: Services, tenant_id: str, max_bytes: int
-) -> AsyncIterator[Body]:
-    """Receive a body in bounded time and memory, and hold it within the block."""
-    remedy = "send smaller images, or upload them with POST /v1/files"
-    async with services.batch_uploads.received(request, tenant_id, max_bytes, remedy) as body:
-        yield body
+@dataclass(frozen=True)
+class ImageBodies:
+    """Receives bodies that may bring images, in bounded time and memory."""
 
+    batch_uploads: BatchUploads
+    file_intake: FileIntake
 
-@asynccontextmanager
-async def received_form(
-    request: Request, services: Services, tenant_id: str, *content_types: str
-) -> AsyncIterator[Form]:
-    """Receive a form, and hold it within the block. Raise `HTTPException` 415 for none of `content_types`."""
-    if content_type_of(request) != FORM:
-        raise unsupported_media_type(request, *content_types)
-    max_bytes = _IMAGES_AT_ONCE * services.config.max_input_file_bytes + MAX_FORM_BYTES
-    async with received_body(request, services, tenant_id, max_bytes) as body:
-        yield await asyncio.to_thread(parse_form, request, body)
+    @asynccontextmanager
+    async def _received(self, request: Request, tenant_id: str, max_bytes: int) -> AsyncIterator[Body]:
+        """Receive a body, and hold it within the block."""
+        remedy = "send smaller images, or upload them with POST /v1/files"
+        async with self.batch_uploads.received(request, tenant_id, max_bytes, remedy) as body:
+            yield body
+
+    @asynccontextmanager
+    async def json(self, request: Request, tenant_id: str, model: type[AnyBody]) -> AsyncIterator[AnyBody]:
+        """Receive JSON, and hold it within the block. Raise `RequestValidationError`."""
+        async with self._received(request, tenant_id, self.batch_uploads.config.max_body_bytes) as body:
+            yield _json_fields(body, model)
+
+    @asynccontextmanager
+    async def form(self, request: Request, tenant_id: str, *content_types: str) -> AsyncIterator[Form]:
+        """Receive a form, and hold it within the block.
+
+        Raise `HTTPException` 415 for none of `content_types`.
+        """
+        if content_type_of(request) != FORM:
+            raise unsupported_media_type(request, *content_types)
+        max_image_bytes = self.batch_uploads.config.max_input_file_bytes
+        max_bytes = _IMAGES_AT_ONCE * max_image_bytes + MAX_FORM_BYTES
+        async with self._received(request, tenant_id, max_bytes) as body:
+            yield await asyncio.to_thread(parse_form, request, body)
+
+    def resolver(self, uploads: UploadedImages) -> InputResolver:
+        """Return what stores the images of a form in place of what stands for them."""
+        return partial(uploads.resolve, self.file_intake)
 
 
 def fields_of(form: Form, model: type[AnyBody]) -> tuple[AnyBody, UploadedImages]:
@@ -119,7 +135,7 @@ def _reference(form: Form, is_named: bool) -> UploadedImages | None:
     return UploadedImages(form.files) if form.files else None
 
 
-def json_fields(body: Body, model: type[AnyBody]) -> AnyBody:
+def _json_fields(body: Body, model: type[AnyBody]) -> AnyBody:
     """Return JSON as `model`. Raise `RequestValidationError`."""
     try:
         return model.model_validate(parsed_json(body[:], model))

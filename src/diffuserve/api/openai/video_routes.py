@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
@@ -13,10 +14,10 @@ from diffuserve.api.auth.dependencies import BaseUrl
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.door.forms import FORM
 from diffuserve.api.door.json_route import JsonRoute, content_type_of, is_json
-from diffuserve.api.files.inputs import resolve_inputs
-from diffuserve.api.files.job_files import artifact_response, delete_with_files
+from diffuserve.api.files.job_files import JobFiles
 from diffuserve.api.files.serving import Part, file_responses
 from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
+from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.openai.resources import (
     DeletedOpenAIVideo,
@@ -24,16 +25,17 @@ from diffuserve.api.openai.resources import (
     OpenAIVideoPage,
 )
 from diffuserve.api.openai.schemas import video_schema
-from diffuserve.api.openai.uploads import json_fields, received_body, received_form, video_fields_of
+from diffuserve.api.openai.uploads import ImageBodies, video_fields_of
 from diffuserve.api.openai.video_bodies import RemixBody, VideoBody
 from diffuserve.api.openai.video_ids import VideoId, job_id_of, no_such_video, video_id_of
-from diffuserve.api.openai.videos import file_of, page_of_videos, video_of
-from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.openai.videos import VideoParts, file_of, page_of_videos, video_of
+from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.submit.request_bodies import GenerationInput, NewJobBody
-from diffuserve.api.submit.submission import InputResolver, renamed_fields, submit
+from diffuserve.api.submit.submission import InputResolver, Submission, Submissions, renamed_fields
 from diffuserve.domain.errors import InvalidParams, JobNotFound
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, Job
 from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.jobs.store import JobStore
 
 router = APIRouter(
     prefix="/v1/videos", tags=["openai"], route_class=JsonRoute, responses=dict(OPENAI_ERROR_RESPONSES)
@@ -52,22 +54,37 @@ _FIELDS = {
 }
 
 
+@dataclass(frozen=True)
+class ClipParts:
+    """Parts that these routes use."""
+
+    store: JobStore
+    videos: VideoParts
+    submissions: Submissions
+    catalog: Catalog
+    bodies: ImageBodies
+    files: JobFiles
+
+
+Used = Annotated[ClipParts, Depends(Uses(ClipParts))]
+
+
 @router.post("", summary="Generate a clip", response_model=OpenAIVideo, openapi_extra=video_schema())
 async def create_video(
-    request: Request, services: ServicesDep, caller: SubmittingCaller, base_url: BaseUrl
+    request: Request, parts: Used, caller: SubmittingCaller, base_url: BaseUrl
 ) -> Response:
     """Queue a job of one clip, which may begin with the image of a form, or with one that is named."""
     submit_body = _submit_named if is_json(content_type_of(request)) else _submit_form
     try:
-        job = await submit_body(request, services, caller, base_url)
+        job = await submit_body(request, parts, caller, base_url)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
-    return json_response(await video_of(services, job, base_url))
+    return json_response(await video_of(parts.videos, job, base_url))
 
 
 @router.get("", summary="List clips", response_model=OpenAIVideoPage)
 async def list_videos(
-    services: ServicesDep,
+    parts: Used,
     caller: ClientCaller,
     base_url: BaseUrl,
     after: Annotated[str | None, Query(description="The `last_id` of the previous page.")] = None,
@@ -75,24 +92,22 @@ async def list_videos(
     order: Annotated[Literal["asc", "desc"], Query(description="`desc` for the newest first.")] = "desc",
 ) -> Response:
     """List the caller's clips, however their jobs were submitted."""
-    jobs = await services.store.jobs.list_jobs(
+    jobs = await parts.store.jobs.list_jobs(
         tenant_id=caller.scope,
         kind=VIDEO_GENERATE,
         after=None if after is None else job_id_of(after),
         limit=limit + 1,
         oldest_first=order == "asc",
     )
-    page = await page_of_videos(services, jobs[:limit], base_url, has_more=len(jobs) > limit)
+    page = await page_of_videos(parts.videos, jobs[:limit], base_url, has_more=len(jobs) > limit)
     return json_response(page)
 
 
 @router.get("/{video_id}", summary="Get a clip", response_model=OpenAIVideo)
-async def get_video(
-    video_id: VideoId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
-) -> Response:
+async def get_video(video_id: VideoId, parts: Used, caller: ClientCaller, base_url: BaseUrl) -> Response:
     """Get the status of a clip, and how much of it is done."""
-    job = await _job_of(services, caller, video_id)
-    return json_response(await video_of(services, job, base_url))
+    job = await _job_of(parts, caller, video_id)
+    return json_response(await video_of(parts.videos, job, base_url))
 
 
 @router.get(
@@ -106,7 +121,7 @@ async def get_video(
 )
 async def get_content(
     video_id: VideoId,
-    services: ServicesDep,
+    parts: Used,
     caller: ClientCaller,
     part: Part,
     variant: Annotated[Variant, Query(description="The clip, its first frame, or its frames as a sheet.")] = (
@@ -114,65 +129,68 @@ async def get_content(
     ),
 ) -> Response:
     """Fetch the file, or be redirected to where it is stored."""
-    job = await _job_of(services, caller, video_id)
-    return await artifact_response(services, job, file_of(job, variant), part)
+    job = await _job_of(parts, caller, video_id)
+    return await parts.files.response(job, file_of(job, variant), part)
 
 
 @router.delete("/{video_id}", summary="Delete a clip and its files", response_model=DeletedOpenAIVideo)
-async def delete_video(video_id: VideoId, services: ServicesDep, caller: ClientCaller) -> Response:
+async def delete_video(video_id: VideoId, parts: Used, caller: ClientCaller) -> Response:
     """Delete a clip. One that is not completed is canceled first, and deleted once its worker lets go."""
-    job = await _job_of(services, caller, video_id)
-    await delete_with_files(services, job, caller)
+    job = await _job_of(parts, caller, video_id)
+    await parts.files.delete(job, caller)
     return json_response(DeletedOpenAIVideo(id=video_id_of(job.id)))
 
 
 @router.post("/{video_id}/remix", summary="Generate a clip like another", response_model=OpenAIVideo)
 async def remix_video(
-    video_id: VideoId, body: RemixBody, services: ServicesDep, caller: SubmittingCaller, base_url: BaseUrl
+    video_id: VideoId, body: RemixBody, parts: Used, caller: SubmittingCaller, base_url: BaseUrl
 ) -> Response:
     """Queue a job with another prompt and everything else as in the original, the seed included.
 
     So both are drawn from the same noise and look alike as far as their prompts do. The original need not be
     completed; an image that it begins with must still be stored.
     """
-    original = await _job_of(services, caller, video_id)
+    original = await _job_of(parts, caller, video_id)
     with renamed_fields(_renamed):
-        job = await submit(services, caller, body.job(original), base_url)
-    return json_response(await video_of(services, job, base_url))
+        submission = Submission(caller.tenant_id, body.job(original), base_url)
+        job = await parts.submissions.submit(submission)
+    return json_response(await video_of(parts.videos, job, base_url))
 
 
-async def _submit_named(request: Request, services: Services, caller: Caller, base_url: str) -> Job:
+async def _submit_named(request: Request, parts: ClipParts, caller: Caller, base_url: str) -> Job:
     """Submit the job that JSON asks for, whose image has a URL or an id."""
-    async with received_body(request, services, caller.tenant_id, services.config.max_body_bytes) as body:
-        return await _submit(services, caller, json_fields(body, VideoBody).job(), base_url)
+    async with parts.bodies.json(request, caller.tenant_id, VideoBody) as fields:
+        return await _submit(parts, caller, fields.job(), base_url)
 
 
-async def _submit_form(request: Request, services: Services, caller: Caller, base_url: str) -> Job:
+async def _submit_form(request: Request, parts: ClipParts, caller: Caller, base_url: str) -> Job:
     """Submit the job that a form asks for; nothing keeps its image in memory once it is stored."""
-    async with received_form(request, services, caller.tenant_id, FORM, "application/json") as form:
+    async with parts.bodies.form(request, caller.tenant_id, FORM, "application/json") as form:
         fields, uploads = video_fields_of(form)
         if uploads is None:
-            return await _submit(services, caller, fields.job(), base_url)
-        return await _submit(services, caller, fields.job_on(uploads.names[0]), base_url, uploads.resolve)
+            return await _submit(parts, caller, fields.job(), base_url)
+        resolve = parts.bodies.resolver(uploads)
+        return await _submit(parts, caller, fields.job_on(uploads.names[0]), base_url, resolve)
 
 
 async def _submit(
-    services: Services,
+    parts: ClipParts,
     caller: Caller,
     body: NewJobBody,
     base_url: str,
-    resolve: InputResolver = resolve_inputs,
+    resolve: InputResolver | None = None,
 ) -> Job:
     with renamed_fields(_renamed):
-        served = await services.catalog.pick(body.model, body.kind)
+        served = await parts.catalog.pick(body.model, body.kind)
         with nullcontext() if served.tiers.sizes else _nearest_size(served.spec, body.input):
-            return await submit(services, caller, body, base_url, resolve=resolve)
+            submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
+            return await parts.submissions.submit(submission)
 
 
-async def _job_of(services: Services, caller: Caller, job_id: str) -> Job:
+async def _job_of(parts: ClipParts, caller: Caller, job_id: str) -> Job:
     """Return the job of a clip. Raise `JobNotFound` also for a job of another kind or tenant."""
     try:
-        job = await services.store.jobs.get(job_id, caller.scope)
+        job = await parts.store.jobs.get(job_id, caller.scope)
     except JobNotFound as error:
         raise no_such_video(video_id_of(job_id)) from error
     if job.kind != VIDEO_GENERATE:

@@ -1,14 +1,16 @@
 """Clips as OpenAI's video API tells of them."""
 
 import math
+from dataclasses import dataclass
 
 from diffuserve.api.openai.resources import OpenAIVideo, OpenAIVideoError, OpenAIVideoPage
 from diffuserve.api.openai.video_bodies import REMIXED_FROM
 from diffuserve.api.openai.video_ids import video_id_of
-from diffuserve.api.services import Services
+from diffuserve.api.resources.serializers import JobSerializer
 from diffuserve.domain.errors import ArtifactNotFound, DiffuserveError, NotFinished
 from diffuserve.domain.jobs.job import Artifact, Job, JobStatus
 from diffuserve.domain.resources.job import ProgressResource
+from diffuserve.jobs.store import JobStore
 
 _STATUSES = {
     JobStatus.QUEUED: "queued",
@@ -20,12 +22,20 @@ _ROLES = {"video": "video", "thumbnail": "poster", "spritesheet": "sprites"}
 _MOST_DIGITS = 3  # which tell times apart that are a frame apart
 
 
-async def video_of(services: Services, job: Job, base_url: str) -> OpenAIVideo:
+@dataclass(frozen=True)
+class VideoParts:
+    """Parts that resources of clips are made with."""
+
+    store: JobStore
+    serializer: JobSerializer
+
+
+async def video_of(parts: VideoParts, job: Job, base_url: str) -> OpenAIVideo:
     """Build the resource of a clip's job."""
-    resource = await services.serializer.listed_job(job, base_url)
+    resource = await parts.serializer.listed_job(job, base_url)
     prompt = job.prompt.original if job.prompt else job.input.get("prompt")
     original = job.metadata.get(REMIXED_FROM)
-    kept_until = services.store.config.kept_until(job)
+    kept_until = parts.store.config.kept_until(job)
     return OpenAIVideo(
         id=video_id_of(job.id),
         model=job.model,
@@ -43,10 +53,10 @@ async def video_of(services: Services, job: Job, base_url: str) -> OpenAIVideo:
 
 
 async def page_of_videos(
-    services: Services, jobs: list[Job], base_url: str, has_more: bool
+    parts: VideoParts, jobs: list[Job], base_url: str, has_more: bool
 ) -> OpenAIVideoPage:
     """Build the resource of a page."""
-    videos = tuple([await video_of(services, job, base_url) for job in jobs])
+    videos = tuple([await video_of(parts, job, base_url) for job in jobs])
     return OpenAIVideoPage(
         data=videos,
         first_id=videos[0].id if videos else None,

@@ -3,15 +3,18 @@
 from enum import StrEnum
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from diffuserve.api.auth.dependencies import ScalerCaller
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.services import ServicesDep
+from diffuserve.api.reads.pool_sizes import PoolSizes
 from diffuserve.domain.resources.scale import ScaleResource
 
 router = APIRouter(prefix="/internal/v1", tags=["operations"], route_class=JsonRoute)
+
+Used = Annotated[PoolSizes, Depends(Uses(PoolSizes))]
 
 
 class ScaledKind(StrEnum):
@@ -26,7 +29,7 @@ class ScaledKind(StrEnum):
 )
 async def get_scale(
     pool: Annotated[str, Path(description="Id of the model whose workers are the pool.")],
-    services: ServicesDep,
+    pool_sizes: Used,
     caller: ScalerCaller,
     kind: Annotated[
         ScaledKind,
@@ -34,7 +37,7 @@ async def get_scale(
     ] = ScaledKind.ALL,
 ) -> Response:
     """Get the number of workers that a model should have. For the roles monitor and operator."""
-    size = await services.pool_sizes.of(pool)
+    size = await pool_sizes.of(pool)
     desired = size.desired
     beside = size.num_on_demand if kind is ScaledKind.SPOT else 0
     resource = ScaleResource(

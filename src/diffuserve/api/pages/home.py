@@ -3,20 +3,39 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 
+from diffuserve.api.auth.access import Authenticator
 from diffuserve.api.auth.dependencies import BaseUrl, RequireRole
-from diffuserve.api.config import API_VERSION
+from diffuserve.api.config import API_VERSION, ApiConfig
 from diffuserve.api.door.json_route import JsonRoute
 from diffuserve.api.http.negotiation import prefers_html
+from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.reads.catalog import Catalog
+from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.domain.errors import Forbidden, Unauthorized
 from diffuserve.domain.resource_base import Resource
 from diffuserve.domain.tenant import Role
 from diffuserve.domain.workers.readiness import why_not_ready
+from diffuserve.web.pages import Pages
 
 router = APIRouter(tags=["operations"], route_class=JsonRoute)
+
+
+@dataclass(frozen=True)
+class HomeParts:
+    """Parts that these routes use."""
+
+    config: ApiConfig
+    pages: Pages
+    catalog: Catalog
+    authenticator: Authenticator
+    prompts: PromptProcessor
+
+
+Used = Annotated[HomeParts, Depends(Uses(HomeParts))]
+
 
 _require_client = RequireRole(Role.TENANT, Role.OPERATOR)
 
@@ -52,9 +71,9 @@ class ServerResource(Resource):
 
 
 @router.get("/version", summary="Get the version of the server", response_model=VersionResource)
-async def get_version(services: ServicesDep) -> Response:
+async def get_version(parts: Used) -> Response:
     """Get the version of the server and of its API. Needs no key."""
-    config = services.config
+    config = parts.config
     return json_response(
         VersionResource(version=config.version, api_version=API_VERSION, commit=config.commit)
     )
@@ -68,34 +87,34 @@ async def get_version(services: ServicesDep) -> Response:
 )
 async def get_home(
     request: Request,
-    services: ServicesDep,
+    parts: Used,
     base_url: BaseUrl,
     accept: Annotated[str, Header(description="`text/html` for a page, else JSON.")] = "",
 ) -> Response:
     """See what this server is, whether it is ready, and how to use it. Needs no key."""
     if prefers_html(accept):
-        return await services.pages.index(request)
-    not_ready = why_not_ready(await services.catalog.workers())
+        return await parts.pages.index(request)
+    not_ready = why_not_ready(await parts.catalog.workers())
     server = ServerResource(
-        version=services.config.version,
+        version=parts.config.version,
         api_version=API_VERSION,
         status="ready" if not_ready is None else "not_ready",
         reason=not_ready,
-        requires_key=not await services.authenticator.is_open(),
-        expands_prompts=services.prompts.expander is not None,
-        models=await _visible_models(services, request),
-        urls=_urls(base_url, has_docs=services.config.api_docs),
+        requires_key=not await parts.authenticator.is_open(),
+        expands_prompts=parts.prompts.expander is not None,
+        models=await _visible_models(parts, request),
+        urls=_urls(base_url, has_docs=parts.config.api_docs),
     )
     return json_response(server, headers={"vary": "accept, authorization, cookie"})
 
 
-async def _visible_models(services: Services, request: Request) -> tuple[str, ...] | None:
+async def _visible_models(parts: HomeParts, request: Request) -> tuple[str, ...] | None:
     """Return the ids of the models, `None` if the caller may not list them."""
     try:
         await _require_client(request)
     except (Unauthorized, Forbidden):
         return None
-    return tuple(await services.catalog.models())
+    return tuple(await parts.catalog.models())
 
 
 def _urls(base: str, *, has_docs: bool) -> dict[str, str | None]:

@@ -7,6 +7,7 @@ Delivery is at least once: an attempt whose outcome could not be stored is repea
 import asyncio
 import logging
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,18 +15,20 @@ import httpcore
 import orjson
 from standardwebhooks import Webhook as Signature
 
+from diffuserve.api.config import ApiConfig
 from diffuserve.api.outbound.guarded_http import MAX_CONNECTIONS, AddressNotAllowed, GuardedHttpClient
-from diffuserve.api.resources.serializers import batch_resource
-from diffuserve.api.services import Services
+from diffuserve.api.resources.serializers import JobSerializer, batch_resource
 from diffuserve.domain.errors import DiffuserveError, NotFound
 from diffuserve.domain.jobs.webhook import Delivery, DeliveryAttempt, DueDelivery, WebhookEvent
 from diffuserve.domain.resources.batch import BatchResource
 from diffuserve.domain.resources.job import JobResource
 from diffuserve.domain.resources.webhook import DeletedSubject, WebhookMessage
 from diffuserve.domain.text.timestamps import to_rfc3339
-from diffuserve.events.base import OUTBOX, Subscription
+from diffuserve.events.base import OUTBOX, EventBus, Subscription
 from diffuserve.jobs.policy.webhook_turns import SendLimits
+from diffuserve.jobs.store import JobStore
 from diffuserve.telemetry.log_fields import once_a_minute
+from diffuserve.telemetry.metrics import ControlMetrics
 from diffuserve.telemetry.redaction import summary
 
 log = logging.getLogger(__name__)
@@ -44,11 +47,22 @@ _UNREACHABLE = (
 _MAX_REASON_CHARACTERS = 300
 
 
+@dataclass(frozen=True)
+class SenderParts:
+    """Parts that messages are read from, made with and counted by."""
+
+    store: JobStore
+    bus: EventBus
+    config: ApiConfig
+    metrics: ControlMetrics
+    serializer: JobSerializer
+
+
 class WebhookSender:
     """Delivers messages beside the API; any number of replicas share the work."""
 
-    def __init__(self, services: Services, http: GuardedHttpClient) -> None:
-        self._services = services
+    def __init__(self, parts: SenderParts, http: GuardedHttpClient) -> None:
+        self._parts = parts
         self._http = http
         self._limits = SendLimits(total=MAX_CONNECTIONS)
         self._in_flight: dict[str, Delivery] = {}  # by id
@@ -58,7 +72,7 @@ class WebhookSender:
     async def run(self) -> None:
         """Deliver until canceled; attempts in flight are then aborted, and repeated later."""
         try:
-            with self._services.bus.subscribe(OUTBOX) as hints:
+            with self._parts.bus.subscribe(OUTBOX) as hints:
                 while True:
                     self._attempt_ended.clear()
                     if not await self._start_due():
@@ -71,7 +85,7 @@ class WebhookSender:
     async def _wait_for_work(self, hints: Subscription) -> None:
         """Wait for a new message, for the end of an attempt, or for the next poll."""
         waits = [
-            asyncio.ensure_future(hints.get(self._services.config.poll_seconds)),
+            asyncio.ensure_future(hints.get(self._parts.config.poll_seconds)),
             asyncio.ensure_future(self._attempt_ended.wait()),
         ]
         try:
@@ -83,7 +97,7 @@ class WebhookSender:
 
     async def _start_due(self) -> bool:
         """Start the attempts that are due, within the limits; return whether there were any."""
-        webhooks = self._services.store.webhooks
+        webhooks = self._parts.store.webhooks
         try:
             chosen = await webhooks.find_due(self._in_flight.values(), self._limits)
             ids = [delivery.id for delivery in chosen]
@@ -103,7 +117,7 @@ class WebhookSender:
     @property
     def _lease_seconds(self) -> float:
         """Seconds for which no other sender gets a delivery: longer than any attempt may take."""
-        return self._services.config.webhook_timeout_seconds + _LEASE_MARGIN_SECONDS
+        return self._parts.config.webhook_timeout_seconds + _LEASE_MARGIN_SECONDS
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -113,8 +127,8 @@ class WebhookSender:
     async def _deliver(self, due: DueDelivery) -> None:
         try:
             attempt = await self._attempt(due)
-            self._services.metrics.webhook_attempts.labels(_outcome(attempt)).inc()
-            await self._services.store.webhooks.record(attempt)
+            self._parts.metrics.webhook_attempts.labels(_outcome(attempt)).inc()
+            await self._parts.store.webhooks.record(attempt)
         except Exception:  # it becomes due again; an error must not stop other deliveries
             log.exception("webhook %s could not be attempted", due.delivery.id)
         finally:
@@ -127,7 +141,7 @@ class WebhookSender:
         headers = await self._headers(due, body)
         try:
             status = await self._http.post(
-                due.endpoint.url, headers, body, self._services.config.webhook_timeout_seconds
+                due.endpoint.url, headers, body, self._parts.config.webhook_timeout_seconds
             )
         except _UNREACHABLE as error:
             # Its message may quote what the receiver sent, and that may quote the URL and the job.
@@ -137,11 +151,11 @@ class WebhookSender:
 
     async def _headers(self, due: DueDelivery, body: bytes) -> dict[str, str]:
         now = datetime.now(UTC)
-        secrets = await self._services.store.webhooks.signing_secrets(due.endpoint.tenant_id)
+        secrets = await self._parts.store.webhooks.signing_secrets(due.endpoint.tenant_id)
         signatures = [Signature(secret).sign(due.delivery.id, now, body.decode()) for secret in secrets]
         return {
             "content-type": "application/json",
-            "user-agent": f"diffuserve/{self._services.config.version}",
+            "user-agent": f"diffuserve/{self._parts.config.version}",
             "webhook-id": due.delivery.id,
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": " ".join(signatures),
@@ -156,11 +170,11 @@ class WebhookSender:
         return WebhookMessage(type=delivery.type, timestamp=to_rfc3339(delivery.created_at), data=subject)
 
     async def _subject(self, delivery: Delivery) -> JobResource | BatchResource | DeletedSubject:
-        store = self._services.store
+        store = self._parts.store
         if delivery.type is WebhookEvent.BATCH_COMPLETED:
             return batch_resource(await store.batches.get(delivery.subject_id), delivery.base_url)
         job = await store.jobs.get(delivery.subject_id)
-        return await self._services.serializer.listed_job(job, delivery.base_url)
+        return await self._parts.serializer.listed_job(job, delivery.base_url)
 
 
 def _outcome(attempt: DeliveryAttempt) -> str:

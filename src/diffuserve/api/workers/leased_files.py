@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -10,11 +11,12 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
+from diffuserve.api.config import ApiConfig
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.services import Services
 from diffuserve.domain.errors import ArtifactNotFound, InvalidParams, UploadMissing
 from diffuserve.domain.workers.worker import Completion, StoredFile, UploadUrl
 from diffuserve.storage.base import ArtifactStore
+from diffuserve.storage.watch import StorageWatch
 
 MAX_CHARACTERS_ON_LOOP = 100_000
 """Characters in base64 that are decoded and hashed on the event loop; more would hold up other requests."""
@@ -27,22 +29,52 @@ BINARY: dict[str, Any] = {
 }
 
 
-async def store_body(services: Services, request: Request, key: str) -> StoredFile | None:
-    """Store a request's body under a key; return `None` if the worker has disconnected meanwhile."""
-    try:
-        stored = await services.artifacts.put(key, request.stream(), services.config.max_file_bytes)
-    except ClientDisconnect:
-        return None
-    name = PurePosixPath(key).name
-    return StoredFile(name=name, size_bytes=stored.size_bytes, sha256=stored.sha256)
+@dataclass(frozen=True)
+class LeasedFileStore:
+    """The finished-file store, as workers use it for the jobs that they hold."""
 
+    artifacts: ArtifactStore
+    storage: StorageWatch
+    config: ApiConfig
 
-async def stored_body(services: Services, request: Request, key: str) -> Response:
-    """Store a request's body under a key, and respond with what is stored."""
-    stored = await store_body(services, request, key)
-    if stored is None:
-        return Response(status_code=400)  # which nobody reads
-    return json_response(stored, 201)
+    async def store(self, request: Request, key: str) -> StoredFile | None:
+        """Store a request's body under a key; return `None` if the worker has disconnected meanwhile."""
+        try:
+            stored = await self.artifacts.put(key, request.stream(), self.config.max_file_bytes)
+        except ClientDisconnect:
+            return None
+        name = PurePosixPath(key).name
+        return StoredFile(name=name, size_bytes=stored.size_bytes, sha256=stored.sha256)
+
+    async def stored(self, request: Request, key: str) -> Response:
+        """Store a request's body under a key, and respond with what is stored."""
+        stored = await self.store(request, key)
+        if stored is None:
+            return Response(status_code=400)  # which nobody reads
+        return json_response(stored, 201)
+
+    async def upload_url(self, key: str) -> Response:
+        """Respond with a URL of the bucket that accepts the file by PUT; null if this server stores files.
+
+        Raise `StorageAway` while the store is away, so that the worker waits without trying.
+        """
+        self.storage.check()
+        url = await self.artifacts.upload_url(key, self.config.upload_url_seconds)
+        return json_response(UploadUrl(url=url))
+
+    async def content(self, key: str, media_type: str) -> Response:
+        """Respond with a file."""
+        headers = {"content-length": str(await self.artifacts.size(key))}
+        return StreamingResponse(self.artifacts.read(key), headers=headers, media_type=media_type)
+
+    async def check(self, folder: str, name: str, size_bytes: int) -> None:
+        """Raise `UploadMissing` unless a file is stored whole."""
+        try:
+            size = await self.artifacts.size(f"{folder}/{name}")
+        except ArtifactNotFound as error:
+            raise UploadMissing(f"{name} is not stored; upload it again") from error
+        if size != size_bytes:
+            raise UploadMissing(f"{name} has {size:,} bytes instead of {size_bytes:,}; upload it again")
 
 
 async def contents_of(completion: Completion) -> dict[str, bytes]:
@@ -70,27 +102,3 @@ def _decoded(name: str, text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
         raise InvalidParams(f"contents.{name}", f"{len(text):,} characters", "is not base64") from error
-
-
-async def upload_url_of(services: Services, key: str) -> Response:
-    """Respond with a URL of the bucket that accepts the file by PUT; null if this server stores files.
-
-    Raise `StorageAway` while the store is away, so that the worker waits without trying.
-    """
-    services.storage.check()
-    url = await services.artifacts.upload_url(key, services.config.upload_url_seconds)
-    return json_response(UploadUrl(url=url))
-
-
-async def content_of(store: ArtifactStore, key: str, media_type: str) -> Response:
-    headers = {"content-length": str(await store.size(key))}
-    return StreamingResponse(store.read(key), headers=headers, media_type=media_type)
-
-
-async def check_file(store: ArtifactStore, folder: str, name: str, size_bytes: int) -> None:
-    try:
-        size = await store.size(f"{folder}/{name}")
-    except ArtifactNotFound as error:
-        raise UploadMissing(f"{name} is not stored; upload it again") from error
-    if size != size_bytes:
-        raise UploadMissing(f"{name} has {size:,} bytes instead of {size_bytes:,}; upload it again")

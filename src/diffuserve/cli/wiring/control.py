@@ -149,9 +149,9 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
 async def sending(services: "Services") -> AsyncIterator[None]:
     """Send webhooks within the block."""
     from diffuserve.api.outbound.guarded_http import GuardedHttpClient
-    from diffuserve.api.webhooks.sender import WebhookSender
+    from diffuserve.api.webhooks.sender import SenderParts, WebhookSender
 
     http = GuardedHttpClient(services.address_policy)
-    async with running(WebhookSender(services, http).run()):
+    async with running(WebhookSender(services.part(SenderParts), http).run()):
         yield
     await http.close()

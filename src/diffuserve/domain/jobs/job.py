@@ -174,11 +174,6 @@ class NewJob:
     fingerprint: str = ""
     traceparent: str | None = None
 
-    @property
-    def has_to_be_in_time(self) -> bool:
-        """True if the job has a deadline that it must not miss."""
-        return self.finish_in is not None and not self.best_effort
-
 
 @dataclass(frozen=True, kw_only=True)
 class EndedJob:

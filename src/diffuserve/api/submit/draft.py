@@ -1,0 +1,141 @@
+"""Drafts of jobs: what a client asks for, checked against its model and its plan, and priced. Pure."""
+
+import secrets
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Self
+
+from diffuserve.api.submit.file_formats import file_format
+from diffuserve.api.submit.request_bodies import MAX_JOB_SECONDS, GenerationInput, NewJobBody
+from diffuserve.domain.errors import BandNotAllowed, InvalidParams
+from diffuserve.domain.jobs.clips import with_frames
+from diffuserve.domain.jobs.job import VIDEO_GENERATE, Band, NewJob
+from diffuserve.domain.jobs.prompt import PromptRecord
+from diffuserve.domain.jobs.webhook import Webhook
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.models.tiers import replaced_values
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.tenant import Plan
+from diffuserve.jobs.policy.pricing import predict
+from diffuserve.jobs.reads.operations import OfferedModel
+from diffuserve.prompts.cleaning import clean
+from diffuserve.telemetry import tracing
+
+_NUM_SEEDS = 2**32
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A body that a model and a plan permit, with every default filled in; `asked` is what the client gave.
+
+    Until the images are known, their names stand for them.
+    """
+
+    tenant_id: str
+    body: NewJobBody
+    served: OfferedModel
+    band: Band
+    asked: GenerationParams
+    resolved: GenerationParams
+    webhook: Webhook | None = None
+
+    @property
+    def has_to_be_in_time(self) -> bool:
+        """True if the job has a deadline that it must not miss."""
+        return self.body.deadline is not None and not self.body.best_effort
+
+    def with_images(self, asked: GenerationParams) -> Self:
+        """Return the draft with the images that were named: the job's size may follow from theirs."""
+        assert self.resolved.seed is not None
+        return replace(self, asked=asked, resolved=_resolved(self.served, asked, self.resolved.seed))
+
+    @cached_property
+    def job(self) -> NewJob:
+        """The job, with its price."""
+        body, served = self.body, self.served
+        price = predict(served.spec, served.fit, self.resolved)
+        return NewJob(
+            tenant_id=self.tenant_id,
+            kind=body.kind,
+            model=served.spec.name,
+            input=self.resolved.to_dict(),
+            asked=replaced_values(self.asked, self.resolved),
+            cost_seconds=price.cost_seconds,
+            decode_seconds=price.decode_seconds,
+            step_tokens=price.step_tokens,
+            latent_bytes=price.latent_bytes,
+            band=self.band,
+            expires_in=body.expires_in,
+            finish_in=_finish_in(body.deadline),
+            best_effort=body.best_effort,
+            exact=body.exact,
+            timeout=body.timeout,
+            metadata=body.metadata,
+            num_previews=body.num_previews,
+            live=body.live,
+            output_format=file_format(body.kind, body.output_format, self.resolved),
+            prompt=PromptRecord(original=body.input.prompt),
+            webhook=self.webhook,
+            traceparent=None if (trace := tracing.current()) is None else str(trace),
+        )
+
+
+def requested_params(kind: str, requested: GenerationInput, spec: ModelSpec) -> GenerationParams:
+    """Return the parameters, with clean prompts, named images and the number of frames of a job of this kind.
+
+    Raise `InvalidParams`.
+    """
+    values = requested.model_dump(exclude={"seconds"})
+    prompts = {name: values[name] for name in ("prompt", "negative_prompt")}
+    cleaned = {name: clean(text) for name, text in prompts.items() if text is not None}
+    return with_frames(kind, spec, GenerationParams(**values | cleaned), requested.seconds)
+
+
+def _check_live(body: NewJobBody) -> None:
+    """Raise `InvalidParams` if the job is live and has nothing to be watched."""
+    if body.live and body.kind != VIDEO_GENERATE:
+        remedy = f'is for clips; leave it out, or ask for the kind "{VIDEO_GENERATE}"'
+        raise InvalidParams("live", True, remedy)
+
+
+def drafted(
+    tenant_id: str, body: NewJobBody, params: GenerationParams, served: OfferedModel, plan: Plan
+) -> Draft:
+    """Return what `body` asks for with `params`, if the model and the plan permit it.
+
+    The seed is chosen here, so that a retry generates the same image. Raise `InvalidParams` with the
+    field names of `GenerationParams`, and `BandNotAllowed`.
+    """
+    resolved = _resolved(served, params, secrets.randbelow(_NUM_SEEDS))
+    band = _band(body.priority, plan)
+    _finish_in(body.deadline)
+    _check_live(body)
+    file_format(body.kind, body.output_format, resolved)
+    return Draft(tenant_id, body, served, band, params, resolved)
+
+
+def _resolved(served: OfferedModel, params: GenerationParams, seed: int) -> GenerationParams:
+    return served.spec.resolve(served.tiers.allowed(served.spec, params), seed=seed)
+
+
+def _finish_in(deadline: float | datetime | None) -> float | None:
+    """Return the seconds until a deadline. Raise `InvalidParams` for one that is past, or too far away."""
+    if not isinstance(deadline, datetime):
+        return deadline
+    seconds = (deadline - datetime.now(UTC)).total_seconds()
+    if 0 < seconds <= MAX_JOB_SECONDS:
+        return seconds
+    remedy = (
+        f"is in {seconds:,.0f} s by this server's clock; give one within {MAX_JOB_SECONDS:,.0f} s from now"
+    )
+    raise InvalidParams("deadline", deadline.isoformat(), remedy)
+
+
+def _band(requested: Band | None, plan: Plan) -> Band:
+    band = requested or plan.default_band
+    if not plan.allows(band):
+        raise BandNotAllowed(
+            f"priority {band!s} is not allowed; the plan {plan.name!r} allows {plan.highest_band!s} at most"
+        )
+    return band
