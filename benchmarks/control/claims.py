@@ -133,7 +133,7 @@ def _completion(lease: Lease) -> Completion:
 
 def _registration() -> Registration:
     report = WorkerReport(state=WorkerState.READY)
-    return Registration(models=(ModelOffer(spec=_SPEC.to_dict()),), report=report)
+    return Registration(models=(ModelOffer(spec=_SPEC),), report=report)
 
 
 async def _explain_claim(store: JobStore, worker_id: str, database: Database) -> tuple[str, ...]:

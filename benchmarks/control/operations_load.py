@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import IMAGE_GENERATE, Band, JobError, JobStatus, Phase
+from diffuserve.domain.safety import FilterInfo
 from diffuserve.domain.workers.worker import WorkerReport, WorkerRole, WorkerState
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import Transaction
@@ -21,7 +22,7 @@ _MODELS = ("flux-dev", "sdxl", "wan-14b")
 _STEPS = 28
 _AT_ONCE = 5_000
 _INPUT = dump({"prompt": "a lighthouse in a storm, oil on canvas, " * 4, "num_inference_steps": _STEPS})
-_FILTER = {"name": "nudenet", "version": "3.4.2", "thresholds": {f"category_{n}": 0.5 for n in range(18)}}
+_FILTER = FilterInfo("nudenet", "3.4.2", {f"category_{n}": 0.5 for n in range(18)})
 
 
 @dataclass(frozen=True, kw_only=True)

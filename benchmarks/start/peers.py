@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -122,7 +123,7 @@ def lying_peer(folder: Path, manifest: Manifest, url: str) -> Iterator[None]:
     address = {"host": swarm.address.host, "port": swarm.address.port}
     peer = {"model": manifest.hash, "address": address, "is_complete": True}
     report = {"state": "initializing", "peers": [peer]}
-    request(url, "/v1/workers", {"models": [{"spec": NULL_SPEC.to_dict()}], "report": report})
+    request(url, "/v1/workers", {"models": [{"spec": asdict(NULL_SPEC)}], "report": report})
     try:
         yield
     finally:

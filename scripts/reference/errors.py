@@ -6,7 +6,6 @@ from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 
-from diffuserve.api.http.problems import status_of
 from diffuserve.domain import errors
 from diffuserve.domain.errors import DiffuserveError
 from reference.markdown import code, prose, table
@@ -35,11 +34,9 @@ def _row(kind: type[DiffuserveError]) -> tuple[str, ...]:
 
 
 def _http(kind: type[DiffuserveError]) -> str:
-    found = status_of(kind)
-    if found is None:
+    if kind.status is None:
         return "–"
-    status, is_retryable = found
-    return f"{status}, retry" if is_retryable else str(status)
+    return f"{kind.status}, retry" if kind.is_retryable else str(kind.status)
 
 
 def _documented(kind: type[DiffuserveError]) -> tuple[str, str]:

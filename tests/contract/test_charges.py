@@ -63,7 +63,7 @@ async def put_down(store: JobStore, lease: Lease, seconds: float | None) -> None
     """Report that a job was put down, with its first checkpoint and so many device-seconds in it."""
     if seconds is not None:
         token = lease.lease_token
-        stored = StoredCheckpoint(lease_token=token, slot=0, step=5, size_bytes=1, sha256="aa")
+        stored = StoredCheckpoint(lease_token=token, slot=0, step=5, size_bytes=1, sha256="aa" * 32)
         await store.leases.keep_checkpoint(lease.job_id, stored)
     cause = ReleaseCause.PREEMPTED
     released = Release(lease_token=lease.lease_token, cause=cause, actual_seconds=seconds)

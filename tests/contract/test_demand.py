@@ -42,7 +42,7 @@ async def test_running_work_shrinks_with_its_steps(job_store: JobStore) -> None:
 async def test_a_load_takes_what_workers_measured(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
     fit = CostFit((0.1, 0.0), (0.1, 0.0, 0.0, 0.0), (0.1, 0.0), load_seconds=42.0)
-    await job_store.leases.heartbeat(worker, Heartbeat(report=REPORT, fits={"tiny": fit.to_dict()}))
+    await job_store.leases.heartbeat(worker, Heartbeat(report=REPORT, fits={"tiny": fit}))
     assert (await job_store.demand.read()).by_model["tiny"].load_seconds == 42.0
 
 

@@ -113,7 +113,7 @@ async def test_that_of_an_ended_job_is_found_until_it_is_forgotten(job_store: Jo
 
 async def test_only_the_worker_that_holds_the_lease_may_keep_one(job_store: JobStore) -> None:
 
-    offer = ModelOffer(spec=SPEC.to_dict())
+    offer = ModelOffer(spec=SPEC)
     worker = await job_store.leases.register(Registration(models=(offer,), report=REPORT), "key-a")
     await job_store.jobs.submit(new_job())
     (lease,) = await claim(job_store, worker)

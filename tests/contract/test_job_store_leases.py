@@ -258,7 +258,7 @@ async def test_a_job_whose_model_loads_soon_is_not_passed_over_for_long(
     job_store: JobStore, clock: FakeClock
 ) -> None:
     worker = await add_worker(job_store, "cold", "warm")
-    fit = replace(NEUTRAL_FIT, load_seconds=0.5).to_dict()
+    fit = replace(NEUTRAL_FIT, load_seconds=0.5)
     await job_store.leases.heartbeat(worker, Heartbeat(report=REPORT, fits={"cold": fit, "warm": fit}))
     cold = await job_store.jobs.submit(new_job(model="cold"))
     for _ in range(3):

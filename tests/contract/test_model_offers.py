@@ -1,9 +1,10 @@
 """The models that workers offer, and the fits that price their jobs."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
+from diffuserve.domain.codec import from_values
 from diffuserve.domain.errors import InvalidParams, LeaseLost, ModelConflict
 from diffuserve.domain.jobs.job import JobResult
 from diffuserve.domain.models.cost import CostFit
@@ -20,7 +21,7 @@ MEASURED = CostFit((2.0, 0.0), (2.0, 0.0, 0.0, 0.0), (2.0, 0.0))
 
 
 async def offer(store: JobStore, fit: CostFit | None, spec: ModelSpec = SPEC) -> str:
-    offered = ModelOffer(spec=spec.to_dict(), fit=None if fit is None else fit.to_dict())
+    offered = ModelOffer(spec=spec, fit=fit)
     return await store.leases.register(Registration(models=(offered,), report=REPORT))
 
 
@@ -43,7 +44,7 @@ async def test_a_model_is_priced_by_the_default_that_its_worker_offers(job_store
 
 async def test_an_offered_default_never_replaces_a_measured_fit(job_store: JobStore) -> None:
     worker = await offer(job_store, DEFAULT)
-    await job_store.leases.heartbeat(worker, Heartbeat(report=REPORT, fits={SPEC.name: MEASURED.to_dict()}))
+    await job_store.leases.heartbeat(worker, Heartbeat(report=REPORT, fits={SPEC.name: MEASURED}))
     assert await fit_of(job_store) == MEASURED
     await offer(job_store, DEFAULT)
     assert await fit_of(job_store) == MEASURED
@@ -60,7 +61,7 @@ async def test_what_a_load_took_is_kept_by_reports_that_did_not_measure_it(job_s
 
 
 async def report(store: JobStore, worker: str, fit: CostFit, model: str = SPEC.name) -> None:
-    await store.leases.heartbeat(worker, Heartbeat(report=REPORT, fits={model: fit.to_dict()}))
+    await store.leases.heartbeat(worker, Heartbeat(report=REPORT, fits={model: fit}))
 
 
 def price(fit: CostFit) -> float:
@@ -120,7 +121,7 @@ async def test_another_spec_of_a_model_waits_until_no_live_worker_offers_the_old
 async def test_the_same_spec_may_come_from_many_workers_and_versions(job_store: JobStore) -> None:
     await offer(job_store, DEFAULT)
     await offer(job_store, DEFAULT)
-    later = ModelOffer(spec=SPEC.to_dict() | {"from_a_later_version": 1})
+    later = from_values(ModelOffer, {"spec": asdict(SPEC) | {"from_a_later_version": 1}})
     await job_store.leases.register(Registration(models=(later,), report=REPORT))
 
 
@@ -133,7 +134,7 @@ async def test_a_version_that_describes_a_model_further_works_beside_others(job_
 
 async def test_a_worker_reports_for_leases_of_its_own_key_alone(job_store: JobStore) -> None:
     worker = await job_store.leases.register(
-        Registration(models=(ModelOffer(spec=SPEC.to_dict()),), report=REPORT), "key_a"
+        Registration(models=(ModelOffer(spec=SPEC),), report=REPORT), "key_a"
     )
     await job_store.jobs.submit(new_job())
     lease = await claim_one(job_store, worker)
@@ -151,7 +152,7 @@ async def test_a_worker_reports_for_leases_of_its_own_key_alone(job_store: JobSt
 
 
 async def test_jobs_for_a_model_are_accepted_before_its_worker_has_registered(job_store: JobStore) -> None:
-    offered = ModelOffer(spec=SPEC.to_dict(), fit=DEFAULT.to_dict())
+    offered = ModelOffer(spec=SPEC, fit=DEFAULT)
     await job_store.operations.expect(offered)
     assert await fit_of(job_store) == DEFAULT
     job = await job_store.jobs.submit(new_job())
@@ -165,5 +166,5 @@ async def test_an_expected_model_changes_none_that_live_workers_offer(job_store:
     await offer(job_store, DEFAULT)
     other = replace(SPEC, num_inference_steps=SPEC.num_inference_steps + 1)
     with pytest.raises(ModelConflict, match="num_inference_steps"):
-        await job_store.operations.expect(ModelOffer(spec=other.to_dict()))
+        await job_store.operations.expect(ModelOffer(spec=other))
     assert (await job_store.operations.models())[SPEC.name].spec == SPEC

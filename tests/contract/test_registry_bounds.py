@@ -1,5 +1,7 @@
 """The tables of workers and models, which no API key fills."""
 
+from dataclasses import replace
+
 import pytest
 
 from diffuserve.domain.errors import ServerUnavailable
@@ -18,7 +20,7 @@ def store_config() -> StoreConfig:
 
 
 async def register(store: JobStore, *models: str, key: str = KEY) -> str:
-    offers = tuple(ModelOffer(spec=SPEC.to_dict() | {"name": model}) for model in models or ("tiny",))
+    offers = tuple(ModelOffer(spec=replace(SPEC, name=model)) for model in models or ("tiny",))
     return await store.leases.register(Registration(models=offers, report=REPORT), key)
 
 

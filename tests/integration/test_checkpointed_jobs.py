@@ -139,8 +139,8 @@ async def test_a_short_job_pays_nothing(plane: Plane, start: Start, model: Path)
 async def test_the_routes_of_checkpoints_are_fenced_and_keep_what_is_stored_whole_alone(
     plane: Plane,
 ) -> None:
-    spec = NULL_SPEC.to_dict()
-    worker = await plane.store.leases.register(Registration(models=(ModelOffer(spec=spec),), report=REPORT))
+    offer = ModelOffer(spec=NULL_SPEC)
+    worker = await plane.store.leases.register(Registration(models=(offer,), report=REPORT))
     job = await plane.submit()
     (lease,) = await plane.store.leases.claim(worker, Claim(claim_id="c", num_jobs=1))
     async with httpx.AsyncClient(base_url=plane.url) as client:

@@ -117,7 +117,7 @@ async def test_harmless_images_pass_the_default_filter_and_are_recorded(plane: P
 
     async def is_reported() -> bool:
         (worker,) = await plane.store.operations.workers()
-        return (worker.report.image_filter or {}).get("name") == "opennsfw"
+        return worker.report.image_filter is not None and worker.report.image_filter.name == "opennsfw"
 
     await eventually(is_reported)
 

@@ -22,7 +22,7 @@ from diffuserve.settings import Settings
 from support.hand_worker import HAND_SPEC
 from support.waiting import eventually
 
-OFFERS = (ModelOffer(spec=HAND_SPEC.to_dict()),)
+OFFERS = (ModelOffer(spec=HAND_SPEC),)
 
 
 async def test_a_workers_key_is_rotated_while_it_holds_a_job(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ async def test_a_checkpoint_goes_to_the_bucket_and_comes_back_by_signed_urls(
     plane: Plane, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     client = LeaseClient(HttpTransport(plane.url))
-    offer = ModelOffer(spec=NULL_SPEC.to_dict())
+    offer = ModelOffer(spec=NULL_SPEC)
     worker_id = (await client.register(Registration(models=(offer,), report=REPORT))).worker_id
     job = await plane.submit()
     (first,) = await client.claim(worker_id, Claim(claim_id="1", num_jobs=1), wait=0.0)

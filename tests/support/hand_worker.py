@@ -5,6 +5,7 @@ import base64
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 import httpx
@@ -50,7 +51,7 @@ class HandWorker:
         name: str = "by hand",
         is_spot: bool = False,
     ) -> "HandWorker":
-        offers = [{"spec": spec.to_dict()} for spec in specs]
+        offers = [{"spec": asdict(spec)} for spec in specs]
         registration = {"models": offers, "report": _REPORT, "name": name, "is_spot": is_spot}
         response = await http.post("/v1/workers", json=registration)
         return cls(http, response.raise_for_status().json()["worker_id"])

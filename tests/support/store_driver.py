@@ -1,7 +1,7 @@
 """Short functions for the operations of tests on a job store."""
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diffuserve.domain.jobs.claim import Claim
@@ -45,7 +45,7 @@ def new_job(tenant: str = "ada", **values: Any) -> NewJob:
 
 
 async def add_worker(store: JobStore, *models: str, **values: Any) -> str:
-    specs = [SPEC.to_dict() | {"name": name} for name in models or ("tiny",)]
+    specs = [replace(SPEC, name=name) for name in models or ("tiny",)]
     offers = tuple(ModelOffer(spec=spec) for spec in specs)
     return await store.leases.register(Registration(models=offers, report=REPORT, **values))
 
@@ -67,7 +67,7 @@ async def complete(store: JobStore, lease: Lease, seconds: float = 1.0) -> str:
 
 async def hand_over(store: JobStore, lease: Lease, seconds: float = 1.0) -> str:
     report = HandOver(
-        lease_token=lease.lease_token, size_bytes=8, sha256="aa", weights="bb", actual_seconds=seconds
+        lease_token=lease.lease_token, size_bytes=8, sha256="aa" * 32, weights="bb", actual_seconds=seconds
     )
     return await store.leases.hand_over(lease.job_id, report)
 

@@ -5,7 +5,7 @@ import hashlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -48,6 +48,7 @@ from diffuserve.protocol.messages import (
     ToEngine,
 )
 from diffuserve.telemetry.memory import Memory
+from support.hand_worker import HAND_SPEC
 from support.waiting import eventually
 
 M = TypeVar("M", bound=ToEngine)
@@ -66,6 +67,11 @@ def _set_event() -> asyncio.Event:
     event = asyncio.Event()
     event.set()
     return event
+
+
+def announced(name: str, **values: Any) -> ModelAnnounced:
+    """Return what an engine says of a model of this name."""
+    return ModelAnnounced(spec=replace(HAND_SPEC, name=name), **values)
 
 
 @dataclass
@@ -231,8 +237,8 @@ class FakeEngine:
         self._messages.put_nowait(message)
 
     def become_ready(self, token_budget: int = TOKEN_BUDGET, residency: Residency = RESIDENT) -> None:
-        self.say(ModelAnnounced(spec={"name": "m"}))
-        self.say(EngineReady(token_budget=token_budget, num_gpus=1, residency=asdict(residency)))
+        self.say(announced("m"))
+        self.say(EngineReady(token_budget=token_budget, num_gpus=1, residency=residency))
 
     def beat(self, num_moves: int = 0, **values: Any) -> None:
         self.say(EngineHeartbeat(num_moves=num_moves, num_unfinished=0, **values))

@@ -11,6 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def measure(latency_ms: Mapping[str, Any] | None) -> dict[str, Any]:
         for half in HALVES
     }
     return {
-        "filter": filters()["both"].info.to_dict(),
+        "filter": asdict(filters()["both"].info),
         "halves": by_half,
         "short": {name: short_shares(prompt_filter) for name, prompt_filter in filters().items()},
         "latency_ms": latency_ms or latency(filters()["both"]),

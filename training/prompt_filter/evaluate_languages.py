@@ -9,6 +9,7 @@ import json
 import random
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def _swapped(word: str, chance: random.Random) -> str:
 def measure() -> dict[str, Any]:
     """Return the figures of the rules alone and of the rules with the classifier."""
     kinds = (*PROMPTS, "disguises")
-    return {"filter": filters()["both"].info.to_dict()} | {kind: measure_kind(kind) for kind in kinds}
+    return {"filter": asdict(filters()["both"].info)} | {kind: measure_kind(kind) for kind in kinds}
 
 
 def measure_kind(kind: str) -> dict[str, dict[str, dict[str, int]]]:

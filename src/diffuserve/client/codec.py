@@ -3,13 +3,12 @@
 A server is not trusted with what a path is made of: such fields have types of `domain.path_parts`.
 """
 
-from collections.abc import Hashable
-from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
+from diffuserve.domain.codec import from_json
 from diffuserve.domain.errors import ServerRefused
 from diffuserve.domain.resource_base import Resource
 from diffuserve.domain.text.shortened import shortened
@@ -20,10 +19,9 @@ Value = TypeVar("Value")
 def decode(kind: type[Value], content: bytes | str) -> Value:
     """Return the dataclass `kind` that `content` holds as JSON. Raise `ServerRefused` if it holds none."""
     try:
-        value: Value = _adapter(cast(Hashable, kind)).validate_json(content)
+        return from_json(kind, content)
     except ValidationError as error:
         raise ServerRefused(_told(kind, error)) from error
-    return value
 
 
 def _told(kind: type[Any], error: ValidationError) -> str:
@@ -35,9 +33,3 @@ def _told(kind: type[Any], error: ValidationError) -> str:
 def encode(resource: Resource) -> str:
     """Return the resource as indented JSON, in the form in which the API writes it."""
     return orjson.dumps(resource, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
-
-
-@cache
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
-    """Build the adapter at its first use: that takes milliseconds, and a command uses few of them."""
-    return TypeAdapter(cast(type[Any], kind))

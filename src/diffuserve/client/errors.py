@@ -4,13 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from diffuserve.domain.errors import (
-    DeadlineUnreachable,
     DiffuserveError,
     ImageBlocked,
     InvalidParams,
-    LeaseLost,
     OutputBlocked,
-    PromptBlocked,
     RangeNotSatisfiable,
     Refused,
     RequestFailed,
@@ -28,6 +25,7 @@ def error_of(problem: Mapping[str, Any], retry_after: float | None) -> Diffuserv
     code, detail = str(problem["code"]), str(problem["detail"])
     kind = _find(code, DiffuserveError) or ServerRefused
     error = kind.__new__(kind, detail)  # their constructors build the message, which is here already
+    vars(error).update({name: problem.get(name) for name in kind.facts})
     for told_by, facts in _facts(problem, retry_after).items():
         if isinstance(error, told_by):
             vars(error).update(facts)
@@ -46,17 +44,14 @@ def _facts(
 ) -> Mapping[type[DiffuserveError], Mapping[str, Any]]:
     """Return what errors of each class tell beside their message, as far as a problem has it."""
     wrong = (problem.get("errors") or [{}])[0]
-    field, category = wrong.get("field", ""), problem.get("category", "")
+    field = wrong.get("field", "")
     return {
         InvalidParams: {"field": field, "value": None, "remedy": wrong.get("message", problem["detail"])},
         RangeNotSatisfiable: {"size": 0},
-        LeaseLost: {"job_id": problem.get("job_id", "")},
         Refused: {"retry_after": retry_after},
-        DeadlineUnreachable: {name: problem.get(name) for name in ("eta_s_low", "eta_s_high")},
-        PromptBlocked: {"category": category},
-        ImageBlocked: {"field": field, "category": category},
+        ImageBlocked: {"field": field},
         ServerUnavailable: {"retry_after": retry_after or 0.0},
         StorageRefused: {"is_missing": False},
         RequestFailed: {"request_id": ""},
-        OutputBlocked: {"category": category},
+        OutputBlocked: {"category": ""},
     }

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from diffuserve.domain.known_fields import known_fields
+from diffuserve.domain.bounds import Amount
 
 
 class Action(StrEnum):
@@ -61,16 +61,6 @@ class Verdict:
         """Return a verdict with the findings of both, without duplicates."""
         return Verdict(tuple(dict.fromkeys((*self.findings, *other.findings))))
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Verdict":
-        """Return the verdict of a record. Raise `ValueError`, `KeyError` or `TypeError` for another shape."""
-        return cls(
-            tuple(
-                Finding(**{**known_fields(Finding, finding), "action": Action(finding["action"])})
-                for finding in values["findings"]
-            )
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Return a record, without the details, which may quote the prompt."""
         return {
@@ -94,19 +84,10 @@ class FilterInfo:
 
     name: str
     version: str
-    thresholds: Mapping[str, float] = field(default_factory=dict)
+    thresholds: Mapping[str, Amount] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "FilterInfo":
-        """Return the filter of a record. Raise `TypeError` for another shape."""
-        return cls(**known_fields(cls, values))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a record."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -124,16 +105,7 @@ class ImagesRecord:
     def to_dict(self) -> dict[str, Any]:
         """Return a record."""
         verdicts = [verdict.to_dict() for verdict in self.verdicts]
-        return {"filter": self.filter.to_dict(), "verdicts": verdicts}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ImagesRecord":
-        """Return what a record holds. Raise `ValueError` for another shape."""
-        try:
-            verdicts = tuple(Verdict.from_dict(record) for record in values["verdicts"])
-            return cls(FilterInfo.from_dict(values["filter"]), verdicts)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a record of images: {error}") from error
+        return {"filter": asdict(self.filter), "verdicts": verdicts}
 
 
 class SafetyStage(StrEnum):

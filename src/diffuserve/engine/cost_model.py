@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
+from diffuserve.domain.codec import from_json
 from diffuserve.domain.models.cost import (
     CostEstimate,
     CostFit,
@@ -106,7 +108,7 @@ def _cost_fit(encode: Sequence[float], step: Sequence[float], decode: Sequence[f
 def load_fit(path: Path) -> CostFit | None:
     """Return the fit that an earlier run kept, or `None` if there is none that can be read."""
     try:
-        return CostFit.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return from_json(CostFit, path.read_bytes())
     except (OSError, ValueError):
         return None
 
@@ -115,5 +117,5 @@ def save_fit(path: Path, fit: CostFit) -> None:
     """Write a fit; a reader sees the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(fit.to_dict(), indent=2), encoding="utf-8")
+    partial.write_text(json.dumps(asdict(fit), indent=2), encoding="utf-8")
     partial.replace(path)

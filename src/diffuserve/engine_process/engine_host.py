@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import assert_never
 
@@ -168,7 +168,7 @@ class EngineHost:
             num_request_steps=stats.num_request_steps,
             num_step_tokens=stats.num_step_tokens,
             denoise_seconds=stats.denoise_seconds,
-            fit=self._engine.cost_model.settled_fit.to_dict(),
+            fit=self._engine.cost_model.settled_fit,
         )
 
     def _ready(self) -> EngineReady:
@@ -179,9 +179,9 @@ class EngineHost:
             num_gpus=self._engine.runner.num_ranks if has_gpu else 0,
             device_name=torch.cuda.get_device_name(device) if has_gpu else "",
             description={**self._engine.describe(), "image_filter": self._images.describe()},
-            image_filter=None if image_filter is None else image_filter.info.to_dict(),
-            quantization=self._images.quantization.value,
-            residency=asdict(self._engine.pipeline.residency),
+            image_filter=None if image_filter is None else image_filter.info,
+            quantization=self._images.quantization,
+            residency=self._engine.pipeline.residency,
             memory_limit_bytes=device_memory.limit_bytes(device),
         )
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.jobs.claim import MAX_MODELS_OF_KEY
 from diffuserve.domain.jobs.job import Job, JobStatus
 from diffuserve.domain.jobs.lease_times import check_times
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
-from diffuserve.domain.workers.worker import MAX_MODELS_OF_KEY, MAX_WORKERS_OF_KEY
+from diffuserve.domain.workers.worker import MAX_WORKERS_OF_KEY
 from diffuserve.options import option
 
 DAY = 86_400.0

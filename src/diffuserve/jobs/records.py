@@ -5,13 +5,14 @@ The table, the inserts, `Job` and `Lease` all derive from `JobRecord` by the nam
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import orjson
 
+from diffuserve.domain.codec import from_json
 from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
 from diffuserve.domain.jobs.job import (
-    Artifact,
     Band,
     EndedJob,
     Job,
@@ -23,8 +24,7 @@ from diffuserve.domain.jobs.job import (
     Progress,
 )
 from diffuserve.domain.jobs.prompt import PromptRecord
-from diffuserve.domain.jobs.webhook import Webhook, WebhookEvent
-from diffuserve.domain.known_fields import known_fields
+from diffuserve.domain.jobs.webhook import Webhook
 from diffuserve.domain.workers.worker import Lease, StoredLatents, Until
 
 
@@ -171,36 +171,6 @@ def _dump_prompt(prompt: PromptRecord) -> str:
     return dump(prompt.to_dict())
 
 
-def load_webhook(text: str) -> Webhook:
-    """Decode a `webhook` column."""
-    values = orjson.loads(text)
-    events = tuple(WebhookEvent(event) for event in values["events"])
-    return Webhook(values["url"], events, values["base_url"])
-
-
-def _load_prompt(text: str) -> PromptRecord:
-    return PromptRecord.from_dict(orjson.loads(text))
-
-
-def _load_result(text: str) -> JobResult:
-    values = orjson.loads(text)
-    artifacts = tuple(Artifact(**known_fields(Artifact, artifact)) for artifact in values.pop("artifacts"))
-    warnings = tuple(values.pop("warnings"))
-    return JobResult(artifacts=artifacts, warnings=warnings, **known_fields(JobResult, values))
-
-
-def _load_error(text: str) -> JobError:
-    return JobError(**known_fields(JobError, orjson.loads(text)))
-
-
-def _load_latents(text: str) -> StoredLatents:
-    return StoredLatents(**known_fields(StoredLatents, orjson.loads(text)))
-
-
-def _load_checkpoint(text: str) -> StoredCheckpoint:
-    return StoredCheckpoint(**known_fields(StoredCheckpoint, orjson.loads(text)))
-
-
 @dataclass(frozen=True)
 class JsonColumn:
     """A pair of functions that decode a column from JSON text, and encode it."""
@@ -213,12 +183,12 @@ JSON_COLUMNS: Mapping[str, JsonColumn] = {
     "input": JsonColumn(orjson.loads),
     "asked": JsonColumn(orjson.loads),
     "metadata": JsonColumn(orjson.loads),
-    "webhook": JsonColumn(load_webhook),
-    "prompt": JsonColumn(_load_prompt, _dump_prompt),
-    "result": JsonColumn(_load_result),
-    "error": JsonColumn(_load_error),
-    "latents": JsonColumn(_load_latents),
-    "checkpoint": JsonColumn(_load_checkpoint),
+    "webhook": JsonColumn(partial(from_json, Webhook)),
+    "prompt": JsonColumn(partial(from_json, PromptRecord), _dump_prompt),
+    "result": JsonColumn(partial(from_json, JobResult)),
+    "error": JsonColumn(partial(from_json, JobError)),
+    "latents": JsonColumn(partial(from_json, StoredLatents)),
+    "checkpoint": JsonColumn(partial(from_json, StoredCheckpoint)),
 }
 
 BANDS = {band.value: band for band in Band}

@@ -177,7 +177,7 @@ def read_local_offer(model: str) -> ModelOffer | None:
     if find_local_model(model) is None:
         return None
     spec, fit = read_offer(model)
-    return ModelOffer(spec=spec.to_dict(), fit=fit.to_dict())
+    return ModelOffer(spec=spec, fit=fit)
 
 
 def find_quantization(model: str, wanted: Quantization | None) -> Quantization:

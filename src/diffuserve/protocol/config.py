@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, TypeAdapter
+from pydantic import AfterValidator
 
+from diffuserve.domain.codec import adapter_of, from_json
 from diffuserve.domain.models.dtypes import find_dtype
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
@@ -102,12 +103,9 @@ class EngineProcessConfig:
     )
 
     def to_json(self) -> str:
-        return _ENGINE_PROCESS.dump_json(self).decode()
+        return adapter_of(EngineProcessConfig).dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> "EngineProcessConfig":
         """Raise `ValueError` if `text` is not what `to_json` returned."""
-        return _ENGINE_PROCESS.validate_json(text)
-
-
-_ENGINE_PROCESS = TypeAdapter(EngineProcessConfig)
+        return from_json(EngineProcessConfig, text)

@@ -1,4 +1,4 @@
-"""The protocol between the agent and its engine process: one JSON object a line, over a Unix socket.
+"""The protocol between the agent and its engine process: a line of JSON a message, over a Unix socket.
 
 The engine process connects, sends `ModelAnnounced` as soon as it has read the model's configs,
 `EngineLoading` while it loads, then `EngineReady` or, if it cannot serve the model, `EngineRefused`; and
@@ -9,27 +9,31 @@ from which engine processes are forked, exchange lines of the same kind over a p
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, get_args
 
 import orjson
 
+from diffuserve.domain.codec import from_values
+from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.models.quantization import Quantization
-from diffuserve.domain.models.residency import RESIDENT
+from diffuserve.domain.models.residency import RESIDENT, Residency
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.safety import FilterInfo
 from diffuserve.protocol.peer_messages import PeerAnnounced, PeersTold
-from diffuserve.protocol.zygote_messages import EngineEnded, EngineForked, ForkEngine, FromZygote, ZygoteReady
+from diffuserve.protocol.zygote_messages import ForkEngine, FromZygote
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAnnounced:
-    """The engine loads this model: its `ModelSpec` and its family's default `CostFit`, as dicts.
+    """The engine loads this model, whose family has this default fit.
 
     `reference` is what loads this version of it, and `num_bytes` are those of its weights' files, 0 where
     they are not known yet.
     """
 
-    spec: Mapping[str, Any]
-    fit: Mapping[str, Any] | None = None
+    spec: ModelSpec
+    fit: CostFit | None = None
     reference: str = ""
     num_bytes: int = 0
 
@@ -47,19 +51,18 @@ class EngineLoading:
 class EngineReady:
     """The model is loaded; `token_budget` tokens a step saturate the device.
 
-    `image_filter` is the `FilterInfo` of the filter that checks every image, as a dict; `None` if no
-    filter is set. `description` is for people to read. `quantization` is what the weights are kept in, and
-    `residency` where they are, as a dict. `memory_limit_bytes` is the device's memory, 0 if it has none of
-    its own.
+    `image_filter` checks every image; `None` if no filter is set. `description` is for people to read.
+    `quantization` is what the weights are kept in, and `residency` where they are. `memory_limit_bytes` is
+    the device's memory, 0 if it has none of its own.
     """
 
     token_budget: int
     num_gpus: int = 0
     device_name: str = ""
     description: Mapping[str, str] = field(default_factory=dict)
-    image_filter: Mapping[str, Any] | None = None
-    quantization: str = Quantization.NONE.value
-    residency: Mapping[str, Any] = field(default_factory=lambda: asdict(RESIDENT))
+    image_filter: FilterInfo | None = None
+    quantization: Quantization = Quantization.NONE
+    residency: Residency = RESIDENT
     memory_limit_bytes: int = 0
 
 
@@ -99,7 +102,7 @@ class EngineHeartbeat:
     num_request_steps: int = 0
     num_step_tokens: int = 0
     denoise_seconds: float = 0.0
-    fit: Mapping[str, Any] | None = None
+    fit: CostFit | None = None
 
     def mean_batch_since(self, before: "EngineHeartbeat | None") -> float | None:
         """Return the mean number of requests in a step since an earlier heartbeat; `None` without a step."""
@@ -334,54 +337,20 @@ FromEngine: TypeAlias = (
 ToEngine: TypeAlias = AddJob | AbortJob | PutDownJob | StopEngine
 Message: TypeAlias = FromEngine | ToEngine | PeersTold | FromZygote | ForkEngine
 
-_KINDS: Mapping[str, type[Message]] = {
-    "hello": ModelAnnounced,
-    "loading": EngineLoading,
-    "ready": EngineReady,
-    "refused": EngineRefused,
-    "beat": EngineHeartbeat,
-    "peer": PeerAnnounced,
-    "peers": PeersTold,
-    "moved": StepProgress,
-    "step": StepTaken,
-    "previewed": PreviewReady,
-    "live": LivePart,
-    "dropped": LiveDropped,
-    "judged": FilterVerdict,
-    "done": JobFinished,
-    "denoised": JobDenoised,
-    "kept": CheckpointReady,
-    "failed": JobFailed,
-    "add": AddJob,
-    "abort": AbortJob,
-    "put-down": PutDownJob,
-    "stop": StopEngine,
-    "zygote": ZygoteReady,
-    "fork": ForkEngine,
-    "forked": EngineForked,
-    "ended": EngineEnded,
-}
-"""The classes by their names on the wire, which outlive a class's renaming."""
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_KINDS: Mapping[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """The longest line that is read; previews are the longest messages."""
 
 
 def encode(message: Message) -> bytes:
-    """Return the message as one line."""
-    return orjson.dumps({"kind": _NAMES[type(message)]} | asdict(message)) + b"\n"
+    """Return the message as one line: the name of its class, and its fields."""
+    return orjson.dumps((type(message).__name__, message)) + b"\n"
 
 
 def decode(line: bytes) -> Message:
     """Return the message of one line. Raise `ValueError` for a line that is none."""
-    values = orjson.loads(line)
-    kind = _KINDS.get(values.pop("kind", None))
-    if kind is None:
-        raise ValueError(f"not a message: {line[:80]!r}")
-    if kind is StepTaken:
-        return StepTaken(attempts=tuple(values.pop("attempts")), **values)
-    if kind is JobFinished:
-        files = tuple(FinishedFile(**file) for file in values.pop("files"))
-        return JobFinished(files=files, warnings=tuple(values.pop("warnings")), **values)
-    return kind(**values)
+    match orjson.loads(line):
+        case [str(name), values] if name in _KINDS:
+            return from_values(_KINDS[name], values)
+    raise ValueError(f"not a message: {line[:80]!r}")

@@ -1,8 +1,8 @@
 """Messages between an engine process and its agent about the peers of its model."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from diffuserve.domain.workers.peers import PeerAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,6 @@ class PeerAnnounced:
 
 @dataclass(frozen=True, kw_only=True)
 class PeersTold:
-    """The control plane names peers, each a `PeerAddress` as a dict, and the three numbers of a `Share`."""
+    """The control plane names peers, and a share of the reads."""
 
-    peers: Sequence[Mapping[str, Any]]
-    share: Sequence[int]
+    advice: PeerAdvice

@@ -4,6 +4,7 @@ import io
 import math
 import resource
 from collections.abc import Callable
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, cast
 
@@ -65,7 +66,7 @@ def _read(
         "width": read.width,
         "height": read.height,
         "verdict": None if verdict is None else verdict.to_dict(),
-        "filter": None if image_filter is None else image_filter.info.to_dict(),
+        "filter": None if image_filter is None else asdict(image_filter.info),
     }
     return answer, file
 

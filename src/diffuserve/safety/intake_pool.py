@@ -10,10 +10,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 
+from diffuserve.domain.codec import from_values
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.safety import FilterInfo, Verdict
 from diffuserve.media.input_image import MAX_INPUT_PIXELS
@@ -174,7 +175,7 @@ class _Reader(PipedProcess):
             answer = orjson.loads(self._pipe.recv_bytes())
             if "remedy" in answer:
                 raise UnreadableImage(str(answer["remedy"]))
-            return _image_of(answer, self._pipe.recv_bytes())
+            return from_values(ReadImage, {**answer, "file": self._pipe.recv_bytes()})
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, UnreadableImage):
                 raise
@@ -186,14 +187,3 @@ class _Reader(PipedProcess):
     def _give_up(self) -> None:
         self.is_late = True
         self.kill()
-
-
-def _image_of(answer: dict[str, Any], file: bytes) -> ReadImage:
-    verdict, info = answer["verdict"], answer["filter"]
-    return ReadImage(
-        file=file,
-        width=int(answer["width"]),
-        height=int(answer["height"]),
-        verdict=None if verdict is None else Verdict.from_dict(verdict),
-        filter=None if info is None else FilterInfo(**info),
-    )

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 
+from diffuserve.domain.codec import from_json
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import Verdict
 from diffuserve.safety.base import TextClassifier
@@ -87,7 +88,7 @@ class _Judge(PipedProcess):
         self._pipe.send_bytes(json.dumps([prompts, tenant_id]).encode())
         if not self._pipe.poll(_LONGEST_SECONDS):
             raise TimeoutError(f"no verdict within {_LONGEST_SECONDS:g} s")
-        return [Verdict.from_dict(verdict) for verdict in json.loads(self._pipe.recv_bytes())]
+        return list(from_json(tuple[Verdict, ...], self._pipe.recv_bytes()))
 
 
 def _judge_forever(

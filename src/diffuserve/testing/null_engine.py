@@ -84,9 +84,7 @@ class NullEngine:
             self._stopped.set()
 
     def heartbeat(self) -> EngineHeartbeat:
-        return EngineHeartbeat(
-            num_moves=self._num_moves, num_unfinished=len(self._timers), fit=NULL_FIT.to_dict()
-        )
+        return EngineHeartbeat(num_moves=self._num_moves, num_unfinished=len(self._timers), fit=NULL_FIT)
 
     def _add(self, job: AddJob) -> None:
         prompt = str(job.input.get("prompt", ""))
@@ -186,7 +184,7 @@ def main() -> None:
     peers = None if config is None else join_peers(config, link)
     link.listen(engine.handle, None if peers is None else peers.told)
     link.send_every(1.0, engine.heartbeat)
-    link.send(ModelAnnounced(spec=NULL_SPEC.to_dict(), fit=NULL_FIT.to_dict()))
+    link.send(ModelAnnounced(spec=NULL_SPEC, fit=NULL_FIT))
     if config is not None:
         fetch_model(config, logged, peers)
     time.sleep(args.load_seconds)

@@ -144,7 +144,7 @@ async def test_a_worker_uploads_directly_to_the_bucket(
     await http.post("/v1/jobs", json=CAT)
     (lease,) = await worker.claim()
     client = LeaseClient(HttpTransport(server))
-    offers = (ModelOffer(spec=HAND_SPEC.to_dict()),)
+    offers = (ModelOffer(spec=HAND_SPEC),)
     await client.register(Registration(models=offers, report=WorkerReport(state=WorkerState.READY)))
     stored = await client.upload(lease.job_id, lease.lease_token, "0.png", lambda: PNG)
     await client.close()

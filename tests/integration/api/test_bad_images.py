@@ -5,7 +5,7 @@ import dataclasses
 import io
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -25,7 +25,7 @@ from support.image_files import file_of, png
 from support.painting import EDITOR, PAINTER, shared_pool
 
 MAX_BYTES = 100_000
-FILLER = {**PAINTER.to_dict(), "name": "filler", "min_input_images": 1, "needs_mask": True}
+FILLER = replace(PAINTER, name="filler", min_input_images=1, needs_mask=True)
 ROUTES = ("/v1/jobs", "/generate", "/v1/images/edits")
 CAT = png()
 BEGINNING = base64.b64encode(CAT)[:24].decode()
@@ -46,8 +46,7 @@ def app(store: JobStore, artifacts: LocalArtifactStore, bus: MemoryEventBus, poo
 
 @pytest.fixture
 async def worker(http: httpx.AsyncClient) -> HandWorker:
-    filler = type(PAINTER).from_dict(FILLER)
-    return await HandWorker.register(http, [PAINTER, EDITOR, filler, HAND_SPEC])
+    return await HandWorker.register(http, [PAINTER, EDITOR, FILLER, HAND_SPEC])
 
 
 def data_url(data: bytes) -> str:

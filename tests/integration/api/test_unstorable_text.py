@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def of_batches(text: str) -> list[Any]:
 
 
 def of_workers(text: str, worker: HandWorker, lease: Any) -> list[tuple[str, Any]]:
-    offers = [{"spec": HAND_SPEC.to_dict()}]
+    offers = [{"spec": asdict(HAND_SPEC)}]
     registration = {"models": offers, "report": REPORT}
     held = {"job_id": text, "lease_token": 1}
     files = f"/v1/leases/{lease.job_id}"
@@ -77,7 +78,7 @@ def of_workers(text: str, worker: HandWorker, lease: Any) -> list[tuple[str, Any
     return [
         ("/v1/workers", registration | {"name": text}),
         ("/v1/workers", registration | {"labels": {"zone": text}}),
-        ("/v1/workers", registration | {"models": [{"spec": HAND_SPEC.to_dict() | {"name": text}}]}),
+        ("/v1/workers", registration | {"models": [{"spec": asdict(HAND_SPEC) | {"name": text}}]}),
         ("/v1/workers", registration | {"report": REPORT | {"resident_models": [text]}}),
         (f"/v1/workers/{worker.id}/claim", {"claim_id": text, "num_jobs": 1}),
         (f"/v1/workers/{worker.id}/claim", {"claim_id": "c", "num_jobs": 1, "models": [text]}),

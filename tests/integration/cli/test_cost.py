@@ -20,7 +20,7 @@ machines:
   - {name: H100, on_demand: 8.00, images_per_hour: 2500}
 """
 GUIDE = Path(__file__).parents[3] / "docs/how-to/count-the-cost.md"
-IMAGE = Artifact(name="0.png", content_type="image/png", size_bytes=1, sha256="aa", width=1, height=1)
+IMAGE = Artifact(name="0.png", content_type="image/png", size_bytes=1, sha256="aa" * 32, width=1, height=1)
 
 
 async def run_a_job(server: ServerThread, price: float | None) -> None:

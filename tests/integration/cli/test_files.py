@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     """A server with two models, one of which takes images; nobody runs its jobs."""
     folder = tmp_path_factory.mktemp("server")
     settings = Settings.with_options(data_dir=folder, port=0, prompt_filter="none", image_filter="none")
-    models = tuple(ModelOffer(spec=spec.to_dict()) for spec in (HAND_SPEC, PAINTER))
+    models = tuple(ModelOffer(spec=spec) for spec in (HAND_SPEC, PAINTER))
     registration = Registration(models=models, report=WorkerReport(state=WorkerState.READY))
     with ServerThread(settings, has_worker=False) as server:
         server.call(server.store.leases.register(registration))

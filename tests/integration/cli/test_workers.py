@@ -98,7 +98,7 @@ def test_a_job_that_no_worker_can_run_says_so(invoke: Invoke, fleet: ServerThrea
     from diffuserve.domain.workers.worker import ModelOffer
     from support.hand_worker import HAND_SPEC
 
-    offers = (ModelOffer(spec=HAND_SPEC.to_dict()),)
+    offers = (ModelOffer(spec=HAND_SPEC),)
     report = WorkerReport(state=WorkerState.READY)
     worker_id = fleet.call(fleet.store.leases.register(Registration(models=offers, report=report)))
     fleet.call(fleet.store.leases.deregister(worker_id))

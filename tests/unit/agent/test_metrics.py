@@ -12,7 +12,8 @@ from diffuserve.agent.spot.base import NoticeKind
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.workers.worker import WorkerState
 from diffuserve.protocol.config import EngineProcessConfig
-from diffuserve.protocol.messages import EngineHeartbeat, FilterVerdict, ModelAnnounced
+from diffuserve.protocol.messages import EngineHeartbeat, FilterVerdict
+from support.worker_fakes import announced
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_steps_are_observed_by_their_mean_since_the_last_heartbeat(metrics: Work
 
 
 def test_a_load_is_counted_once(metrics: WorkerMetrics) -> None:
-    model = ServedModel(EngineProcessConfig(model="m"), ModelAnnounced(spec={"name": "m"}), num_loads=1)
+    model = ServedModel(EngineProcessConfig(model="m"), announced("m"), num_loads=1)
     for load_seconds, num_loads in ((2.0, 1), (2.0, 1), (3.0, 2)):
         model.load_seconds, model.num_loads = load_seconds, num_loads
         metrics.set_models([model])

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
@@ -15,7 +16,7 @@ from PIL import Image
 
 from diffuserve.domain.errors import OutputBlocked, RequestFailed
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.domain.safety import Action
+from diffuserve.domain.safety import Action, FilterInfo
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, Timings
@@ -124,7 +125,7 @@ def test_a_blurred_image_is_written_blurred_with_a_warning(fake: FakePipeline, t
         "action": "blur",
         "findings": [{"category": "nsfw", "action": "blur", "source": "test", "score": 0.9}],
     }
-    assert done.safety == {"image": {"filter": blur.info.to_dict(), "verdicts": [verdict]}}
+    assert done.safety == {"image": {"filter": asdict(blur.info), "verdicts": [verdict]}}
     assert plain.all(JobFinished)[0].safety == {}, "no filter, no record"
     for name in ("0.png", "thumbnail.webp"):
         assert roughness(tmp_path / "blur" / name) < 0.5 * roughness(tmp_path / "plain" / name)
@@ -250,7 +251,7 @@ def test_a_ready_engine_counts_the_gpus_that_it_uses(
 
 def test_a_ready_engine_names_its_filter(fake: FakePipeline, tmp_path: Path) -> None:
     (ready,) = serve(fake, ImageOutput(ScriptedFilter(lambda _: Action.ALLOW), "fake"), []).all(EngineReady)
-    assert ready.image_filter == {"name": "test", "version": "1", "thresholds": {"nsfw": 0.5}}
+    assert ready.image_filter == FilterInfo("test", "1", {"nsfw": 0.5})
     assert ready.description["image_filter"] == "test 1 (nsfw from 0.5)"
     (bare,) = serve(fake, NO_FILTER, []).all(EngineReady)
     assert bare.image_filter is None

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diffuserve.domain.codec import from_json
 from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
 from diffuserve.domain.jobs.job import (
     Artifact,
@@ -32,12 +33,11 @@ from diffuserve.jobs.records import (
     dump,
     job_of,
     lease_of,
-    load_webhook,
     new_record,
 )
 
 IMAGE = Artifact(
-    name="0.png", content_type="image/png", size_bytes=9, sha256="00", width=64, height=64, seed=7
+    name="0.png", content_type="image/png", size_bytes=9, sha256="00" * 32, width=64, height=64, seed=7
 )
 FINDING = Finding("violence", Action.FLAG, source="rule", detail="quotes the prompt")
 NEW = NewJob(
@@ -105,7 +105,7 @@ def test_a_new_job_is_queued_with_everything_that_was_submitted(record: JobRecor
     shared = {field.name for field in fields(NewJob)} & {field.name for field in fields(Job)} - {"prompt"}
     assert {name: getattr(job, name) for name in shared} == {name: getattr(NEW, name) for name in shared}
     assert record.webhook is not None
-    assert load_webhook(record.webhook) == NEW.webhook
+    assert from_json(Webhook, record.webhook) == NEW.webhook
 
 
 def test_details_of_findings_are_not_stored(record: JobRecord) -> None:

@@ -166,7 +166,7 @@ class Engines:
         for model, told in zip(self.models, await read_descriptions(self._config), strict=True):
             if isinstance(told, EngineRefused):
                 self._withdraw(model, Withdrawal(told.reason, could_not_start=True))
-            elif (name := told.spec["name"]) in {other.name for other in self._served if other.announced}:
+            elif (name := told.spec.name) in {other.name for other in self._served if other.announced}:
                 reason = f"another model of this worker is called {name!r} too; give one of them another name"
                 self._withdraw(model, Withdrawal(reason, could_not_start=True))
             else:

@@ -1,11 +1,10 @@
 """A model that a worker may have in memory, and what the worker knows of it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from diffuserve.agent.engines.supervisor import EngineSupervisor
 from diffuserve.agent.engines.unloading import ModelInMemory
+from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.residency import Residency
 from diffuserve.protocol.config import EngineProcessConfig
@@ -27,7 +26,7 @@ class ServedModel:
     token_budget: int | None = None
     quantization: str | None = None
     residency: Residency | None = None
-    fit: Mapping[str, Any] | None = None
+    fit: CostFit | None = None
     last_use: int = 0
     num_loads: int = 0
     load_seconds: float = 0.0
@@ -37,7 +36,7 @@ class ServedModel:
     @property
     def name(self) -> str:
         """The name that jobs call it by; until it is announced the one that it was configured by."""
-        return self.config.model if self.announced is None else str(self.announced.spec["name"])
+        return self.config.model if self.announced is None else self.announced.spec.name
 
     @property
     def num_bytes(self) -> int:

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.engine_link import EngineLink
@@ -12,6 +11,7 @@ from diffuserve.agent.engines.watchdog import Pulse, stall_reason
 from diffuserve.agent.exit_codes import describe
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.domain.models.residency import Residency
+from diffuserve.domain.safety import FilterInfo
 from diffuserve.domain.workers.peers import PeerAddress, PeerReport
 from diffuserve.domain.workers.worker import LoadProgress
 from diffuserve.protocol.messages import (
@@ -63,7 +63,7 @@ class EngineSupervisor:
         self.token_budget: int | None = None
         self.loading: LoadProgress | None = None
         self.num_gpus, self.device_name, self.memory_limit_bytes = 0, "", 0
-        self.image_filter: Mapping[str, Any] | None = None
+        self.image_filter: FilterInfo | None = None
         self.quantization: str | None = None
         self.residency: Residency | None = None
         self.last_heartbeat: EngineHeartbeat | None = None
@@ -206,7 +206,7 @@ class EngineSupervisor:
         if ready.image_filter is None:
             log.warning("NO IMAGE FILTER: every image that this worker generates is published unchecked")
         self.image_filter, self.loading = ready.image_filter, None
-        self.quantization, self.residency = ready.quantization, Residency.from_dict(ready.residency)
+        self.quantization, self.residency = ready.quantization, ready.residency
         self.num_gpus, self.device_name = ready.num_gpus, ready.device_name
         self.memory_limit_bytes = ready.memory_limit_bytes
         self.token_budget, self._pulse = ready.token_budget, Pulse(now, now)

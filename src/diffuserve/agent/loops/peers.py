@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict
 
 from diffuserve.agent.engines.engines import Engines
 from diffuserve.agent.registration.membership import Membership
@@ -33,6 +32,4 @@ class PeersLoop:
             advice = await self._client.peers(await self._membership.worker_id(), model)
         except DiffuserveError:
             return
-        peers = [asdict(peer) for peer in advice.peers]
-        share = advice.share
-        send(PeersTold(peers=peers, share=(share.index, share.num_readers, share.num_starting)))
+        send(PeersTold(advice=advice))

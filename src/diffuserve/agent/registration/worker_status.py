@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from diffuserve.agent.engines.engines import Engines
 from diffuserve.agent.jobs.claim_gate import ClaimGate
@@ -11,6 +10,7 @@ from diffuserve.agent.registration.membership import Membership
 from diffuserve.agent.registration.reports import worker_report
 from diffuserve.agent.state.agent_state import AgentState
 from diffuserve.agent.state.held_job import HeldJob
+from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.workers.peers import PeerReport
 from diffuserve.domain.workers.worker import Heartbeat, LoadProgress, WorkerState
 from diffuserve.protocol.messages import EngineHeartbeat
@@ -99,10 +99,10 @@ class WorkerStatus:
         model = self._engines.of(job.lease.model)
         return not job.is_in_engine or job.awaits_model or (model is not None and model.is_ready)
 
-    def _fits(self) -> dict[str, dict[str, Any]]:
+    def _fits(self) -> dict[str, CostFit]:
         """Return what the engines have measured, with what loading their models took."""
         measured = [(model, model.fit) for model in self._engines.models if model.fit]
-        return {model.name: {**fit, "load_seconds": model.load_seconds} for model, fit in measured}
+        return {model.name: replace(fit, load_seconds=model.load_seconds) for model, fit in measured}
 
 
 def _parts(peers: Iterable[PeerReport]) -> set[tuple[str, bool]]:

@@ -12,7 +12,7 @@ from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.resources.model_resources import model_resource
-from diffuserve.api.resources.serializers import filter_resource, reported_filter
+from diffuserve.api.resources.serializers import filter_resource
 from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.domain.resources.model import ModelList, ModelResource, ModelSafetyResource
 from diffuserve.domain.resources.safety import FilterResource
@@ -68,7 +68,7 @@ async def _safety(parts: ModelParts, model: str) -> ModelSafetyResource:
     image_filters: list[FilterResource | None] = []
     for worker in await parts.catalog.workers():
         if model in worker.models and worker.state is not WorkerState.LOST:
-            image_filter = reported_filter(worker.report.image_filter)
+            image_filter = filter_resource(worker.report.image_filter)
             if image_filter not in image_filters:
                 image_filters.append(image_filter)
     prompt_filter = filter_resource(parts.prompts.filter_info)

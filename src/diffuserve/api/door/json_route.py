@@ -1,19 +1,19 @@
 """Routes that read JSON, and nothing that a browser would send as a form or as text."""
 
 from collections.abc import Callable, Coroutine, Iterator
-from functools import cache
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from diffuserve.api.auth.dependencies import RequireRole
 from diffuserve.api.http.field_errors import validation_error, with_suggestions
 from diffuserve.api.http.json_body import UnreadableJson, parsed_json
+from diffuserve.domain.codec import adapter_of
 
 _MAX_ERRORS = 200
 _LARGE_BYTES = 2_000  # a smaller body has few errors
@@ -77,15 +77,10 @@ async def _parsed(request: Request, annotation: Any, model: type[BaseModel] | No
 def _refuse_many_errors(annotation: Any, values: Any) -> None:
     """Raise one error in place of hundreds: pydantic finds them fast, and FastAPI describes them slowly."""
     try:
-        _adapter(annotation).validate_python(values)
+        adapter_of(annotation).validate_python(values)
     except ValidationError as error:
         if error.error_count() > _MAX_ERRORS:
             raise validation_error(("body",), f"has {error.error_count():,} errors") from None
-
-
-@cache
-def _adapter(annotation: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(annotation)  # when it is needed: building all would delay the start
 
 
 def _requirements(dependant: Dependant) -> Iterator[RequireRole]:

@@ -1,13 +1,12 @@
 """Errors over HTTP: RFC 9457 problems, and OpenAI's error envelope on OpenAI's paths.
 
-A table maps each `DiffuserveError` to its status; any other exception is a 500 that reveals only the
-request's id.
+Each `DiffuserveError` has its status; any other exception is a 500 that reveals only the request's id.
 """
 
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, cast
@@ -25,30 +24,13 @@ from diffuserve.api.http.openai_errors import OpenAIError, OpenAIErrorEnvelope
 from diffuserve.api.http.parts import part_of
 from diffuserve.api.http.responses import json_response
 from diffuserve.domain.errors import (
-    BacklogFull,
-    Conflict,
-    DeadlineUnreachable,
     DiffuserveError,
-    FilesFull,
-    Forbidden,
-    IdempotencyMismatch,
     ImageBlocked,
-    ImageTooLarge,
     InvalidParams,
     LeaseLost,
-    ModelNotFound,
-    NotFound,
-    PromptBlocked,
-    QueueFull,
     RangeNotSatisfiable,
-    RateLimited,
-    Refused,
-    ServerUnavailable,
-    StorageRefused,
     TooLarge,
-    TooManyWaits,
     Unauthorized,
-    UploadTooSlow,
 )
 from diffuserve.telemetry.log_fields import once_a_minute
 from diffuserve.telemetry.metrics import ControlMetrics
@@ -59,31 +41,6 @@ log = logging.getLogger(__name__)
 _INTERNAL_ERROR = 1011  # close code of RFC 6455
 _OPENAI_PATH = re.compile(r"/v1/(images|models|videos)(/.*)?")
 
-# Error class, status, whether a retry may help. The first match counts, so subclasses precede their bases.
-_STATUSES: Sequence[tuple[type[DiffuserveError], int, bool]] = (
-    (ImageTooLarge, 413, False),
-    (InvalidParams, 422, False),
-    (PromptBlocked, 422, False),
-    (ImageBlocked, 422, False),
-    (IdempotencyMismatch, 422, False),
-    (Conflict, 409, False),
-    (ModelNotFound, 404, False),
-    (NotFound, 404, False),
-    (Unauthorized, 401, False),
-    (QueueFull, 429, True),
-    (FilesFull, 429, False),
-    (RateLimited, 429, True),
-    (TooManyWaits, 429, True),
-    (BacklogFull, 503, True),
-    (DeadlineUnreachable, 503, False),
-    (TooLarge, 413, False),
-    (UploadTooSlow, 408, True),
-    (RangeNotSatisfiable, 416, False),
-    (Forbidden, 403, False),
-    (Refused, 403, False),
-    (StorageRefused, 503, False),
-    (ServerUnavailable, 503, True),
-)
 _HTTP_CODES: Mapping[int, str] = {
     400: "bad_request",
     404: "not_found",
@@ -262,33 +219,18 @@ async def _close_websocket(websocket: WebSocket, response: Response, problem: Pr
         await websocket.close(_INTERNAL_ERROR, problem.code)
 
 
-def status_of(kind: type[DiffuserveError]) -> tuple[int, bool] | None:
-    """Return the status of an error, and whether a retry may help; `None` if no route means to raise it."""
-    matches = ((status, is_retryable) for base, status, is_retryable in _STATUSES if issubclass(kind, base))
-    return next(matches, None)
-
-
 def _problem_of_known(error: DiffuserveError) -> Problem:
-    status, is_retryable = status_of(type(error)) or (500, False)
-    retry_after = getattr(error, "retry_after", None)
+    is_retryable, retry_after = error.is_retryable, getattr(error, "retry_after", None)
     return Problem(
-        status=status,
+        status=error.status or 500,
         code=error.code,
         detail=str(error),
         is_retryable=is_retryable,
         retry_after=(retry_after or 1.0) if is_retryable else retry_after,
         errors=_field_errors(error),
-        extra=_extra(error),
+        extra={name: getattr(error, name) for name in error.facts},
         size=error.size if isinstance(error, RangeNotSatisfiable) else None,
     )
-
-
-def _extra(error: DiffuserveError) -> dict[str, str | float | None]:
-    if isinstance(error, DeadlineUnreachable):
-        return {"eta_s_low": error.eta_s_low, "eta_s_high": error.eta_s_high}
-    if isinstance(error, LeaseLost):
-        return {"job_id": error.job_id}
-    return {"category": error.category} if isinstance(error, PromptBlocked | ImageBlocked) else {}
 
 
 def _field_errors(error: DiffuserveError) -> tuple[FieldError, ...]:

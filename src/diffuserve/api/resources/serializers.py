@@ -243,17 +243,6 @@ def filter_resource(info: FilterInfo | None) -> FilterResource | None:
     return None if info is None else FilterResource(**vars(info))
 
 
-def reported_filter(values: Mapping[str, Any] | None) -> FilterResource | None:
-    """Build the resource of the filter that a worker reported, which is not validated."""
-    if values is None:
-        return None
-    return FilterResource(
-        name=values.get("name", ""),
-        version=values.get("version", ""),
-        thresholds=values.get("thresholds", {}),
-    )
-
-
 def output_of(job: Job, index: int) -> Artifact | None:
     """Return image or clip `index` of a finished job, `None` if it has no such one."""
     artifacts = job.result.artifacts if job.result else ()

@@ -10,7 +10,7 @@ from diffuserve.api.door.json_route import JsonRoute
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.workers.held_leases import Held, Reported, reported
 from diffuserve.api.workers.leased_files import ANY_TYPE, BINARY, LeasedFileStore
-from diffuserve.api.workers.worker_validation import check_checkpoint
+from diffuserve.api.workers.worker_validation import check_storable
 from diffuserve.domain.errors import FileNotKnown
 from diffuserve.domain.jobs.checkpoint import NUM_SLOTS, StoredCheckpoint
 from diffuserve.domain.workers.worker import StoredFile, UploadUrl
@@ -39,7 +39,7 @@ Used = Annotated[CheckpointParts, Depends(Uses(CheckpointParts))]
 @router.post("", summary="Report a checkpoint", status_code=204)
 async def keep_checkpoint(report: ReportedCheckpoint, parts: Used) -> Response:
     """Keep a checkpoint that is stored: the next lease of the job starts from the newest one."""
-    lease, stored = report.lease, check_checkpoint(report.body)
+    lease, stored = report.lease, check_storable(report.body)
     name = f"{stored.slot}.safetensors"
     await parts.files.check(checkpoint_folder(lease.job_id, lease.token), name, stored.size_bytes)
     before = await parts.store.leases.keep_checkpoint(lease.job_id, stored, lease.key_id)

@@ -16,12 +16,7 @@ from diffuserve.api.http.responses import json_response
 from diffuserve.api.workers.held_leases import Held, HeldLease, HeldLive, Reported, reported, reported_end
 from diffuserve.api.workers.leased_files import ANY_TYPE, BINARY, LeasedFileStore, contents_of
 from diffuserve.api.workers.progress import publish_progress
-from diffuserve.api.workers.worker_validation import (
-    check_completion,
-    check_failure,
-    check_hand_over,
-    check_release,
-)
+from diffuserve.api.workers.worker_validation import check_completion, check_failure, check_storable
 from diffuserve.domain.errors import FileNotKnown, LeaseLost
 from diffuserve.domain.jobs.checkpoint import CHECKPOINT_ID, StoredCheckpoint
 from diffuserve.domain.jobs.input_file import CONTENT_TYPE, InputFile
@@ -94,7 +89,7 @@ async def complete(report: ReportedCompletion, parts: Used) -> Response:
 @router.post("/hand-over", summary="End the first phase of a job", response_model=LeaseOutcome)
 async def hand_over(report: ReportedHandOver, parts: Used) -> Response:
     """Queue a job to be decoded; its finished latents must be stored. Safe to repeat with the same token."""
-    lease, handed = report.lease, check_hand_over(report.body)
+    lease, handed = report.lease, check_storable(report.body)
     await _check_latents(parts, lease, handed)
     status = await parts.store.leases.hand_over(lease.job_id, handed, lease.key_id)
     await parts.job_metrics.record_run_end(
@@ -115,7 +110,7 @@ async def fail(report: ReportedFailure, parts: Used) -> Response:
 @router.post("/release", summary="Release a job", response_model=LeaseOutcome)
 async def release(report: ReportedRelease, parts: Used) -> Response:
     """Return a job to the queue without an outcome."""
-    lease, released = report.lease, check_release(report.body)
+    lease, released = report.lease, report.body
     status = await parts.store.leases.release(lease.job_id, released, lease.key_id)
     await parts.job_metrics.record_run_end(lease.job_id, status)
     if released.cause is ReleaseCause.PREEMPTED:

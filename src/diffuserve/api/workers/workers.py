@@ -32,10 +32,10 @@ from diffuserve.api.reads.worker_polls import WorkerPolls
 from diffuserve.api.resources.serializers import worker_resource
 from diffuserve.api.workers.progress import publish_progress
 from diffuserve.api.workers.worker_validation import (
-    check_claim,
     check_heartbeat,
     check_progress,
     check_registration,
+    check_storable,
 )
 from diffuserve.backoff import jitter
 from diffuserve.domain.errors import ServerUnavailable
@@ -130,7 +130,7 @@ async def claim(
     """Lease jobs to the worker, as soon as there are any. The same `claim_id` gets the same leases again."""
     checked_owner(worker_id, caller)
     end = asyncio.get_running_loop().time() + min(wait, parts.config.longest_poll_seconds)
-    leases = await _claim_until(end, parts, worker_id, check_claim(body), request)
+    leases = await _claim_until(end, parts, worker_id, check_storable(body), request)
     return json_response(ClaimedLeases(leases=tuple(leases)))
 
 

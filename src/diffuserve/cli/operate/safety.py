@@ -119,7 +119,7 @@ def _explained(info: FilterInfo, verdict: Verdict) -> dict[str, Any]:
         "action": verdict.action,
         "category": verdict.category or None,
         "findings": [asdict(finding) for finding in verdict.findings],
-        "filter": info.to_dict(),
+        "filter": asdict(info),
     }
 
 

@@ -47,7 +47,7 @@ class ControlPlane:
     async def expect(self, offer: ModelOffer) -> None:
         """Accept jobs for a model that a worker of this server is loading."""
         services: Services = self.app.state.services
-        services.catalog.prefer(str(offer.spec["name"]))
+        services.catalog.prefer(offer.spec.name)
         try:
             await self.store.operations.expect(offer)
         except ModelConflict as error:  # jobs are for the other form of the model until the worker can join

@@ -8,10 +8,16 @@ from diffuserve.domain.text.shortened import shortened
 class DiffuserveError(Exception):
     """The root of this project's errors; `code` is stable and meant for machines.
 
+    Over HTTP an error has this `status`, `None` if no route means to raise it; a retry may help if it
+    `is_retryable`; and its attributes of the names in `facts` are told as well.
+
     Remedy: catch it to catch all.
     """
 
     code: ClassVar[str] = "error"
+    status: ClassVar[int | None] = None
+    is_retryable: ClassVar[bool] = False
+    facts: ClassVar[tuple[str, ...]] = ()
 
 
 class InvalidParams(DiffuserveError, ValueError):
@@ -21,6 +27,7 @@ class InvalidParams(DiffuserveError, ValueError):
     """
 
     code = "invalid_params"
+    status = 422
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
         super().__init__(f"{field}={shortened(value)}: {remedy}")
@@ -45,3 +52,4 @@ class ImageTooLarge(InvalidParams):
     """
 
     code = "picture_too_large"
+    status = 413

@@ -11,6 +11,7 @@ class ModelNotFound(DiffuserveError, ValueError):
     """
 
     code = "model_not_found"
+    status = 404
 
 
 class HubUnavailable(ModelNotFound):

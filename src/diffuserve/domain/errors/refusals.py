@@ -10,6 +10,7 @@ class Refused(DiffuserveError):
     """
 
     code = "refused"
+    status = 403
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -23,6 +24,7 @@ class Unauthorized(Refused):
     """
 
     code = "unauthorized"
+    status = 401
 
 
 class Forbidden(Refused):
@@ -51,6 +53,8 @@ class QueueFull(Refused):
     """
 
     code = "queue_full"
+    status = 429
+    is_retryable = True
 
 
 class RateLimited(Refused):
@@ -60,6 +64,8 @@ class RateLimited(Refused):
     """
 
     code = "rate_limited"
+    status = 429
+    is_retryable = True
 
 
 class TooManyWaits(Refused):
@@ -69,6 +75,8 @@ class TooManyWaits(Refused):
     """
 
     code = "too_many_waits"
+    status = 429
+    is_retryable = True
 
 
 class BacklogFull(Refused):
@@ -78,6 +86,8 @@ class BacklogFull(Refused):
     """
 
     code = "backlog_full"
+    status = 503
+    is_retryable = True
 
 
 class DeadlineUnreachable(Refused):
@@ -90,6 +100,8 @@ class DeadlineUnreachable(Refused):
     """
 
     code = "deadline_unreachable"
+    status = 503
+    facts = ("eta_s_low", "eta_s_high")
 
     def __init__(
         self, finish_in: float, least: float, eta_s_low: float | None, eta_s_high: float | None
@@ -109,6 +121,8 @@ class PromptBlocked(Refused):
     """
 
     code = "prompt_blocked"
+    status = 422
+    facts = ("category",)
 
     def __init__(self, category: str) -> None:
         super().__init__(f"the prompt is blocked by the policy of this server (category {category!r})")
@@ -122,6 +136,8 @@ class ImageBlocked(Refused):
     """
 
     code = "image_blocked"
+    status = 422
+    facts = ("category",)
 
     def __init__(self, field: str, category: str) -> None:
         super().__init__(
@@ -138,6 +154,7 @@ class FilesFull(Refused):
     """
 
     code = "files_full"
+    status = 429
 
 
 class UploadTooSlow(Refused):
@@ -147,6 +164,8 @@ class UploadTooSlow(Refused):
     """
 
     code = "upload_too_slow"
+    status = 408
+    is_retryable = True
 
 
 class TooLarge(Refused):
@@ -156,3 +175,4 @@ class TooLarge(Refused):
     """
 
     code = "too_large"
+    status = 413

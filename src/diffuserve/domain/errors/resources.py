@@ -10,6 +10,7 @@ class NotFound(DiffuserveError):
     """
 
     code = "not_found"
+    status = 404
 
 
 class JobNotFound(NotFound):
@@ -84,6 +85,7 @@ class RangeNotSatisfiable(DiffuserveError):
     """
 
     code = "range_not_satisfiable"
+    status = 416
 
     def __init__(self, asked: str, size: int) -> None:
         super().__init__(f"range {asked!r} begins behind the end of the file, which has {size:,} bytes")
@@ -94,6 +96,7 @@ class Conflict(DiffuserveError):
     """The resource is not in a state that allows this."""
 
     code = "conflict"
+    status = 409
 
 
 class ModelConflict(Conflict):
@@ -112,6 +115,7 @@ class LeaseLost(Conflict):
     """
 
     code = "lease_lost"
+    facts = ("job_id",)
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"the lease on job {job_id} is lost; drop all work on it")
@@ -152,3 +156,4 @@ class IdempotencyMismatch(Conflict):
     """
 
     code = "idempotency_mismatch"
+    status = 422

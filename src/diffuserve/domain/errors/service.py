@@ -13,6 +13,8 @@ class ServerUnavailable(DiffuserveError):
     """
 
     code = "server_unavailable"
+    status = 503
+    is_retryable = True
 
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
         super().__init__(message)
@@ -38,6 +40,7 @@ class StorageRefused(StorageAway):
     """
 
     code = "storage_refused"
+    is_retryable = False
 
     def __init__(self, message: str, *, is_missing: bool = False) -> None:
         super().__init__(message)

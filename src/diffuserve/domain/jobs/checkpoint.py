@@ -3,11 +3,14 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
+from pydantic import Field
 
+from diffuserve.domain.bounds import Size
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.text.path_parts import Sha256
 
 FORMAT = "1"
 """Version of the file; a worker refuses every other one."""
@@ -81,7 +84,7 @@ class StoredCheckpoint:
     """
 
     lease_token: int
-    slot: int
-    step: int
-    size_bytes: int
-    sha256: str
+    slot: Annotated[int, Field(ge=0, lt=NUM_SLOTS)]
+    step: Annotated[int, Field(ge=1)]
+    size_bytes: Size
+    sha256: Sha256

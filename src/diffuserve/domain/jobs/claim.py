@@ -2,8 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from pydantic import Field
+
+from diffuserve.domain.bounds import AllPrintable, Printable
 from diffuserve.domain.jobs.job import Band
+
+MAX_MODELS_OF_KEY = 100
+"""Models that the live workers of an API key offer together."""
+_few_models = Field(max_length=MAX_MODELS_OF_KEY)
+_Models = Annotated[tuple[str, ...], _few_models, AllPrintable]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +50,12 @@ class Claim:
     if they go before a place there.
     """
 
-    claim_id: str
-    num_jobs: int
+    claim_id: Annotated[Printable, Field(max_length=64)]
+    num_jobs: Annotated[int, Field(ge=1)]
     num_tokens: int | None = None
-    models: tuple[str, ...] = ()
-    resident_models: tuple[str, ...] = ()
-    ahead_of: Mapping[str, EnginePlace] = field(default_factory=dict)
+    models: _Models = ()
+    resident_models: _Models = ()
+    ahead_of: Annotated[Mapping[str, EnginePlace], _few_models, AllPrintable] = field(default_factory=dict)
 
     def wants(self, model: str, band: Band, step_tokens: int = 0) -> bool:
         """Return whether a job is wanted: of this model and band, and of so many tokens in a step."""

@@ -3,16 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, StringConstraints
+
+from diffuserve.domain.bounds import Printable, Size
 from diffuserve.domain.jobs.prompt import PromptRecord
 from diffuserve.domain.jobs.webhook import Webhook
-from diffuserve.domain.text.path_parts import FileName
+from diffuserve.domain.requests.params import MAX_IMAGES, MAX_SEED
+from diffuserve.domain.text.path_parts import FileName, Sha256
 
 IMAGE_GENERATE = "image.generate"
 VIDEO_GENERATE = "video.generate"
 MAX_PREVIEWS = 3
 """Previews that a job may ask for."""
+_MAX_FILES = 4 * MAX_IMAGES  # an image or three files of a clip for each index, and a thumbnail
+_Side = Annotated[int, Field(ge=1, le=65_535)]
+_PhaseSeconds = Annotated[float, Field(ge=0, le=3.2e7, allow_inf_nan=False)]  # a year
+_Warning = Annotated[str, StringConstraints(max_length=1_000)]
 
 
 class JobStatus(StrEnum):
@@ -93,16 +101,16 @@ class Artifact:
     """
 
     name: FileName
-    content_type: str
-    size_bytes: int
-    sha256: str
-    width: int
-    height: int
-    index: int = 0
+    content_type: Annotated[str, StringConstraints(pattern="^[a-z]{1,20}/[a-z0-9.+-]{1,80}$")]
+    size_bytes: Size
+    sha256: Sha256
+    width: _Side
+    height: _Side
+    index: Annotated[int, Field(ge=0, lt=MAX_IMAGES)] = 0
     role: str = "image"
-    seed: int | None = None
-    num_frames: int | None = None
-    fps: int | None = None
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
+    num_frames: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    fps: Annotated[int, Field(ge=1, le=1_000)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +120,10 @@ class JobResult:
     `safety["image"]` is an `ImagesRecord` as a dict; there is none without an image filter.
     """
 
-    artifacts: tuple[Artifact, ...] = ()
+    artifacts: Annotated[tuple[Artifact, ...], Field(max_length=_MAX_FILES)] = ()
     input: Mapping[str, Any] = field(default_factory=dict)
-    timings: Mapping[str, float] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    timings: Annotated[Mapping[str, _PhaseSeconds], Field(max_length=50)] = field(default_factory=dict)
+    warnings: Annotated[tuple[_Warning, ...], Field(max_length=100)] = ()
     safety: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -126,7 +134,7 @@ class JobError:
     `safety` is as in `JobResult`, for a job whose images were blocked.
     """
 
-    code: str
+    code: Printable
     message: str
     retryable: bool = False
     safety: Mapping[str, Any] = field(default_factory=dict)

@@ -1,6 +1,9 @@
 """Messages in which workers report how far their jobs are."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from diffuserve.domain.jobs.job import Phase
 from diffuserve.domain.resource_base import Resource
@@ -47,4 +50,4 @@ class WatchedReports(Resource):
 class WorkerProgress:
     """Progress of those of a worker's jobs that have advanced, without previews."""
 
-    jobs: tuple[JobProgress, ...]
+    jobs: Annotated[tuple[JobProgress, ...], Field(max_length=MAX_PROGRESS_JOBS)]

@@ -1,8 +1,7 @@
 """The record of how a client's prompt was processed into the one that the model reads."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from diffuserve.domain.safety import PASSES, FilterInfo, Verdict
@@ -25,24 +24,7 @@ class PromptRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON values, without the findings' details, which may quote the prompt."""
-        return {
-            "original": self.original,
-            "verdict": self.verdict.to_dict(),
-            "filter": None if self.filter is None else self.filter.to_dict(),
-            "expansion": self.expansion,
-            "reason": self.reason,
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "PromptRecord":
-        """Build a record from the output of `to_dict`."""
-        return cls(
-            original=values["original"],
-            verdict=Verdict.from_dict(values["verdict"]),
-            filter=FilterInfo.from_dict(values["filter"]) if values["filter"] else None,
-            expansion=values["expansion"],
-            reason=values["reason"],
-        )
+        return {**asdict(self), "verdict": self.verdict.to_dict()}
 
 
 def prompt_hash(prompt: str) -> str:

@@ -1,7 +1,11 @@
 """The abilities of a model: its defaults and limits, as its folder states them."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
+
+from diffuserve.domain.bounds import Count, Flag, Number, Positive, Printable
 from diffuserve.domain.requests.params import GenerationParams
 
 
@@ -36,43 +40,43 @@ class ModelAbilities:
     well, "" if its folder names none.
     """
 
-    name: str
+    name: Annotated[Printable, Field(min_length=1)]
     family: str
-    width: int
-    height: int
-    num_inference_steps: int
-    max_sequence_length: int
-    longest_sequence_length: int
-    guidance_scale: float = 0.0
-    has_guidance: bool = False
-    guidance_passes: int = 1
-    has_negative_prompt: bool = False
-    min_size: int = 16
-    max_size: int = 4096
-    max_pixels: int = 4 * 1024 * 1024
-    max_images: int = 16
-    num_frames: int = 1
-    max_frames: int = 1
-    fps: int = 16
-    temporal_stride: int = 1
-    pixels_per_token: int = 256
-    has_joint_attention: bool = True
-    size_multiple: int = 16
+    width: Positive
+    height: Positive
+    num_inference_steps: Positive
+    max_sequence_length: Positive
+    longest_sequence_length: Positive
+    guidance_scale: Number = 0.0
+    has_guidance: Flag = False
+    guidance_passes: Positive = 1
+    has_negative_prompt: Flag = False
+    min_size: Positive = 16
+    max_size: Positive = 4096
+    max_pixels: Positive = 4 * 1024 * 1024
+    max_images: Positive = 16
+    num_frames: Positive = 1
+    max_frames: Positive = 1
+    fps: Positive = 16
+    temporal_stride: Positive = 1
+    pixels_per_token: Positive = 256
+    has_joint_attention: Flag = True
+    size_multiple: Positive = 16
     sampler: str = ""
     samplers: tuple[str, ...] = ()
-    min_input_images: int = 0
-    max_input_images: int = 0
-    has_mask: bool = False
-    needs_mask: bool = False
-    has_first_frame: bool = False
-    encodes_clip: bool = False
-    has_strength: bool = False
-    strength: float = 0.8
-    mask_strength: float = 1.0
-    strength_rounds_up: bool = False
-    max_reference_pixels: int = 0
-    learned_min_size: int = 0
-    learned_max_size: int = 0
+    min_input_images: Count = 0
+    max_input_images: Count = 0
+    has_mask: Flag = False
+    needs_mask: Flag = False
+    has_first_frame: Flag = False
+    encodes_clip: Flag = False
+    has_strength: Flag = False
+    strength: Number = 0.8
+    mask_strength: Number = 1.0
+    strength_rounds_up: Flag = False
+    max_reference_pixels: Count = 0
+    learned_min_size: Count = 0
+    learned_max_size: Count = 0
     example_prompt: str = ""
 
     def steps_taken(self, params: GenerationParams) -> int:

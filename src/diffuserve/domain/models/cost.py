@@ -9,10 +9,10 @@ sequences, so its cost is the sum of squares. Text encoding and decoding are aff
 The coefficients are fitted; here they are only used.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from diffuserve.domain.bounds import Seconds
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ class CostFit:
     `load_seconds` are those from the start of an engine until the model is in memory; 0 until measured.
     """
 
-    encode: LinearFeatures
-    step: StepFeatures
-    decode: LinearFeatures
-    load_seconds: float = 0.0
+    encode: tuple[Seconds, Seconds]
+    step: tuple[Seconds, Seconds, Seconds, Seconds]
+    decode: tuple[Seconds, Seconds]
+    load_seconds: Seconds = 0.0
 
     def encode_seconds(self, workloads: Sequence[Workload]) -> float:
         """Predict the seconds in which text encoders read the prompts and the VAE the input images."""
@@ -132,39 +132,6 @@ class CostFit:
         """
         constant, per_token = self.step[0], self.step[1]
         return int(constant / (overhead * per_token)) if per_token > 0 else 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "encode": list(self.encode),
-            "step": list(self.step),
-            "decode": list(self.decode),
-            "load_seconds": self.load_seconds,
-        }
-
-    @classmethod
-    def from_dict(cls, values: Any) -> "CostFit":
-        """Build a fit from what `to_dict` returned.
-
-        Earlier versions had no `load_seconds`. Raise `ValueError` for another shape, and for seconds that are
-        negative or not finite.
-        """
-        try:
-            encode_constant, encode_token = map(float, values["encode"])
-            constant, token, pair, sequence = map(float, values["step"])
-            decode_constant, decode_pixel = map(float, values["decode"])
-            load_seconds = float(values.get("load_seconds", 0.0))
-        except (KeyError, TypeError, OverflowError) as error:
-            raise ValueError(f"not a cost fit: {values!r}") from error
-        fit = cls(
-            (encode_constant, encode_token),
-            (constant, token, pair, sequence),
-            (decode_constant, decode_pixel),
-            load_seconds,
-        )
-        known = (*fit.encode, *fit.step, *fit.decode, load_seconds)
-        if not all(math.isfinite(seconds) and seconds >= 0 for seconds in known):
-            raise ValueError(f"seconds of a cost fit must be finite and not negative: {values!r}")
-        return fit
 
 
 @dataclass(frozen=True)

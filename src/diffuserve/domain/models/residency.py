@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from diffuserve.domain.known_fields import known_fields
+from diffuserve.domain.bounds import WholeAmount
 from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.models.offload import Offload
 
@@ -19,11 +18,11 @@ class Residency:
     """
 
     mode: Offload = Offload.NONE
-    device_bytes: int = 0
-    host_bytes: int = 0
-    encode_bytes: int = 0
-    step_bytes: int = 0
-    decode_bytes: int = 0
+    device_bytes: WholeAmount = 0
+    host_bytes: WholeAmount = 0
+    encode_bytes: WholeAmount = 0
+    step_bytes: WholeAmount = 0
+    decode_bytes: WholeAmount = 0
 
     def describe(self) -> Mapping[str, str]:
         """Return what a pipeline's `describe` says of it; nothing without offload."""
@@ -34,11 +33,6 @@ class Residency:
             "weights on the device": _size(self.device_bytes),
             "weights on the host": _size(self.host_bytes),
         }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Residency":
-        """Build a residency from its fields."""
-        return cls(**{**known_fields(cls, values), "mode": Offload(values["mode"])})
 
     def slowed(self, fit: CostFit, device_type: str) -> CostFit:
         """Return a guessed fit with the copies of each phase, which its size does not change."""

@@ -1,11 +1,9 @@
 """The abilities of a model, its defaults, and the size of its requests."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from diffuserve.domain.known_fields import known_fields
 from diffuserve.domain.models.abilities import ModelAbilities
 from diffuserve.domain.models.cost import FIRST_LATENT_FRAME, Workload
 from diffuserve.domain.models.limits import check_request, least_strength
@@ -19,24 +17,6 @@ _ROUNDING = 1e-6  # pixels by which a side may be off that was computed
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec(ModelAbilities):
     """The abilities of a model, and the defaults and sizes of its requests."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ModelSpec":
-        """Build a spec from what `to_dict` returned, here or in another version.
-
-        Unknown names are ignored and missing ones get their defaults. Raise `ValueError` if a field
-        without a default is missing.
-        """
-        known = known_fields(cls, values)
-        if "samplers" in known:
-            known["samplers"] = tuple(known["samplers"])
-        try:
-            return cls(**known)
-        except TypeError as error:
-            raise ValueError(f"not a model spec: {error}") from error
 
     def num_passes(self, params: GenerationParams) -> int:
         """Return the forward passes that a step of this request takes; 1 without guidance."""

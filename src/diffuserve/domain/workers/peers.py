@@ -2,8 +2,14 @@
 
 import ipaddress
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import AfterValidator, Field
+
+from diffuserve.domain.backend_urls import LAST_PORT
+from diffuserve.domain.bounds import Amount
 from diffuserve.domain.resource_base import Resource
+from diffuserve.domain.text.path_parts import Sha256
 
 PRIVATE_NETWORKS = (
     *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8"),
@@ -15,12 +21,27 @@ JOIN_SECONDS = 1.0
 """Seconds from the first report of a model, within which workers report it that share its reads."""
 
 
+def is_private(host: str) -> bool:
+    """Return whether a host is a literal address of a private network, or this machine's own."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return any(address in ipaddress.ip_network(network) for network in PRIVATE_NETWORKS)
+
+
+def _private(host: str) -> str:
+    if not is_private(host):
+        raise ValueError("is no address of a private network")
+    return host
+
+
 @dataclass(frozen=True, order=True)
 class PeerAddress:
     """Place at which a peer listens: a literal IP address and a port."""
 
-    host: str
-    port: int
+    host: Annotated[str, AfterValidator(_private)]
+    port: Annotated[int, Field(ge=1, le=LAST_PORT)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +51,10 @@ class PeerReport:
     `since` is when the store first heard of it, by its clock; what a worker says there is overwritten.
     """
 
-    model: str
+    model: Sha256
     address: PeerAddress
     is_complete: bool = False
-    since: float = 0.0
+    since: Amount = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,12 +98,3 @@ class PeerAdvice(Resource):
 
 UNADVISED = PeerAdvice((), Share(1, 1, 1))
 """Advice before there is any: nothing is read until a wait in vain."""
-
-
-def is_private(host: str) -> bool:
-    """Return whether a host is a literal address of a private network, or this machine's own."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return any(address in ipaddress.ip_network(network) for network in PRIVATE_NETWORKS)

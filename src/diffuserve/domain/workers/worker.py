@@ -3,20 +3,27 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from diffuserve.domain.bounds import AllPrintable, Amount, Printable, PrintablePairs, Size, WholeAmount
 from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
+from diffuserve.domain.jobs.claim import MAX_MODELS_OF_KEY
 from diffuserve.domain.jobs.job import Band, JobError, JobResult, Phase
+from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.residency import Residency
+from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.resource_base import Resource
-from diffuserve.domain.text.path_parts import Id, Suffix
+from diffuserve.domain.safety import FilterInfo
+from diffuserve.domain.text.path_parts import Id, Sha256, Suffix
 from diffuserve.domain.workers.peers import PeerReport
 
 MAX_WORKERS_OF_KEY = 1_000
 """Workers that the control plane remembers for an API key."""
-MAX_MODELS_OF_KEY = 100
-"""Models that the live workers of an API key offer together."""
+_MAX_PEER_MODELS = 16
+_MAX_LABELS = 32
 
 
 class WorkerRole(StrEnum):
@@ -50,19 +57,19 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOffer:
-    """Model that a worker serves: its `ModelSpec`, and the `CostFit` to start from, as dicts."""
+    """Model that a worker serves, and the fit to start from."""
 
-    spec: Mapping[str, Any]
-    fit: Mapping[str, Any] | None = None
+    spec: ModelSpec
+    fit: CostFit | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadProgress:
     """Progress of a worker that loads its model: the phase, and the bytes of the weights read so far."""
 
-    phase: str
-    bytes_read: int = 0
-    bytes_total: int = 0
+    phase: Printable
+    bytes_read: WholeAmount = 0
+    bytes_total: WholeAmount = 0
 
     def __str__(self) -> str:
         if not self.bytes_total:
@@ -78,8 +85,8 @@ class LoadProgress:
 class WorkerReport:
     """Condition of a worker, sent with every heartbeat. `timestamp` is in seconds by the worker's clock.
 
-    `device_name` is that of its GPUs, `""` without one. `image_filter` is the `FilterInfo` of the filter that
-    checks its images, as a dict; `None` without a filter, and until the engine is ready. `mean_batch` is how
+    `device_name` is that of its GPUs, `""` without one. `image_filter` checks its images; `None` without a
+    filter, and until the engine is ready. `mean_batch` is how
     many requests shared a denoising step, on average since the last report; `None` if there was no step.
     `loading` is the progress of an engine that is not ready yet. `drain_reason` says why the worker drains.
     `quantization` is what its weights are kept in; `None` until the engine is ready, and of workers of
@@ -89,23 +96,23 @@ class WorkerReport:
     """
 
     state: WorkerState
-    timestamp: float = 0.0
-    num_gpus: int = 0
-    device_name: str = ""
-    num_cpus: int = 0
-    memory_bytes: int = 0
-    memory_limit_bytes: int = 0
-    resident_models: tuple[str, ...] = ()
-    last_step_seconds: float | None = None
-    num_running: int = 0
-    mean_batch: float | None = None
-    image_filter: Mapping[str, Any] | None = None
+    timestamp: Amount = 0.0
+    num_gpus: WholeAmount = 0
+    device_name: Printable = ""
+    num_cpus: WholeAmount = 0
+    memory_bytes: WholeAmount = 0
+    memory_limit_bytes: WholeAmount = 0
+    resident_models: Annotated[tuple[str, ...], AllPrintable] = ()
+    last_step_seconds: Amount | None = None
+    num_running: WholeAmount = 0
+    mean_batch: Amount | None = None
+    image_filter: FilterInfo | None = None
     loading: LoadProgress | None = None
-    drain_reason: str = ""
-    quantization: str | None = None
+    drain_reason: Printable = ""
+    quantization: Printable | None = None
     residency: Residency | None = None
-    withdrawn_models: Mapping[str, str] = field(default_factory=dict)
-    peers: tuple[PeerReport, ...] = ()
+    withdrawn_models: PrintablePairs = field(default_factory=dict)
+    peers: Annotated[tuple[PeerReport, ...], Field(max_length=_MAX_PEER_MODELS)] = ()
 
 
 def is_exact(report: WorkerReport) -> bool:
@@ -117,11 +124,11 @@ def is_exact(report: WorkerReport) -> bool:
 class Registration:
     """First message of a worker, with a price in the operator's currency. If `is_spot` it may vanish."""
 
-    models: tuple[ModelOffer, ...]
+    models: Annotated[tuple[ModelOffer, ...], Field(max_length=MAX_MODELS_OF_KEY)]
     report: WorkerReport
-    name: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    price_per_hour: float | None = None
+    name: Printable = ""
+    labels: Annotated[PrintablePairs, Field(max_length=_MAX_LABELS)] = field(default_factory=dict)
+    price_per_hour: Amount | None = None
     is_spot: bool = False
     role: WorkerRole = WorkerRole.ALL
 
@@ -235,17 +242,17 @@ class HeldLease:
     job_id: str
     lease_token: int
     phase: Phase | None = None
-    step: int = 0
-    total: int = 0
+    step: WholeAmount = 0
+    total: WholeAmount = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """Periodic message of a worker. Leases not in `held` expire. `fits` are `CostFit`s by model, as dicts."""
+    """Periodic message of a worker. Leases not in `held` expire. `fits` are by model."""
 
     report: WorkerReport
     held: tuple[HeldLease, ...] = ()
-    fits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    fits: Mapping[str, CostFit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +297,7 @@ class Completion:
 
     lease_token: int
     result: JobResult
-    actual_seconds: float
+    actual_seconds: Amount
     contents: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -302,10 +309,10 @@ class HandOver:
     """
 
     lease_token: int
-    size_bytes: int
-    sha256: str
-    weights: str
-    actual_seconds: float
+    size_bytes: Size
+    sha256: Sha256
+    weights: Sha256
+    actual_seconds: Amount
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +324,7 @@ class Failure:
 
     lease_token: int
     error: JobError
-    actual_seconds: float | None = None
+    actual_seconds: Amount | None = None
 
 
 class ReleaseCause(StrEnum):
@@ -340,7 +347,7 @@ class Release:
     lease_token: int
     cause: ReleaseCause = ReleaseCause.DRAIN
     is_suspect: bool = False
-    actual_seconds: float | None = None
+    actual_seconds: Amount | None = None
 
 
 @dataclass(frozen=True)

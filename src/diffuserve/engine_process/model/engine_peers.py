@@ -2,7 +2,7 @@
 
 from diffuserve.domain.backend_urls import LAST_PORT
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.workers.peers import UNADVISED, PeerAddress, PeerAdvice, Share
+from diffuserve.domain.workers.peers import UNADVISED, PeerAdvice
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.modelstore.libtorrent_swarm import LibtorrentSwarm
 from diffuserve.modelstore.manifest import Manifest, parse_reference
@@ -24,8 +24,7 @@ class EnginePeers:
 
     def told(self, message: PeersTold) -> None:
         """Follow new advice."""
-        peers = tuple(PeerAddress(**peer) for peer in message.peers)
-        self._advice = PeerAdvice(peers, Share(*message.share))
+        self._advice = message.advice
 
     def have(self, reference: str) -> None:
         """Announce that this process has a whole model, by its name and hash."""

@@ -47,7 +47,7 @@ def _announced(folder: str, reference: str, num_bytes: int, parts: Parts) -> Mod
     spec, fit = read_offer(folder)
     if parts.decoding:
         check_encoder(reference, spec)
-    return ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict(), reference=reference, num_bytes=num_bytes)
+    return ModelAnnounced(spec=spec, fit=fit, reference=reference, num_bytes=num_bytes)
 
 
 def _weight_bytes(stored: DescribedModel, parts: Parts) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
+from diffuserve.domain.codec import from_json
 from diffuserve.domain.jobs.input_file import InputFile
 from diffuserve.domain.safety import Verdict
 
@@ -13,7 +14,7 @@ def file_of(row: sa.Row[Any]) -> InputFile:
     """Return the image in a row of `files`."""
     values = row._asdict()
     verdict = values.pop("verdict")
-    return InputFile(**values, verdict=None if verdict is None else Verdict.from_dict(orjson.loads(verdict)))
+    return InputFile(**values, verdict=None if verdict is None else from_json(Verdict, verdict))
 
 
 def dump_verdict(verdict: Verdict | None) -> str | None:

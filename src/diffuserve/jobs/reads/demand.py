@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 import sqlalchemy as sa
 
+from diffuserve.domain.codec import from_json
 from diffuserve.domain.models.cost import CostFit
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import Database
@@ -50,7 +50,7 @@ def _read(connection: sa.Connection, now: float) -> Demands:
         name: PoolDemand(
             queued_seconds=queued.get(name, 0.0),
             running_seconds=running.get(name, 0.0),
-            load_seconds=CostFit.from_dict(orjson.loads(fit)).load_seconds if fit else 0.0,
+            load_seconds=from_json(CostFit, fit).load_seconds if fit else 0.0,
             accepted=accepted.get(name, {}),
             known_since=known_since.get(name, now),
         )

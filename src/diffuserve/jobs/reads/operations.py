@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
 import sqlalchemy as sa
 
+from diffuserve.domain.codec import from_json
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.jobs.job import Band, Job
 from diffuserve.domain.models.cost import CostFit
@@ -89,7 +89,7 @@ class Operations:
 
     async def expect(self, offer: ModelOffer) -> None:
         """Accept jobs for a model whose worker was started and has not registered. Raise `ModelConflict`."""
-        self.expected |= {str(offer.spec["name"])}
+        self.expected |= {offer.spec.name}
         await self._writer.run(OfferModel(offer))
 
     async def lanes(self) -> list[LaneSize]:
@@ -143,6 +143,6 @@ async def _succeeds(work: Awaitable[object], seconds: float) -> bool:
 
 
 def _served(row: sa.Row[Any]) -> OfferedModel:
-    spec = ModelSpec.from_dict(orjson.loads(row.spec))
-    fit = CostFit.from_dict(orjson.loads(row.fit)) if row.fit else NEUTRAL_FIT
+    spec = from_json(ModelSpec, row.spec)
+    fit = from_json(CostFit, row.fit) if row.fit else NEUTRAL_FIT
     return OfferedModel(spec, fit)

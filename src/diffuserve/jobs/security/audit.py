@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
+from diffuserve.domain.codec import from_values
 from diffuserve.domain.jobs.job import NewJob
 from diffuserve.domain.jobs.prompt import prompt_hash
 from diffuserve.domain.safety import Action, AuditEntry, FilterInfo, ImagesRecord, SafetyStage, Verdict
@@ -89,7 +90,7 @@ def judged_input(tenant_id: str, verdict: Verdict, info: FilterInfo) -> AuditEnt
 
 def judged_images(job_id: str, tenant_id: str, safety: Mapping[str, Any]) -> AuditEntry | None:
     """Return the entry for what a worker reports as `safety`; `None` without a filter or a finding."""
-    record = ImagesRecord.from_dict(safety["image"]) if "image" in safety else None
+    record = from_values(ImagesRecord, safety["image"]) if "image" in safety else None
     if record is None or record.strictest.action is Action.ALLOW:
         return None
     return AuditEntry(

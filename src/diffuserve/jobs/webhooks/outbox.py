@@ -11,6 +11,7 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from diffuserve.backoff import jitter
+from diffuserve.domain.codec import from_json
 from diffuserve.domain.errors import Conflict, DeliveryNotFound, DiffuserveError, EndpointNotFound
 from diffuserve.domain.jobs.webhook import (
     Delivery,
@@ -26,7 +27,6 @@ from diffuserve.events.base import OUTBOX
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.command import Command, SingleCommand
 from diffuserve.jobs.database.connections import Transaction
-from diffuserve.jobs.records import load_webhook
 from diffuserve.jobs.webhooks.records import delivery_of, endpoint_of
 
 endpoints, deliveries = schema.webhook_endpoints, schema.webhook_deliveries
@@ -56,7 +56,7 @@ class WebhookNotice:
 
 def write(transaction: Transaction, notices: Iterable[WebhookNotice]) -> None:
     """Store a delivery for each notice whose webhook asks for its event."""
-    parsed = [(notice, load_webhook(notice.webhook)) for notice in notices]
+    parsed = [(notice, from_json(Webhook, notice.webhook)) for notice in notices]
     wanted = [(notice, webhook) for notice, webhook in parsed if notice.event in webhook.events]
     if not wanted:
         return

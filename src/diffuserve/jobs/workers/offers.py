@@ -1,12 +1,13 @@
 """The models that workers offer: their specs, which live workers agree on, and their cost fits."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
 
+from diffuserve.domain.codec import from_json, from_values
 from diffuserve.domain.errors import DiffuserveError, ModelConflict
 from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.models.spec import ModelSpec
@@ -50,9 +51,9 @@ def conflict_of(transaction: Transaction, offers: Sequence[ModelOffer]) -> Model
     A worker is live until its leases would have expired, and while it does not drain. Without one the offer
     is an upgrade of the model.
     """
-    known = _rows(transaction, [offer.spec["name"] for offer in offers])
+    known = _rows(transaction, [offer.spec.name for offer in offers])
     for offer in offers:
-        row = known.get(offer.spec["name"])
+        row = known.get(offer.spec.name)
         if row is not None and (differing := _differences(row.spec, offer.spec)):
             holders = _live_workers(transaction, row.name)
             if holders:
@@ -65,13 +66,13 @@ def store_offer(transaction: Transaction, offer: ModelOffer) -> None:
 
     With another spec it is another model, of which nothing was measured.
     """
-    spec = ModelSpec.from_dict(offer.spec)
+    spec = offer.spec
     row = _rows(transaction, [spec.name]).get(spec.name)
     is_same = row is not None and not _differences(row.spec, offer.spec)
-    default = None if offer.fit is None else _stored_default(CostFit.from_dict(offer.fit), spec)
+    default = None if offer.fit is None else _stored_default(offer.fit, spec)
     values = {
         "name": spec.name,
-        "spec": dump(offer.spec),
+        "spec": dump(spec),
         "fit": row.fit if is_same and row is not None and row.fit else default,
         "updated_at": transaction.now,
     }
@@ -80,16 +81,14 @@ def store_offer(transaction: Transaction, offer: ModelOffer) -> None:
     transaction.execute(insert.on_conflict_do_update(index_elements=["name"], set_=replaced), values)
 
 
-def save_fits(
-    transaction: Transaction, fits: Iterable[tuple[WorkerRole, Mapping[str, Mapping[str, Any]]]]
-) -> None:
+def save_fits(transaction: Transaction, fits: Iterable[tuple[WorkerRole, Mapping[str, CostFit]]]) -> None:
     """Store what workers of these roles measured of their models, within bounds of the family's default."""
     measured = [(model, role, fit) for role, by_model in fits for model, fit in by_model.items()]
     rows = _rows(transaction, {model for model, _, _ in measured}) if measured else {}
     stored = {name: row.fit for name, row in rows.items()}
     for model, role, fit in measured:
         if model in rows:
-            spec = ModelSpec.from_dict(orjson.loads(rows[model].spec))
+            spec = from_json(ModelSpec, rows[model].spec)
             stored[model] = dump(_with_measurement(_loaded(stored[model]), spec, role, fit))
     changed = [
         {"model": model, "new_fit": fit, "now": transaction.now}
@@ -113,30 +112,31 @@ def load_seconds(transaction: Transaction, names: Collection[str]) -> dict[str, 
 
 
 def _stored_default(fit: CostFit, spec: ModelSpec) -> str:
-    default = bounded(fit, NEUTRAL_FIT, spec, MOST_TIMES_NEUTRAL).to_dict()
+    default = asdict(bounded(fit, NEUTRAL_FIT, spec, MOST_TIMES_NEUTRAL))
     return dump({**default, "prior": default})
 
 
 def _with_measurement(
-    stored: Mapping[str, Any], spec: ModelSpec, role: WorkerRole, measured: Mapping[str, Any]
+    stored: Mapping[str, Any], spec: ModelSpec, role: WorkerRole, measured: CostFit
 ) -> dict[str, Any]:
     """Return a model's stored fit with what a worker of this role measured.
 
     Of one that only decodes, it keeps how slow that is: jobs are priced by the workers that denoise. A fit
     holds the default that bounds it; the neutral one has none, and bounds the next one.
     """
+    before = from_values(CostFit, stored)
     if role is WorkerRole.DECODE:
-        return {**stored, _SLOWNESS: _slowness(CostFit.from_dict(measured), CostFit.from_dict(stored))}
+        return {**stored, _SLOWNESS: _slowness(measured, before)}
     if role is WorkerRole.DENOISE:  # it knows nothing of decoding
-        measured = {**measured, "decode": stored["decode"]}
-    prior = CostFit.from_dict(stored.get("prior", stored))
-    fit = bounded(CostFit.from_dict(measured), prior, spec)
-    load_seconds = fit.load_seconds or stored.get("load_seconds", 0.0)  # not every worker measures it
-    return {**stored, **fit.to_dict(), "load_seconds": load_seconds, "prior": prior.to_dict()}
+        measured = replace(measured, decode=before.decode)
+    prior = from_values(CostFit, stored.get("prior", stored))
+    fit = bounded(measured, prior, spec)
+    load_seconds = fit.load_seconds or before.load_seconds  # not every worker measures it
+    return {**stored, **asdict(fit), "load_seconds": load_seconds, "prior": asdict(prior)}
 
 
 def _loaded(text: str | None) -> dict[str, Any]:
-    stored: dict[str, Any] = orjson.loads(text) if text else NEUTRAL_FIT.to_dict()
+    stored: dict[str, Any] = orjson.loads(text) if text else asdict(NEUTRAL_FIT)
     return stored
 
 
@@ -153,12 +153,12 @@ def _rows(transaction: Transaction, names: Collection[str]) -> dict[str, sa.Row[
     return {row.name: row for row in rows}
 
 
-def _differences(stored: str, offered: Mapping[str, Any]) -> list[str]:
+def _differences(stored: str, after: ModelSpec) -> list[str]:
     """Return the fields in which two specs differ; those of other versions do not count.
 
     Nor do those that only describe a model: versions that know them work beside others.
     """
-    before, after = ModelSpec.from_dict(orjson.loads(stored)), ModelSpec.from_dict(offered)
+    before = from_json(ModelSpec, stored)
     names = (field.name for field in fields(ModelSpec) if field.name not in _DESCRIPTIONS)
     return [name for name in names if getattr(before, name) != getattr(after, name)]
 

@@ -72,7 +72,7 @@ class RegisterWorker(SingleCommand[None]):
             "id": self.worker_id,
             "name": registration.name,
             "labels": dump(registration.labels),
-            "models": dump([offer.spec["name"] for offer in registration.models]),
+            "models": dump([offer.spec.name for offer in registration.models]),
             "report": dump(dated(registration.report, None, now)),
             "registered_at": now,
             "heartbeat_at": now,

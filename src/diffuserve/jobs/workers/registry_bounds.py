@@ -43,7 +43,7 @@ def make_room(
     live = others[len(lost) :]  # the longest silent ones come first
     if len(live) >= config.max_workers_of_key:
         return _no_room(f"{len(live):,} live workers", config.max_workers_of_key)
-    names = {offer.spec["name"] for offer in registration.models}
+    names = {offer.spec.name for offer in registration.models}
     if len(offered := names.union(*map(_models_of, live))) > config.max_models_of_key:
         return _no_room(f"{len(offered):,} models, with these", config.max_models_of_key)
     surplus = max(len(others) + 1 - config.max_workers_of_key, 0)

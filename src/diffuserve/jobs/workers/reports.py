@@ -1,16 +1,11 @@
 """Workers' reports as they are stored, by control planes of other versions too."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
-import orjson
-
-from diffuserve.domain.known_fields import known_fields
-from diffuserve.domain.models.residency import Residency
-from diffuserve.domain.workers.peers import PeerAddress, PeerReport
-from diffuserve.domain.workers.worker import LoadProgress, WorkerReport, WorkerState
+from diffuserve.domain.codec import from_json
+from diffuserve.domain.workers.peers import PeerReport
+from diffuserve.domain.workers.worker import WorkerReport
 
 
 def dated(report: WorkerReport, previous: WorkerReport | None, now: float) -> WorkerReport:
@@ -31,17 +26,4 @@ def dated(report: WorkerReport, previous: WorkerReport | None, now: float) -> Wo
 @lru_cache(2_048)  # a report is read many times until the next one
 def report_of(text: str) -> WorkerReport:
     """Return a worker's latest report."""
-    values = known_fields(WorkerReport, orjson.loads(text))
-    values["state"] = WorkerState(values["state"])
-    values["resident_models"] = tuple(values["resident_models"])
-    loading = values.get("loading")
-    values["loading"] = None if loading is None else LoadProgress(**known_fields(LoadProgress, loading))
-    residency = values.get("residency")
-    values["residency"] = None if residency is None else Residency.from_dict(residency)
-    values["peers"] = tuple(map(_peer_of, values.get("peers", ())))
-    return WorkerReport(**values)
-
-
-def _peer_of(values: Mapping[str, Any]) -> PeerReport:
-    address = PeerAddress(**known_fields(PeerAddress, values["address"]))
-    return PeerReport(**{**known_fields(PeerReport, values), "address": address})
+    return from_json(WorkerReport, text)

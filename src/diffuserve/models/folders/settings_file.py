@@ -1,9 +1,8 @@
 """The settings file of a model folder, `diffuserve.json`: defaults, limits and traits of a checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_type_hints
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.domain.models.spec import ModelSpec
@@ -32,7 +31,7 @@ _ARCHITECTURE = frozenset(
         "strength_rounds_up",
     }
 )
-_SPEC_SETTINGS = {field.name: field.type for field in fields(ModelSpec) if field.name not in _ARCHITECTURE}
+_SPEC_SETTINGS = {name: kind for name, kind in get_type_hints(ModelSpec).items() if name not in _ARCHITECTURE}
 _CLIP_LIMIT = "max_frames"  # a setting of models that generate clips alone
 _MAX_NUMBER, _MAX_TEXT = 1 << 31, 200
 _PREVIEW = "preview"  # an object, read by `preview.read_preview_map`

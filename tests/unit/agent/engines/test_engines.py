@@ -4,18 +4,20 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.residency import Residency
 from diffuserve.domain.workers.worker import Lease, ReleaseCause, WorkerState
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.protocol.messages import EngineRefused, JobFinished, ModelAnnounced
+from support import worker_fakes as fakes
 from support.virtual_time import in_virtual_time
 from support.waiting import eventually
 from support.worker_fakes import AgentUnderTest, FakeEngine, make_lease, running_agent
 
 
 def announced(*names: str, num_bytes: int = 60) -> list[ModelAnnounced]:
-    return [ModelAnnounced(spec={"name": name}, reference=f"{name}@1", num_bytes=num_bytes) for name in names]
+    return [fakes.announced(name, reference=f"{name}@1", num_bytes=num_bytes) for name in names]
 
 
 def lease_of(model: str, job_id: str) -> Lease:
@@ -44,7 +46,7 @@ async def ready(worker: AgentUnderTest, number: int) -> FakeEngine:
 async def test_all_models_are_offered_and_the_first_is_loaded_at_once(tmp_path: Path) -> None:
     async with running_agent(tmp_path, several=announced("a", "b"), resident_bytes=100) as worker:
         (registration,) = worker.plane.registrations
-        assert [offer.spec["name"] for offer in registration.models] == ["a", "b"]
+        assert [offer.spec.name for offer in registration.models] == ["a", "b"]
         assert [engine.model for engine in worker.engines.started] == ["a@1"], "the version that was offered"
         await next_claim(worker, ["a", "b"], ["a"])
         await eventually(lambda: worker.plane.heartbeats[-1].report.resident_models == ("a",))
@@ -61,9 +63,9 @@ async def test_a_model_is_loaded_for_its_first_job_beside_others_that_fit(tmp_pa
         await eventually(lambda: second.attempts == ["j1-1"])
         await next_claim(worker, ["a", "b"], ["a", "b"])
         assert not worker.engines.started[0].was_stopped
-        second.beat(fit={"step": [1.0]})
+        second.beat(fit=CostFit((0.0, 0.0), (1.0, 0.0, 0.0, 0.0), (0.0, 0.0)))
         await eventually(lambda: "b" in worker.plane.heartbeats[-1].fits)
-        assert worker.plane.heartbeats[-1].fits["b"]["load_seconds"] > 0
+        assert worker.plane.heartbeats[-1].fits["b"].load_seconds > 0
 
 
 @in_virtual_time
@@ -148,7 +150,7 @@ async def test_what_nobody_can_load_or_is_called_alike_is_not_offered(tmp_path: 
     ]
     async with running_agent(tmp_path, several=found) as worker:
         (registration,) = worker.plane.registrations
-        assert [offer.spec["name"] for offer in registration.models] == ["a"]
+        assert [offer.spec.name for offer in registration.models] == ["a"]
         await next_claim(worker, ["a"], ["a"])
 
 

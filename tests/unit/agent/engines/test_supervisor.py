@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,9 @@ from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines import supervisor
 from diffuserve.agent.engines.supervisor import EngineSupervisor
 from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.residency import Residency
+from diffuserve.domain.safety import FilterInfo
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.protocol.messages import (
     EngineReady,
@@ -62,6 +64,9 @@ async def supervising(folder: Path, is_occupied: bool = False, **values: Any) ->
         finally:
             exit_code.cancel()
             await asyncio.wait({exit_code})
+
+
+OPENNSFW = FilterInfo("opennsfw", "1")
 
 
 @in_virtual_time
@@ -200,9 +205,9 @@ async def test_an_engine_is_ready_between_its_message_and_its_death(tmp_path: Pa
         engine.say(
             EngineReady(
                 token_budget=7,
-                image_filter={"name": "opennsfw"},
-                quantization="int8",
-                residency=asdict(residency),
+                image_filter=OPENNSFW,
+                quantization=Quantization.INT8,
+                residency=residency,
             )
         )
         await eventually(lambda: supervised.supervisor.is_ready)
@@ -211,7 +216,7 @@ async def test_an_engine_is_ready_between_its_message_and_its_death(tmp_path: Pa
         await eventually(lambda: not supervised.supervisor.is_ready)
         assert (budget_when_ready, supervised.supervisor.token_budget) == (7, None)
         assert supervised.supervisor.suspects == {"j1-1"}
-        assert supervised.supervisor.image_filter == {"name": "opennsfw"}, "of the last engine that was ready"
+        assert supervised.supervisor.image_filter == OPENNSFW, "of the last engine that was ready"
         assert supervised.supervisor.quantization == "int8"
         assert supervised.supervisor.residency == residency
         assert supervised.links_at_change[-1] is None, "the callback sees that there is no engine"

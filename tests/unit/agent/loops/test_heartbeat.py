@@ -1,11 +1,13 @@
 """Heartbeats: which leases they renew, when they are sent, and what their responses change."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from diffuserve.domain.errors import ServerUnavailable, WorkerNotFound
 from diffuserve.domain.jobs.job import Phase
+from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.workers.worker import ControlCommands, WorkerState
 from diffuserve.protocol.messages import AbortJob, JobFinished, StepProgress
 from support.virtual_time import in_virtual_time, now
@@ -16,6 +18,9 @@ from support.worker_fakes import HEARTBEAT_SECONDS, AgentUnderTest, engine_of, m
 async def next_heartbeat(worker: AgentUnderTest) -> None:
     num_heartbeats = len(worker.plane.heartbeats)
     await eventually(lambda: len(worker.plane.heartbeats) > num_heartbeats)
+
+
+FIT = CostFit((0.0, 0.0), (1.0, 0.0, 0.0, 0.0), (0.0, 0.0))
 
 
 @in_virtual_time
@@ -94,11 +99,12 @@ async def test_a_worker_that_becomes_occupied_waits_for_its_regular_heartbeat(tm
 @in_virtual_time
 async def test_a_heartbeat_reports_the_measured_cost_fit(tmp_path: Path) -> None:
     async with running_agent(tmp_path) as worker:
-        worker.engines.started[0].beat(fit={"step": [1.0]}, last_step_seconds=0.5)
+        worker.engines.started[0].beat(fit=FIT, last_step_seconds=0.5)
         await next_heartbeat(worker)
         heartbeat = worker.plane.heartbeats[-1]
-        assert heartbeat.fits == {"m": {"step": [1.0], "load_seconds": pytest.approx(0.0, abs=1.0)}}
-        assert heartbeat.fits["m"]["load_seconds"] > 0
+        load_seconds = heartbeat.fits["m"].load_seconds
+        assert 0 < load_seconds < 1
+        assert heartbeat.fits == {"m": replace(FIT, load_seconds=load_seconds)}
         assert heartbeat.report.last_step_seconds == 0.5
 
 

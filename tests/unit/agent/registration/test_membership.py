@@ -7,12 +7,12 @@ import pytest
 from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.registration.membership import Membership
 from diffuserve.domain.errors import Forbidden, ModelConflict, ServerUnavailable
+from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.workers.worker import WorkerState
-from diffuserve.protocol.messages import ModelAnnounced
 from support.virtual_time import in_virtual_time
-from support.worker_fakes import HEARTBEAT_SECONDS, FakeControlPlane
+from support.worker_fakes import HEARTBEAT_SECONDS, FakeControlPlane, announced
 
-ANNOUNCED = ModelAnnounced(spec={"name": "m"}, fit={"step": [1.0]})
+ANNOUNCED = announced("m", fit=CostFit((0.0, 0.0), (1.0, 0.0, 0.0, 0.0), (0.0, 0.0)))
 
 
 class Registering:
@@ -50,7 +50,7 @@ async def test_a_registered_worker_has_an_id_a_model_and_an_interval() -> None:
     registering.membership.announce([ANNOUNCED])
     await registering.membership.run()
     assert await registering.membership.worker_id() == "w1"
-    assert [offer.spec["name"] for offer in registering.membership.registration.models] == ["m"]
+    assert [offer.spec.name for offer in registering.membership.registration.models] == ["m"]
     assert registering.membership.heartbeat_seconds == HEARTBEAT_SECONDS
 
 
@@ -58,8 +58,8 @@ async def test_a_registered_worker_has_an_id_a_model_and_an_interval() -> None:
 async def test_the_model_of_the_first_engine_stays() -> None:
     registering = Registering()
     registering.membership.announce([ANNOUNCED])
-    registering.membership.announce([ModelAnnounced(spec={"name": "another"})])
-    assert [offer.spec["name"] for offer in registering.membership.registration.models] == ["m"]
+    registering.membership.announce([announced("another")])
+    assert [offer.spec.name for offer in registering.membership.registration.models] == ["m"]
 
 
 @in_virtual_time

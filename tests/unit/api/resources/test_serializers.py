@@ -1,7 +1,7 @@
 """Resources survive the wire: the client reads back what the API has written."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import orjson
@@ -20,7 +20,6 @@ from diffuserve.api.resources.serializers import (
     live_event_resource,
     output_of,
     page_of,
-    reported_filter,
     webhook_endpoint_resource,
     worker_resource,
 )
@@ -133,7 +132,7 @@ SUCCEEDED = replace(
         input={"prompt": "a cat"},
         timings={"denoise": 0.5},
         warnings=("too dark",),
-        safety={"image": {"filter": FILTER.to_dict()}},
+        safety={"image": {"filter": asdict(FILTER)}},
     ),
 )
 FAILED = replace(RUNNING, status=JobStatus.FAILED, error=JobError("broken", "it broke", True, {"image": {}}))
@@ -173,7 +172,7 @@ WORKER = Worker(
     state=WorkerState.READY,
     labels={"zone": "b"},
     models=("hand",),
-    report=WorkerReport(state=WorkerState.READY, resident_models=("hand",), image_filter=FILTER.to_dict()),
+    report=WorkerReport(state=WorkerState.READY, resident_models=("hand",), image_filter=FILTER),
     registered_at=1_767_323_045.0,
     heartbeat_at=1_767_323_046.0,
     price_per_hour=1.5,
@@ -238,7 +237,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
     jobs = [await serializer.job(job, API) for job in (QUEUED, RUNNING, SUCCEEDED, FAILED)]
     batch, delivery = batch_resource(BATCH, API), delivery_resource(DELIVERY)
     safety = ModelSafetyResource(
-        prompt=filter_resource(FILTER), image=(reported_filter(FILTER.to_dict()), reported_filter(None))
+        prompt=filter_resource(FILTER), image=(filter_resource(FILTER), filter_resource(None))
     )
     deleted = DeletedSubject(id="job_1", status="succeeded")
     messages = [

@@ -56,7 +56,7 @@ def program(code: str, *, drain_seconds: float = 30.0, log: Path | None = None) 
 
 
 async def register(store: JobStore, name: str, state: WorkerState = WorkerState.READY) -> str:
-    offers = (ModelOffer(spec=SPEC.to_dict()),)
+    offers = (ModelOffer(spec=SPEC),)
     registration = Registration(models=offers, report=WorkerReport(state=state), name=name)
     return await store.leases.register(registration)
 

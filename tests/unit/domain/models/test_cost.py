@@ -1,13 +1,14 @@
 """The arithmetic of seconds."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diffuserve.domain.codec import from_json, from_values
 from diffuserve.domain.models.cost import CostFit, Workload, step_features
 
 FIT = CostFit(encode=(0.002, 1e-5), step=(0.004, 2e-5, 3e-9, 1e-4), decode=(0.001, 4e-8))
@@ -97,7 +98,7 @@ def test_without_a_cost_per_token_there_is_no_knee() -> None:
 
 @given(FITS)
 def test_a_fit_survives_json(fit: CostFit) -> None:
-    assert CostFit.from_dict(json.loads(json.dumps(fit.to_dict()))) == fit
+    assert from_json(CostFit, json.dumps(asdict(fit))) == fit
 
 
 @pytest.mark.parametrize(
@@ -116,4 +117,4 @@ def test_a_fit_survives_json(fit: CostFit) -> None:
 )
 def test_other_values_are_not_a_fit(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        CostFit.from_dict(values)
+        from_values(CostFit, values)

@@ -51,7 +51,7 @@ def test_a_stored_model_is_described_by_its_configs_before_it_is_fetched(
     files: list[str] = []
     monkeypatch.setattr(ModelBucket, "read", noting(files))
     described = describe(config)
-    assert described.spec == read_offer("tiny-flux")[0].to_dict()
+    assert described.spec == read_offer("tiny-flux")[0]
     assert files
     assert all(path.endswith(".json") for path in files)
     assert not (config.stored.model_cache / "models").exists()
@@ -59,7 +59,7 @@ def test_a_stored_model_is_described_by_its_configs_before_it_is_fetched(
 
 def test_a_model_of_clips_is_refused_where_no_encoder_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
-    assert describe(EngineProcessConfig(model="tiny-flux")).spec["name"] == "tiny-flux"
+    assert describe(EngineProcessConfig(model="tiny-flux")).spec.name == "tiny-flux"
     clips = EngineProcessConfig(model="tiny-video")
     with pytest.raises(InvalidModel, match=r"av writes.* pip install"):
         describe(clips)
