@@ -133,7 +133,7 @@ def test_an_aborted_request_ends_with_an_error_and_leaves_nothing_behind(engine:
     assert last[0].device_seconds > 0, "it took part in a step"
     assert [o.request_id for o in outputs if o.result is not None] == [kept]
     assert engine.num_unfinished == 0
-    assert engine._core.num_active == 0
+    assert not engine._core.requests.stepping
     assert not engine.abort(aborted), "it is finished now"
     assert not engine.abort("unknown")
 
@@ -145,9 +145,9 @@ def test_an_abort_from_another_thread_ends_a_running_generation(engine: Engine) 
         target=lambda: outcome.extend(engine.generate([params], return_exceptions=True))
     )
     thread.start()
-    while not engine._unfinished:
+    while not engine.num_unfinished:
         time.sleep(0.001)
-    engine.abort(next(iter(engine._unfinished)))
+    engine.abort(next(iter(engine._inbox.unfinished)))
     thread.join(HANG_SECONDS)
     assert isinstance(outcome[0], RequestAborted)
 
@@ -204,12 +204,12 @@ async def test_asyncio_requests_share_steps_and_resolve(engine: Engine) -> None:
 async def test_cancelling_the_task_aborts_the_request(engine: Engine) -> None:
     params = GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=100, seed=1)
     task = asyncio.create_task(engine.submit(params))
-    while not engine._unfinished:
+    while not engine.num_unfinished:
         await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    while engine._unfinished:
+    while engine.num_unfinished:
         await asyncio.sleep(0.001)
     assert (await engine.submit(MIXED[0])).seed == 1
 
@@ -217,7 +217,7 @@ async def test_cancelling_the_task_aborts_the_request(engine: Engine) -> None:
 async def test_closing_fails_unfinished_requests(engine: Engine) -> None:
     params = GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=100, seed=1)
     task = asyncio.create_task(engine.submit(params))
-    while not engine._unfinished:
+    while not engine.num_unfinished:
         await asyncio.sleep(0.001)
     await asyncio.to_thread(engine.close)
     with pytest.raises(EngineClosed):

@@ -17,7 +17,7 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
-from diffuserve.engine.decoder import MOST_UNCONSUMED
+from diffuserve.engine.decode_queue import MOST_UNCONSUMED
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.models.frames import Frames
@@ -174,7 +174,7 @@ def test_an_abort_within_a_chunk_takes_effect_after_it(pipeline: WatchedPipeline
     request_id = engine.add(clip())
     engine.step()
     assert is_decoding.wait(HANG_SECONDS)
-    state = engine._core.find(request_id)
+    state = engine._core.requests.find(request_id)
     assert state is not None
     before = state.stopwatch.device_seconds
     engine.abort(request_id)

@@ -116,7 +116,7 @@ def test_generate_raises_the_failure_after_the_others_are_done(
     fake.on_denoise = raise_for_culprit(RuntimeError("boom"))  # type: ignore[assignment]
     with pytest.raises(RequestFailed, match="boom"):
         fake_engine.generate(make_batch())
-    assert not fake_engine._unfinished
+    assert not fake_engine.num_unfinished
 
 
 def test_the_engine_continues_after_every_request_of_a_batch_failed(
@@ -201,8 +201,8 @@ def test_an_error_of_the_decode_lane_is_raised_by_the_step(breaking_engine: Engi
 async def test_an_error_of_the_decode_lane_ends_the_driver(breaking_engine: Engine) -> None:
     with pytest.raises(EngineClosed, match="the device failed"):
         await breaking_engine.submit(make_batch(culprits=())[0])
-    assert breaking_engine._driver is not None
-    breaking_engine._driver.join()  # its own error is not a later test's
+    assert breaking_engine._loop._driver is not None
+    breaking_engine._loop._driver.join()  # its own error is not a later test's
 
 
 @pytest.mark.parametrize("phase", ["on_encode", "on_denoise", "on_decode"])

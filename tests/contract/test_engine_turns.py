@@ -137,7 +137,7 @@ def test_a_checkpoint_within_a_step_goes_on_from_its_beginning(fake: FakePipelin
         whole = engine.generate(LARGE)
         request_id = engine.add(LARGE)
         engine.step()
-        state = engine._core.find(request_id)
+        state = engine._core.requests.find(request_id)
         assert state is not None
         engine._core.step([], [])  # a turn of its second step
         assert len(state.predicted) == 1
@@ -157,7 +157,7 @@ def test_a_request_that_is_swapped_out_within_a_step_gives_the_same_images(fake:
         request_id = engine.add(LARGE)
         engine.step()
         engine._core.step([], [])
-        state = engine._core.find(request_id)
+        state = engine._core.requests.find(request_id)
         assert state is not None
         engine._core._swap_out(state)
         assert result_of(outputs_of(engine), request_id).images == whole.images
@@ -171,7 +171,7 @@ def test_a_request_that_is_swapped_out_after_each_turn_comes_to_its_end(fake: Fa
         request_id = engine.add(LARGE)
         outputs = engine.step()
         for _ in turns[3:]:
-            if state := engine._core._active.get(request_id):
+            if state := engine._core.requests.stepping.get(request_id):
                 engine._core._swap_out(state)
             outputs += engine._core.step([], [])
         again = result_of([*outputs, *outputs_of(engine)], request_id)

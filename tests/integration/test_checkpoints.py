@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -230,8 +230,8 @@ def drawn_by_ranks(model: Path, params: GenerationParams, taken: Sequence[Checkp
             FollowerRank(pipeline, ranks).run()
             return None
         config = EngineConfig(token_budget=100_000, num_threads=1)
-        with Engine(pipeline, config, LeadRunner(pipeline, ranks)) as engine:
-            engine.read_weights_hash = lambda: hash_model(str(model))
+        runner, read_hash = LeadRunner(pipeline, ranks), partial(hash_model, str(model))
+        with Engine(pipeline, config, runner, read_hash) as engine:
             results = resumed(engine, params, taken, store.parent)
             own, _ = checkpoints_of(engine, params)
         for checkpoint in own:

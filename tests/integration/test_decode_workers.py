@@ -41,7 +41,7 @@ def phases_done(ledger: Path) -> Counter[str]:
 
 
 async def engine_pid(agent: WorkerAgent) -> int:
-    await eventually(lambda: agent._engines.is_ready)
+    await eventually(lambda: agent._models.is_ready)
     link = engine_of(agent).link
     assert link is not None
     return link.pid

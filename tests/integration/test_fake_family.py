@@ -91,7 +91,7 @@ async def test_a_worker_offers_and_serves_it_and_the_control_plane_prices_it(
     plane: Plane, start: Start, model: str
 ) -> None:
     agent = start(engine_command=(), model=model, device="cpu", images=ImageOptions(image_filter="none"))
-    await eventually(lambda: agent._engines.is_ready)
+    await eventually(lambda: agent._models.is_ready)
     await eventually(lambda: _is_offered(plane))
     plain, guided, short = [
         await _submit(plane, CLIP | changes)

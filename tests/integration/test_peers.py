@@ -42,11 +42,11 @@ async def test_a_model_that_is_gone_from_the_bucket_comes_from_workers_that_have
         return start("--fetch", config.to_json())
 
     first = begin("first")
-    await eventually(lambda: first._engines.is_ready)
+    await eventually(lambda: first._models.is_ready)
     shutil.rmtree(tmp_path / "store" / "models" / manifest.hash / "small")
     others = [begin("second"), begin("third")]
     for agent in others:
-        await eventually(lambda agent=agent: agent._engines.is_ready)  # type: ignore[misc]
+        await eventually(lambda agent=agent: agent._models.is_ready)  # type: ignore[misc]
     for name in ("second", "third"):
         for path in SIZES:
             got = tmp_path / name / "models" / manifest.hash / "small" / path

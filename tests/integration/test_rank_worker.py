@@ -35,7 +35,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def ranks_of(agent: WorkerAgent) -> list[psutil.Process]:
     """The processes of its group, by rank."""
-    started = [child for pid in agent._engines.pids for child in psutil.Process(pid).children()]
+    started = [child for pid in agent._models.pids for child in psutil.Process(pid).children()]
     return sorted(
         (child for child in started if "RANK" in child.environ()),
         key=lambda child: int(child.environ()["RANK"]),
@@ -43,7 +43,7 @@ def ranks_of(agent: WorkerAgent) -> list[psutil.Process]:
 
 
 async def ready(agent: WorkerAgent) -> None:
-    await eventually(lambda: agent._engines.is_ready)
+    await eventually(lambda: agent._models.is_ready)
 
 
 async def submit(plane: Plane, steps: int = 2) -> Job:

@@ -60,7 +60,7 @@ async def test_jobs_of_two_models_take_turns_in_memory_for_one(
         further=(further,),
         resident_bytes=ONE_MODEL_BYTES,
     )
-    flux, sd = agent._engines.models
+    flux, sd = agent._models.all
     for job in jobs:
         await until(plane, job, JobStatus.SUCCEEDED)
     assert (flux.num_loads, sd.num_loads) == (1, 1), "jobs of a model are drawn together"
@@ -76,8 +76,8 @@ async def test_jobs_of_two_models_take_turns_in_memory_for_one(
     await eventually(is_measured)
 
     again = await plane.submit(model=FLUX, input=INPUT)
-    await eventually(lambda: flux.is_loading and bool(agent._engines.pids))
-    os.kill(agent._engines.pids[0], signal.SIGKILL)
+    await eventually(lambda: flux.is_loading and bool(agent._models.pids))
+    os.kill(agent._models.pids[0], signal.SIGKILL)
     done = await until(plane, again, JobStatus.SUCCEEDED)
     assert (flux.num_loads, sd.num_loads) == (2, 1)
     assert not is_held(stored), "what is not in memory may give way in the cache"

@@ -48,4 +48,4 @@ async def test_a_worker_whose_model_lies_ends_with_the_reason(start: Start, tmp_
     stored = ModelStoreConfig(model_store=store.as_uri(), model_cache=tmp_path / "cache")
     agent = start(engine_command=(), model="mine", stored=stored, device="cpu", images=UNFILTERED)
     assert await agent.over == CANNOT_START  # type: ignore[attr-defined]
-    assert "a manifest that is none" in agent._engines.models[0].refusal
+    assert "a manifest that is none" in agent._models.all[0].refusal

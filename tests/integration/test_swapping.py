@@ -60,7 +60,7 @@ def test_a_request_that_gave_back_its_memory_gives_the_same_image(alone: torch.T
         needed = step_bytes(engine)
     with open_engine(needed) as engine:
         request_id = interrupted(engine)
-        state = engine._core.find(request_id)
+        state = engine._core.requests.find(request_id)
         assert state is not None
         assert (state.latents, state.conditioning, state.held_bytes) == (None, None, 0)
         assert engine.stats.num_swapped_out == 1

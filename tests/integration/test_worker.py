@@ -43,7 +43,7 @@ def quick_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def engine_pid(agent: WorkerAgent) -> int:
-    await eventually(lambda: agent._engines.is_ready)
+    await eventually(lambda: agent._models.is_ready)
     link = engine_of(agent).link
     assert link is not None
     return link.pid
@@ -221,8 +221,8 @@ async def test_a_full_engine_gets_no_more_jobs(plane: Plane, start: Start) -> No
 
 async def test_an_engine_killed_while_it_loads_is_started_again(plane: Plane, start: Start) -> None:
     agent = start("--load-seconds", "1.0")
-    await eventually(lambda: bool(agent._engines.pids))
-    os.kill(agent._engines.pids[0], signal.SIGKILL)
+    await eventually(lambda: bool(agent._models.pids))
+    os.kill(agent._models.pids[0], signal.SIGKILL)
     await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
 
 
@@ -370,6 +370,6 @@ async def test_an_engine_that_cannot_use_its_device_says_so_and_ends_the_worker_
 ) -> None:
     agent: Any = start(engine_command=(), device="cuda:99")
     assert await agent.over == CANNOT_START
-    assert "cuda:99" in agent._engines.models[0].refusal
+    assert "cuda:99" in agent._models.all[0].refusal
     assert engine_of(agent).num_deaths == 0, "it was not started again"
     assert "terminate called" not in capfd.readouterr().err

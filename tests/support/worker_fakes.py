@@ -401,7 +401,7 @@ async def running_agent(
 
 def engine_of(agent: WorkerAgent) -> EngineSupervisor:
     """Return the supervisor of the engine of an agent's first model, which is being loaded at least."""
-    engine = agent._engines.models[0].engine
+    engine = agent._models.all[0].engine
     assert engine is not None
     return engine
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.engines import Engines
 from diffuserve.agent.engines.served_model import ServedModel
+from diffuserve.agent.engines.served_models import ServedModels
 from diffuserve.agent.exit_codes import CANNOT_START
 from diffuserve.agent.jobs.claim_gate import ClaimGate
 from diffuserve.agent.jobs.engine_jobs import EngineJobs
@@ -57,35 +58,30 @@ class WorkerAgent:
         self._membership = Membership(
             config, client, on_refused=lambda: state.end(CANNOT_START), is_spot=machine.is_spot
         )
-        self._engines = Engines(
-            config,
-            state,
-            on_announced=self._membership.announce,
-            on_job=lambda message: self._jobs.handle(message),
-            on_change=self._engine_changed,
-        )
-        self._gate = ClaimGate(
-            config,
-            state,
-            self._engines,
-            memory,
-            on_other_jobs=lambda: self._claims.cut(),
-            is_storage_away=lambda: client.is_storage_away,
-        )
+        self._models = models = ServedModels(config, state)
+        self._gate = ClaimGate(config, state, models, memory, is_storage_away=lambda: client.is_storage_away)
         spans = JobSpans(tracer)
         self._reporter = ResultReporter(client, self.metrics, self._gate.forget, spans)
         self._jobs = EngineJobs(
             client,
             state,
-            self._engines,
+            models,
             self._gate,
             self._reporter,
             self.metrics,
             config.checkpoint_seconds,
             spans,
         )
-        self._status = WorkerStatus(state, self._engines, self._membership, self._gate, self.metrics)
+        self._status = WorkerStatus(state, models, self._membership, self._gate, self.metrics)
         self._claims = ClaimLoop(client, self._membership, state, self._gate, self._jobs)
+        self._engines = Engines(
+            config,
+            state,
+            models,
+            on_announced=self._membership.announce,
+            on_job=self._jobs.handle,
+            on_change=self._engine_changed,
+        )
         self._spot = SpotLoop(machine.notices, state, self.metrics, config.notice_seconds)
 
     @property
@@ -134,7 +130,7 @@ class WorkerAgent:
             self._claims.run,
             HeartbeatLoop(client, membership, state, self._status, jobs).run,
             ControlLoop(client, membership, state, jobs).run,
-            PeersLoop(client, membership, self._engines).run,
+            PeersLoop(client, membership, self._models).run,
             ProgressLoop(state, self._membership, self._reporter).run,
             self._spot.run,
             DeletionCostLoop(Pod() if self.config.tells_deletion_cost else None, state).run,
@@ -148,13 +144,13 @@ class WorkerAgent:
         if engine is None or engine.link is None:
             if not model.is_withdrawn:
                 self.metrics.engine_died()
-            self._claims.cut()
+            self._state.cut_claim()
             self._jobs.release_all_of_dead_engine(model)
         else:
             if engine.last_heartbeat is not None:
                 self.metrics.engine_heartbeat(model.name, engine.last_heartbeat)
             if model.is_ready:
                 self._jobs.begin_awaiting(model)
-        self.metrics.set_models(self._engines.models)
+        self.metrics.set_models(self._models.all)
         self._status.request_heartbeat_if_changed()
         self._gate.update()

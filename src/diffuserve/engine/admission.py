@@ -1,21 +1,53 @@
 """The way of a request into the engine: what it needs is checked before any work."""
 
 import uuid
+from collections.abc import Callable
+from secrets import randbelow
 
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.checkpoint import Checkpoint, check
+from diffuserve.engine.checkpoint import Checkpoint, check, take
 from diffuserve.engine.memory import check_memory
 from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
-from diffuserve.engine.swapping import resume
+from diffuserve.engine.swapping import go_on_from
 from diffuserve.media.input_image import load_input
 from diffuserve.models.base import Pipeline
 
 Request = str | GenerationParams
 """A request, or its prompt alone."""
+_RANDOM_SEEDS = 2**32
+
+
+class RequestAdmission:
+    """Admits requests to an engine, and gives checkpoints that they can be admitted with.
+
+    `read_weights_hash` tells the engine's weights apart; it may take long the first time.
+    """
+
+    def __init__(self, pipeline: Pipeline, memory_budget: int, read_weights_hash: Callable[[], str]) -> None:
+        self._pipeline, self._memory_budget = pipeline, memory_budget
+        self._read_weights_hash = read_weights_hash
+
+    def admit(
+        self,
+        params: GenerationParams,
+        wishes: Wishes = NO_WISHES,
+        latents: Tensor | None = None,
+        resume: Checkpoint | None = None,
+    ) -> RequestState:
+        """Return the state of a new request. Raise as `admitted`, `new_state` and `resumed` do."""
+        is_denoised = latents is not None or (resume is not None and resume.is_denoised)
+        seed = randbelow(_RANDOM_SEEDS)
+        resolved = admitted(self._pipeline, params, seed, self._memory_budget, wishes, is_denoised)
+        state = new_state(self._pipeline, resolved, wishes, latents)
+        return state if resume is None else resumed(state, self._pipeline, resume, self._read_weights_hash())
+
+    def checkpoint(self, state: RequestState | None) -> Checkpoint:
+        """Return the checkpoint of a request between two steps. Raise `NoCheckpoint` if it has none."""
+        return take(self._pipeline, self._read_weights_hash(), state)
 
 
 def params_of(request: Request) -> GenerationParams:
@@ -90,7 +122,6 @@ def new_state(
         schedule=schedule,
         arrival=0,
         wishes=wishes,
-        decode_only=latents is not None,
         latents=latents,
         step=0 if latents is None else schedule.num_steps,
     )
@@ -99,7 +130,6 @@ def new_state(
 def resumed(state: RequestState, pipeline: Pipeline, checkpoint: Checkpoint, weights: str) -> RequestState:
     """Put a new request where its checkpoint is. Raise `CheckpointUnusable` if it is not one of it."""
     check(checkpoint, pipeline, weights, state.params)
-    resume(state, checkpoint.progress, pipeline.device)
-    state.decode_only = state.is_denoised
+    go_on_from(state, checkpoint.progress, pipeline.device)
     state.stopwatch.earlier = checkpoint.timings
     return state

@@ -1,6 +1,6 @@
-"""Half-done work as a value: a request between two steps or turns, which goes on here or in another engine.
+"""A request between two steps, which goes on here or in another engine.
 
-A `Checkpoint` is a progress with what proves that it may be gone on with.
+A `Checkpoint` is a `RequestProgress` with what proves that it may be gone on with.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
 from diffuserve.domain.jobs.checkpoint import Identity, most_bytes
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import Timings
-from diffuserve.engine.request_progress import RequestProgress, restored
+from diffuserve.engine.request_progress import RequestProgress, saved_generator
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.swapping import progress_of
 from diffuserve.models.base import Pipeline
@@ -89,4 +89,4 @@ def _check_progress(progress: RequestProgress, shape: tuple[int, ...], num_steps
     if len(progress.generators) != shape[0]:
         raise CheckpointUnusable(f"the checkpoint has {len(progress.generators)} generators of {shape[0]}")
     for saved in progress.generators:
-        restored(saved)
+        saved_generator(saved)

@@ -5,67 +5,61 @@ One thread steps (the caller's, or the driver's once `submit` was used), another
 """
 
 import asyncio
-import secrets
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
 
-from diffuserve.domain.errors import DiffuserveError, EngineClosed
+from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.models.cost import CostEstimate
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.admission import Request, admitted, new_state, params_of, resumed, with_pixels
-from diffuserve.engine.checkpoint import Checkpoint, take
-from diffuserve.engine.checkpoint_desk import CheckpointDesk
+from diffuserve.engine.admission import Request, RequestAdmission, params_of, with_pixels
+from diffuserve.engine.checkpoint import Checkpoint
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.inbox import Inbox
 from diffuserve.engine.loading import LoadedModel, load_model, parse_plan
 from diffuserve.engine.model_runner import ModelRunner
-from diffuserve.engine.outputs import GenerationResult, StepOutput, outcome_of
-from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
+from diffuserve.engine.outputs import GenerationResult, StepOutput
+from diffuserve.engine.request_state import Wishes
 from diffuserve.engine.stats import EngineStats
+from diffuserve.engine.step_loop import StepLoop
 from diffuserve.models.base import Pipeline
 from diffuserve.models.weights.fingerprint import hash_model
 
 if TYPE_CHECKING:
     import torch
 
-_RANDOM_SEEDS = 2**32
 
-
-class Engine:
+class Engine(AbstractContextManager["Engine"]):
     """Step-level continuous batching over one pipeline.
 
     Drive it one way at a time: `generate`, or `add` and `step` by hand, or `submit` from asyncio.
     """
 
     def __init__(
-        self, pipeline: Pipeline, config: EngineConfig | None = None, runner: ModelRunner | None = None
+        self,
+        pipeline: Pipeline,
+        config: EngineConfig | None = None,
+        runner: ModelRunner | None = None,
+        read_weights_hash: Callable[[], str] = lambda: "",
     ) -> None:
-        """Start the decoder. `runner` runs the model, by default in this process alone."""
+        """Start the decoder. `runner` runs the model, by default in this process alone.
+
+        `read_weights_hash` returns what tells the weights apart, for checkpoints.
+        """
         self.pipeline = pipeline
         self.config = config or EngineConfig()
         self.runner = runner or ModelRunner(pipeline)
-        self._core = EngineCore(self.runner, self.config, on_decoded=self._announce)
-        self._stepping = threading.Lock()  # held by the thread that calls the core
-        self._desk = CheckpointDesk(self._stepping, self._take)
-        self.read_weights_hash: Callable[[], str] = lambda: ""  # set by whoever knows the model's folder
-        self._undelivered: list[StepOutput] = []
-        self._driver: threading.Thread | None = None
-
-        self._wakeup = threading.Condition()  # guards the messages to the stepping thread:
-        self._has_messages = False
-        self._inbox: list[RequestState] = []
-        self._aborts: list[str] = []
-        self._unfinished: dict[str, Future[GenerationResult]] = {}
-        self._arrivals = 0
-        self._closed = False
+        self.read_weights_hash = read_weights_hash
+        self._inbox = Inbox()
+        self._core = EngineCore(self.runner, self.config, on_decoded=self._inbox.announce)
+        self._admission = RequestAdmission(pipeline, self._core.budgets.memory_bytes, read_weights_hash)
+        self._loop = StepLoop(self._core, self._inbox, self._admission.checkpoint)
 
     @classmethod
     def load(  # noqa: PLR0913 (each has a default of its own)
@@ -95,9 +89,8 @@ class Engine:
     @classmethod
     def of(cls, model: LoadedModel, config: EngineConfig) -> "Engine":
         """Return an engine that runs a loaded model."""
-        engine = cls(model.pipeline, config)
-        engine.read_weights_hash = cache(partial(hash_model, model.name, model.pipeline.quantization))
-        return engine
+        read_hash = cache(partial(hash_model, model.name, model.pipeline.quantization))
+        return cls(model.pipeline, config, read_weights_hash=read_hash)
 
     @property
     def spec(self) -> ModelSpec:
@@ -114,7 +107,7 @@ class Engine:
     @property
     def token_budget(self) -> int:
         """Tokens that may share one denoising step."""
-        return self._core.token_budget
+        return self._core.budgets.tokens
 
     @property
     def predicted_seconds(self) -> float:
@@ -124,7 +117,7 @@ class Engine:
     @property
     def num_unfinished(self) -> int:
         """Number of requests that were added and have no outcome yet."""
-        return len(self._unfinished)
+        return len(self._inbox.unfinished)
 
     def describe(self) -> Mapping[str, str]:
         """Return the choices made for this model and machine (dtype, kernel, budget…), for display."""
@@ -171,8 +164,9 @@ class Engine:
             stream_frames=stream_frames,
             until_denoised=until_denoised,
         )
-        request_id, _ = self._enqueue(params, wishes, latents, resume)
-        return request_id
+        state = self._admission.admit(params, wishes, latents, resume)
+        self._inbox.put(state)
+        return state.request_id
 
     def checkpoint(self, request_id: str) -> Checkpoint:
         """Return a request between two steps, to `resume` in an engine with these weights; it goes on here.
@@ -180,7 +174,7 @@ class Engine:
         Safe from any thread. Raise `NoCheckpoint` if it has done no step yet or has ended.
         """
         self.read_weights_hash()  # on this thread: the first time it may take long
-        return self._desk.ask(request_id, self._announce)
+        return self._loop.checkpoint(request_id)
 
     def hold_frames(self, request_id: str) -> None:
         """Keep back the frames of a request: a chunk of it is not consumed yet. Safe from any thread.
@@ -189,20 +183,15 @@ class Engine:
         this before the next `step`, and `release_frames` when that thread is done with it: a clip that has a
         few chunks that nobody has consumed waits with its next one, while other requests go on.
         """
-        self._core.hold_frames(request_id)
+        self._core.decoder.hold_frames(request_id)
 
     def release_frames(self, request_id: str) -> None:
         """Take back one `hold_frames`; it does nothing for a request that has ended. Safe from any thread."""
-        self._core.release_frames(request_id)
+        self._core.decoder.release_frames(request_id)
 
     def abort(self, request_id: str) -> bool:
         """Stop a request before its next step; `False` if it is unknown or finished."""
-        with self._wakeup:
-            if request_id not in self._unfinished:
-                return False
-            self._aborts.append(request_id)
-        self._announce()
-        return True
+        return self._inbox.abort(request_id)
 
     def step(self) -> list[StepOutput]:
         """Advance the requests that the scheduler picks by one denoising step.
@@ -210,12 +199,7 @@ class Engine:
         Blocks while only decodes are outstanding, or requests wait for company; returns an empty list when
         there is nothing to do.
         """
-        if self._driver is not None:
-            raise RuntimeError("this engine is driven by submit(); it cannot be stepped by hand as well")
-        if self._undelivered:
-            outputs, self._undelivered = self._undelivered, []
-            return outputs
-        return self._step()
+        return self._loop.step()
 
     # A string is also a sequence of strings, for type checkers; the first match counts.
     @overload
@@ -239,162 +223,29 @@ class Engine:
         touch the others. Its exception is raised once all are done, or takes its place in the list with
         `return_exceptions`.
         """
-        if isinstance(params, str | GenerationParams):
-            return self._generate([params], return_exceptions)[0]
-        return self._generate(params, return_exceptions)
+        is_one = isinstance(params, str | GenerationParams)
+        wanted = [params] if isinstance(params, str | GenerationParams) else params
+        states = [self._admission.admit(params_of(request)) for request in wanted]  # refuse before any starts
+        outcomes = self._loop.outcomes(states)
+        failure = next((outcome for outcome in outcomes if isinstance(outcome, DiffuserveError)), None)
+        if failure is not None and not return_exceptions:
+            raise failure
+        return outcomes[0] if is_one else outcomes
 
     async def submit(self, params: GenerationParams, *, priority: int = 0) -> GenerationResult:
         """Generate one request from asyncio; cancelling the task aborts it."""
-        request_id, future = self._enqueue(params, Wishes(priority=priority))
-        self._start_driver()
+        state = self._admission.admit(params, Wishes(priority=priority))
+        future = self._inbox.put(state)
+        self._loop.start_driver()
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            self.abort(request_id)
+            self.abort(state.request_id)
             raise
 
     def close(self) -> None:
         """Stop both threads; unfinished requests fail with `EngineClosed`."""
-        with self._wakeup:
-            if self._closed:
-                return
-            self._closed = True
-        self._announce()
-        if self._driver is not None:
-            self._driver.join()
-        with self._stepping:
-            self._core.close()
-            self._fail_all("the engine was closed")
+        self._loop.close()
 
-    def __enter__(self) -> "Engine":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
-
-    def _generate(
-        self, wanted: Sequence[Request], return_exceptions: bool
-    ) -> list[GenerationResult | DiffuserveError]:
-        resolved = [self._resolve(params_of(request)) for request in wanted]  # refuse all before starting any
-        requests = [self._enqueue(params) for params in resolved]
-        try:
-            self._run_until_done(dict(requests))
-        except BaseException:
-            for request_id, _ in requests:
-                self.abort(request_id)
-            raise
-        outcomes = [outcome_of(future) for _, future in requests]
-        failure = next((outcome for outcome in outcomes if isinstance(outcome, DiffuserveError)), None)
-        if failure is not None and not return_exceptions:
-            raise failure
-        return outcomes
-
-    def _resolve(
-        self, params: GenerationParams, wishes: Wishes = NO_WISHES, decode_only: bool = False
-    ) -> GenerationParams:
-        seed = secrets.randbelow(_RANDOM_SEEDS)
-        return admitted(self.pipeline, params, seed, self._core.memory_budget, wishes, decode_only)
-
-    def _enqueue(
-        self,
-        params: GenerationParams,
-        wishes: Wishes = NO_WISHES,
-        latents: "torch.Tensor | None" = None,
-        resume: Checkpoint | None = None,
-    ) -> tuple[str, Future[GenerationResult]]:
-        is_denoised = latents is not None or (resume is not None and resume.is_denoised)
-        resolved = self._resolve(params, wishes, is_denoised)
-        state = new_state(self.pipeline, resolved, wishes, latents)
-        if resume is not None:
-            resumed(state, self.pipeline, resume, self.read_weights_hash())
-        with self._wakeup:
-            if self._closed:
-                raise EngineClosed("the engine is closed")
-            self._arrivals += 1
-            state.arrival = self._arrivals
-            self._inbox.append(state)
-            future = self._unfinished[state.request_id] = Future()
-        self._announce()
-        return state.request_id, future
-
-    def _take(self, request_id: str) -> Checkpoint:
-        return take(self.pipeline, self.read_weights_hash(), self._core.find(request_id))
-
-    def _announce(self) -> None:
-        with self._wakeup:
-            self._has_messages = True
-            self._wakeup.notify_all()
-
-    def _wait_for_messages(self, timeout: float | None = None) -> None:
-        with self._wakeup:
-            self._wakeup.wait_for(lambda: self._has_messages or self._closed, timeout)
-
-    def _step(self) -> list[StepOutput]:
-        with self._stepping:
-            while True:
-                if self._closed:
-                    raise EngineClosed("the engine is closed")
-                with self._wakeup:
-                    self._has_messages = False
-                    arrived, self._inbox = self._inbox, []
-                    aborted, self._aborts = self._aborts, []
-                self._desk.respond()
-                outputs = self._core.step(arrived, aborted)
-                self._settle(outputs)
-                if outputs or not self._core.goes_on:
-                    return outputs
-                self._wait_for_messages(self._core.seconds_to_wait)
-
-    def _settle(self, outputs: list[StepOutput]) -> None:
-        """Resolve the futures of what finished."""
-        for output in outputs:
-            if not output.finished:
-                continue
-            with self._wakeup:
-                future = self._unfinished.pop(output.request_id)
-            if not future.set_running_or_notify_cancel():
-                continue
-            if output.result is not None:
-                future.set_result(output.result)
-            else:
-                future.set_exception(output.error)
-
-    def _fail_all(self, reason: str) -> None:
-        with self._wakeup:
-            self._closed = True
-            arrived, self._inbox = self._inbox, []
-        outputs = self._core.fail_all(reason)
-        for state in arrived:
-            error = EngineClosed(f"request {state.request_id}: {reason}")
-            outputs.append(state.output(finished=True, error=error))
-        self._settle(outputs)
-
-    def _run_until_done(self, requests: Mapping[str, Future[GenerationResult]]) -> None:
-        if self._driver is not None:
-            for future in requests.values():
-                future.exception()  # blocks until it is done
-            return
-        while not all(future.done() for future in requests.values()):
-            self._undelivered += [output for output in self._step() if output.request_id not in requests]
-
-    def _start_driver(self) -> None:
-        with self._wakeup:
-            if self._driver is None:
-                self._driver = threading.Thread(target=self._drive, name="diffuserve-engine", daemon=True)
-                self._driver.start()
-
-    def _drive(self) -> None:
-        try:
-            while True:
-                if not self._step():
-                    self._wait_for_messages()
-        except EngineClosed:
-            return
-        except BaseException as error:
-            self._fail_all(f"the engine broke down ({type(error).__name__}: {error})")
-            raise

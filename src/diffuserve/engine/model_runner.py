@@ -13,6 +13,7 @@ from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.outputs import FrameChunk
+from diffuserve.engine.phases import RequestPhase
 from diffuserve.engine.request_state import RequestState
 from diffuserve.models.base import Conditioning, Pipeline, map_tensors
 from diffuserve.models.folders.folder import first_line
@@ -84,7 +85,7 @@ class ModelRunner:
         """
         encoded = [state for state in states if state.conditioning is not None and not state.exclusive]
         try:
-            self._prepare([state for state in encoded if state.swapped_out is None])
+            self._prepare([state for state in encoded if state.phase is not RequestPhase.SWAPPED])
         except Exception as error:
             if is_device_fault(error):
                 raise

@@ -1,7 +1,4 @@
-"""The progress of a request: all that its next step depends on beside its parameters and its conditioning.
-
-The conditioning is not part of it: it is encoded again.
-"""
+"""Half-done work as a value: all that the next step depends on, beside parameters and conditioning."""
 
 from dataclasses import dataclass
 
@@ -36,7 +33,7 @@ class RequestProgress(Sendable):
         return (self.latents, *self.memory, *self.guides, *noise)
 
 
-def restored(saved: Tensor) -> torch.Generator:
+def saved_generator(saved: Tensor) -> torch.Generator:
     """Return a generator in a saved state. Raise `CheckpointUnusable` if it is none."""
     try:
         return torch.Generator("cpu").set_state(saved.contiguous())

@@ -11,6 +11,7 @@ from torch import Tensor
 from diffuserve.domain.models.cost import Workload
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import FrameChunk, StepOutput, Timings
+from diffuserve.engine.phases import MOVES, RequestPhase
 from diffuserve.engine.request_progress import RequestProgress
 from diffuserve.engine.scheduler import Candidate
 from diffuserve.engine.turns import Turn, next_turn
@@ -88,9 +89,9 @@ class Wishes:
 NO_WISHES = Wishes()
 
 
-@dataclass
+@dataclass(eq=False)
 class RequestState:
-    """Owned by the engine's stepping thread; after the last step by the decoder's.
+    """Owned by the engine's stepping thread, which alone changes its `phase`; in decoding by the decoder's.
 
     `step_bytes` is the predicted peak memory of the request's part of a step; `skipped` counts the
     steps in which other requests went first; `latents` exist from the first step on, and `generators`, one
@@ -99,8 +100,7 @@ class RequestState:
     that is tried again draws nothing anew. `turn` are the images that are denoised or decoded next, all of
     them without one, and `predicted` has the predictions of those that had their turn in the present step.
     A request that is `exclusive` ran out of memory beside others, so nothing else runs on the device while it
-    does.
-    One that was `swapped_out` waits without memory there. One that is `decode_only` came with its latents.
+    does; it stays so in whatever phase follows. `saved` is what one that is swapped out goes on from.
     `num_decoded` counts the frames of clips that were decoded, and `frames` has them unless they are passed
     on as they come, and the images that were decoded.
     """
@@ -112,7 +112,7 @@ class RequestState:
     schedule: NoiseSchedule
     arrival: int
     wishes: Wishes = NO_WISHES
-    decode_only: bool = False
+    phase: RequestPhase = RequestPhase.WAITING
     exclusive: bool = False
     conditioning: Conditioning | None = None
     generators: Sequence[torch.Generator] = ()
@@ -123,11 +123,16 @@ class RequestState:
     turn: range | None = None
     predicted: tuple[Tensor, ...] = ()
     step: int = 0
-    swapped_out: RequestProgress | None = None
+    saved: RequestProgress | None = None
     skipped: int = 0
     num_decoded: int = 0
     frames: list[Frames] = field(default_factory=list)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+
+    def move_to(self, phase: RequestPhase) -> None:
+        """Enter the next phase, which must be one that may follow; the stepping thread alone does so."""
+        assert phase in MOVES[self.phase], f"request {self.request_id}: {self.phase} → {phase}"
+        self.phase = phase
 
     @property
     def held_bytes(self) -> int:
@@ -146,6 +151,12 @@ class RequestState:
     @property
     def is_denoised(self) -> bool:
         return self.step == self.num_steps
+
+    @property
+    def is_ready_to_encode(self) -> bool:
+        """True if its prompt may be encoded along with others', before its step."""
+        is_here = self.phase is not RequestPhase.SWAPPED and not self.exclusive
+        return is_here and self.conditioning is None
 
     @property
     def clip_frames(self) -> int:

@@ -31,6 +31,7 @@ from diffuserve.engine_process.output.job_output import EngineRequest, JobOutput
 from diffuserve.engine_process.output.writers import OrderedWriters
 from diffuserve.engine_process.traced_steps import TracedSteps
 from diffuserve.engine_process.warm_up import warm_up
+from diffuserve.models.base import Pipeline
 from diffuserve.models.compiled.store import use_compiled_blocks
 from diffuserve.models.machine.devices import choose_device, parse_dtype
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -112,7 +113,7 @@ class EngineHost:
         self._crash_record = crash_record
         self._output = JobOutput(link, images)
         self._handover = Handover(engine.spec.name, images.weights_hash)
-        self._checkpoints = JobCheckpoints(engine, link, images.fingerprint)
+        self._checkpoints = JobCheckpoints(engine, link)
         self._writers = OrderedWriters()
         self._requests = _Requests()
         self._traced = TracedSteps(link, lambda request_id: self._requests.get(request_id).job)
@@ -319,7 +320,9 @@ def load_host(config: EngineProcessConfig, link: AgentLink, model: LoadedModel |
     if model is None:
         loading.begin_weights(config.model, config.parts)
         model = read_model(config, on_read=loading.add)
-    return warm_host(Engine.of(model, config.engine), image_output, link, loading)
+    read_hash = weights_hash_of(model.pipeline, image_output)
+    engine = Engine(model.pipeline, config.engine, read_weights_hash=read_hash)
+    return warm_host(engine, image_output, link, loading)
 
 
 def read_model(
@@ -343,6 +346,11 @@ def read_model(
     if config.compiled and config.compiled_folder is not None:
         use_compiled_blocks(model.pipeline, config.compiled_folder)
     return model
+
+
+def weights_hash_of(pipeline: Pipeline, image_output: Future[ImageOutput]) -> Callable[[], str]:
+    """Return what tells an engine's weights apart, once that is needed: images are marked with it too."""
+    return lambda: replace(image_output.result(), quantization=pipeline.quantization).fingerprint()
 
 
 def warm_host(

@@ -97,7 +97,7 @@ async def test_any_thread_may_ask_while_another_one_steps(fake: FakePipeline) ->
     with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
         drawing = asyncio.create_task(engine.submit(PARAMS))
         await asyncio.to_thread(under_way.wait, 60)
-        (request_id,) = engine._unfinished
+        (request_id,) = engine._inbox.unfinished
         asking = asyncio.create_task(asyncio.to_thread(engine.checkpoint, request_id))
         await asyncio.sleep(0)
         assert not asking.done()
@@ -142,12 +142,15 @@ def test_a_checkpoint_of_another_request_is_refused(fake_engine: Engine, change:
         fake_engine.add(changed, resume=taken)
 
 
-def test_a_checkpoint_of_other_weights_is_refused_with_both_hashes(fake_engine: Engine) -> None:
-    fake_engine.read_weights_hash = lambda: "a" * 64
-    taken = checkpoint_after(fake_engine, PARAMS, 2)
-    fake_engine.read_weights_hash = lambda: "b" * 64
-    with pytest.raises(CheckpointUnusable, match=f"weights '{'a' * 64}' instead of '{'b' * 64}'"):
-        fake_engine.add(PARAMS, resume=taken)
+def test_a_checkpoint_of_other_weights_is_refused_with_both_hashes(fake: FakePipeline) -> None:
+    with Engine(fake, read_weights_hash=lambda: "a" * 64) as engine:
+        taken = checkpoint_after(engine, PARAMS, 2)
+    mismatch = f"weights '{'a' * 64}' instead of '{'b' * 64}'"
+    with (
+        Engine(fake, read_weights_hash=lambda: "b" * 64) as engine,
+        pytest.raises(CheckpointUnusable, match=mismatch),
+    ):
+        engine.add(PARAMS, resume=taken)
 
 
 def test_a_checkpoint_of_another_schedule_is_refused(fake_engine: Engine) -> None:

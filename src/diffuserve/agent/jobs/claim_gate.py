@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable
 
 from diffuserve.agent.config import WorkerConfig
-from diffuserve.agent.engines.engines import Engines
 from diffuserve.agent.engines.served_model import ServedModel
+from diffuserve.agent.engines.served_models import ServedModels
 from diffuserve.agent.state.agent_state import AgentState
 from diffuserve.agent.state.capacity import (
     LEAST_FREE_BYTES,
@@ -31,24 +31,21 @@ class ClaimGate:
         self,
         config: WorkerConfig,
         state: AgentState,
-        engines: Engines,
+        models: ServedModels,
         read_memory: ReadMemory,
-        on_other_jobs: Callable[[], None],
         is_storage_away: Callable[[], bool],
     ) -> None:
-        """Call `on_other_jobs` when other jobs may be claimed than before: of other models or places."""
         self._is_storage_away = is_storage_away
-        self._config, self._state, self._engines = config, state, engines
-        self._on_other_jobs = on_other_jobs
+        self._config, self._state, self._models = config, state, models
         self._room = NO_ROOM
         self._read_memory = read_memory
 
     def update(self) -> None:
-        self._engines.review()
+        self._models.review()
         room = self.room()
         if room.models and room.wanted != self._room.wanted:
             self._room = room
-            self._on_other_jobs()
+            self._state.cut_claim()  # it is not for those that may be claimed now
         if room.capacity.num_jobs > 0:
             self._state.has_capacity.set()
         elif not self._state.is_draining:  # a drain leaves it open: the claim loop must pass, and end
@@ -68,7 +65,7 @@ class ClaimGate:
         """
         if self._is_memory_short() or _is_disk_short():
             return NO_ROOM
-        free = {model: self._capacity_of(model) for model in self._engines.claimable()}
+        free = {model: self._capacity_of(model) for model in self._models.claimable()}
         models = [model for model, capacity in free.items() if capacity.num_jobs > 0]
         if not models:
             return NO_ROOM
@@ -82,7 +79,7 @@ class ClaimGate:
 
     def _capacity_of(self, model: ServedModel) -> Capacity:
         """Return what may be claimed of a model; one that was never loaded is taken for like the smallest."""
-        budgets = [known.token_budget for known in self._engines.models if known.token_budget is not None]
+        budgets = [known.token_budget for known in self._models.all if known.token_budget is not None]
         budget = min(budgets, default=None) if model.token_budget is None else model.token_budget
         if budget is None:
             return NO_CAPACITY
@@ -95,11 +92,11 @@ class ClaimGate:
 
     def memory(self) -> Memory:
         """Return the device's memory if it has its own, else this machine's."""
-        latest = self._engines.latest
+        latest = self._models.latest
         heartbeat = None if latest is None else latest.last_heartbeat
         if heartbeat is not None and heartbeat.memory_limit_bytes:
             return Memory(heartbeat.memory_bytes, heartbeat.memory_limit_bytes)
-        return self._read_memory(self._engines.pids)
+        return self._read_memory(self._models.pids)
 
     def _is_memory_short(self) -> bool:
         return self.memory().is_short(self._config.memory_fraction)

@@ -28,18 +28,17 @@ class InputFetcher:
         """Call `on_end` with each job whose files are here or cannot be had, unless it was stopped."""
         self._client = client
         self._on_end = on_end
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by their jobs' attempts
 
     def start(self, job: HeldJob) -> None:
         """Begin to fetch a job's files into its folder."""
         job.advance(Phase.LOAD, 0, 0)
-        job.fetching = asyncio.create_task(self._fetch(job))
+        self._tasks[job.attempt] = asyncio.create_task(self._fetch(job))
 
-    def stop(self, job: HeldJob) -> bool:
-        """Fetch no more for this job; return whether it was still being fetched for."""
-        fetching, job.fetching = job.fetching, None
-        if fetching is not None:
-            fetching.cancel()
-        return fetching is not None
+    def stop(self, job: HeldJob) -> None:
+        """Fetch no more for this job."""
+        if (task := self._tasks.pop(job.attempt, None)) is not None:
+            task.cancel()
 
     async def _fetch(self, job: HeldJob) -> None:
         fetched: Fetched
@@ -48,7 +47,7 @@ class InputFetcher:
         except Exception as error:  # at the border of a job: it fails alone
             fetched = error
         self._on_end(job, fetched)
-        job.fetching = None
+        self._tasks.pop(job.attempt, None)
 
     async def _fetch_files(self, job: HeldJob) -> Mapping[str, Path]:
         lease = job.lease

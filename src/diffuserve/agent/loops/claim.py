@@ -29,7 +29,6 @@ class ClaimLoop:
     ) -> None:
         self._client, self._membership = client, membership
         self._state, self._gate, self._jobs = state, gate, jobs
-        self._request: asyncio.Task[list[Lease]] | None = None
 
     async def run(self) -> None:
         """Claim as much as there is room for; repeat a claim under its id until it has a response."""
@@ -51,22 +50,15 @@ class ClaimLoop:
             for lease in leases or ():
                 self._jobs.add(lease)
 
-    def cut(self) -> None:
-        """Give up the claim under way.
-
-        An engine has died, and what it held must not come straight back, or other jobs are wanted now.
-        """
-        if self._request is not None:
-            self._request.cancel()
-
     async def _send(self, worker_id: str, claim: Claim) -> list[Lease] | None:
         """Return the leases that the control plane grants, or `None` if the claim was cut."""
-        self._request = asyncio.create_task(self._client.claim(worker_id, claim, _LONG_POLL_SECONDS))
+        request = asyncio.create_task(self._client.claim(worker_id, claim, _LONG_POLL_SECONDS))
+        self._state.claim = request
         try:
-            await asyncio.wait({self._request})
+            await asyncio.wait({request})
         finally:
-            self._request.cancel()
-        return None if self._request.cancelled() else self._request.result()
+            request.cancel()
+        return None if request.cancelled() else request.result()
 
 
 def _new_id() -> str:

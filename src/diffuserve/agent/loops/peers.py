@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from diffuserve.agent.engines.engines import Engines
+from diffuserve.agent.engines.served_models import ServedModels
 from diffuserve.agent.registration.membership import Membership
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import DiffuserveError
@@ -15,13 +15,13 @@ _ASK_SECONDS = 1.0
 class PeersLoop:
     """Tells engines what the control plane advises, as long as they fetch their models."""
 
-    def __init__(self, client: LeaseClient, membership: Membership, engines: Engines) -> None:
-        self._client, self._membership, self._engines = client, membership, engines
+    def __init__(self, client: LeaseClient, membership: Membership, models: ServedModels) -> None:
+        self._client, self._membership, self._models = client, membership, models
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(_ASK_SECONDS)
-            for engine in self._engines.with_peers:
+            for engine in self._models.with_peers:
                 peer = engine.peer_report
                 if peer is not None and not peer.is_complete:
                     await self._advise(peer.model, engine.tell_peers)

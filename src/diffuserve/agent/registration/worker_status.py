@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from diffuserve.agent.engines.engines import Engines
+from diffuserve.agent.engines.served_models import ServedModels
 from diffuserve.agent.jobs.claim_gate import ClaimGate
 from diffuserve.agent.metrics import WorkerMetrics
 from diffuserve.agent.registration.membership import Membership
 from diffuserve.agent.registration.reports import worker_report
 from diffuserve.agent.state.agent_state import AgentState
 from diffuserve.agent.state.held_job import HeldJob
+from diffuserve.agent.state.held_states import HeldState
 from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.workers.peers import PeerReport
 from diffuserve.domain.workers.worker import Heartbeat, LoadProgress, WorkerState
@@ -24,12 +25,12 @@ class WorkerStatus:
     def __init__(
         self,
         state: AgentState,
-        engines: Engines,
+        models: ServedModels,
         membership: Membership,
         gate: ClaimGate,
         metrics: WorkerMetrics,
     ) -> None:
-        self._state, self._engines, self._membership = state, engines, membership
+        self._state, self._models, self._membership = state, models, membership
         self._gate, self._metrics = gate, metrics
         self._reported_loading: LoadProgress | None = None
         self._last_reported: EngineHeartbeat | None = None
@@ -37,11 +38,11 @@ class WorkerStatus:
 
     @property
     def worker_state(self) -> WorkerState:
-        if self._engines.is_stalled:
+        if self._models.is_stalled:
             return WorkerState.STALLED
         if self._state.is_draining:
             return WorkerState.DRAINING
-        if not self._engines.is_ready and not self._state.awaited_models:
+        if not self._models.is_ready and not self._state.awaited_models:
             return WorkerState.INITIALIZING
         return WorkerState.OCCUPIED if self._state.held else WorkerState.READY
 
@@ -50,7 +51,7 @@ class WorkerStatus:
         current, reported = self.worker_state, self._state.reported_state
         has_changed = current is not reported and {current, reported} != _USUAL_STATES
         has_changed = has_changed or _parts(self._peers()) != self._reported_peers
-        if has_changed or self._engines.loading != self._reported_loading:
+        if has_changed or self._models.loading != self._reported_loading:
             self._state.heartbeat_due.set()
 
     def heartbeat(self) -> Heartbeat:
@@ -58,7 +59,7 @@ class WorkerStatus:
 
         Leases of jobs inside an engine are named, and so renewed, only while that responds.
         """
-        state, engines, engine = self.worker_state, self._engines, self._engines.latest
+        state, models, engine = self.worker_state, self._models, self._models.latest
         held = tuple(job.to_renew() for job in self._state.held.values() if self._is_alive(job))
         latest = None if engine is None else engine.last_heartbeat
         self._state.reported_state = state
@@ -69,9 +70,9 @@ class WorkerStatus:
             self._gate.memory(),
             latest,
             len(self._state.held),
-            tuple(model.name for model in engines.models if model.is_resident),
+            tuple(model.name for model in models.all if model.is_resident),
         )
-        self._reported_loading, peers = engines.loading, self._peers()
+        self._reported_loading, peers = models.loading, self._peers()
         self._reported_peers = _parts(peers)
         mean_batch = None if latest is None else latest.mean_batch_since(self._last_reported)
         self._last_reported = latest
@@ -79,11 +80,11 @@ class WorkerStatus:
             report,
             num_gpus=0 if engine is None else engine.num_gpus,
             image_filter=None if engine is None else engine.image_filter,
-            quantization=engines.quantization,
+            quantization=models.quantization,
             residency=None if engine is None else engine.residency,
             device_name="" if engine is None else engine.device_name,
-            loading=engines.loading,
-            withdrawn_models=engines.withdrawn,
+            loading=models.loading,
+            withdrawn_models=models.withdrawn,
             peers=peers,
             mean_batch=mean_batch,
             drain_reason=self._state.drain_order.reason if self._state.drain_order else "",
@@ -91,17 +92,18 @@ class WorkerStatus:
         return Heartbeat(report=loaded, held=held, fits=self._fits())
 
     def _peers(self) -> tuple[PeerReport, ...]:
-        reports = (engine.peer_report for engine in self._engines.with_peers)
+        reports = (engine.peer_report for engine in self._models.with_peers)
         return tuple(report for report in reports if report is not None)
 
     def _is_alive(self, job: HeldJob) -> bool:
         """Return whether a job goes on: outside an engine, or inside one that responds."""
-        model = self._engines.of(job.lease.model)
-        return not job.is_in_engine or job.awaits_model or (model is not None and model.is_ready)
+        model = self._models.of(job.lease.model)
+        is_outside = job.state in (HeldState.LEFT, HeldState.AWAITS_MODEL)
+        return is_outside or (model is not None and model.is_ready)
 
     def _fits(self) -> dict[str, CostFit]:
         """Return what the engines have measured, with what loading their models took."""
-        measured = [(model, model.fit) for model in self._engines.models if model.fit]
+        measured = [(model, model.fit) for model in self._models.all if model.fit]
         return {model.name: replace(fit, load_seconds=model.load_seconds) for model, fit in measured}
 
 

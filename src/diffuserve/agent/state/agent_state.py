@@ -4,7 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from diffuserve.agent.state.held_job import HeldJob
-from diffuserve.domain.workers.worker import ReceivedCommands, ReleaseCause, WorkerState
+from diffuserve.agent.state.held_states import HeldState, JobCommand
+from diffuserve.domain.workers.worker import Lease, ReceivedCommands, ReleaseCause, WorkerState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,8 @@ class AgentState:
 
     `held` maps job ids to jobs. `has_capacity` is set while jobs may be claimed, `heartbeat_due` when the
     control plane should learn of a change before the next regular heartbeat. `reported_state` is that of
-    the last heartbeat, `num_taken` the number of leases so far. The agent ends with `exit_code`.
+    the last heartbeat, `num_taken` the number of leases so far, `claim` the claim under way. The agent ends
+    with `exit_code`.
     """
 
     held: dict[str, HeldJob] = field(default_factory=dict)
@@ -35,6 +37,7 @@ class AgentState:
     drain_order: DrainOrder | None = None
     reported_state: WorkerState = WorkerState.INITIALIZING
     num_taken: int = 0
+    claim: asyncio.Task[list[Lease]] | None = None
     exit_code: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
@@ -52,7 +55,8 @@ class AgentState:
     @property
     def awaited_models(self) -> list[str]:
         """The models that held jobs wait for, the first of them first."""
-        return list(dict.fromkeys(job.lease.model for job in self.jobs_in_engine if job.awaits_model))
+        awaiting = (job for job in self.held.values() if job.state is HeldState.AWAITS_MODEL)
+        return list(dict.fromkeys(job.lease.model for job in awaiting))
 
     def held_for(self, model: str) -> list[HeldJob]:
         """Return the held jobs of a model."""
@@ -60,17 +64,16 @@ class AgentState:
 
     def has_engine_work(self, model: str) -> bool:
         """Return whether a job of a model has all that it needs, and so is the engine's to work on."""
-        return any(
-            job.is_in_engine and job.fetching is None and not job.awaits_model for job in self.held_for(model)
-        )
+        states = {job.state for job in self.held_for(model)}
+        return HeldState.IN_ENGINE in states or HeldState.PUT_DOWN in states
 
     @property
     def received_commands(self) -> ReceivedCommands:
         """The commands that are being followed."""
         held = self.held.items()
         return ReceivedCommands(
-            cancel=tuple(job_id for job_id, job in held if job.is_canceling),
-            preempt=tuple(job.attempt for _, job in held if job.is_preempted),
+            cancel=tuple(job_id for job_id, job in held if JobCommand.CANCEL in job.commands),
+            preempt=tuple(job.attempt for _, job in held if JobCommand.PREEMPT in job.commands),
             drain=self.is_draining,
         )
 
@@ -92,6 +95,14 @@ class AgentState:
             self.drain_order = order
             self.drain_requested.set()
             self.heartbeat_due.set()
+
+    def cut_claim(self) -> None:
+        """Give up the claim under way.
+
+        An engine has died, and what it held must not come straight back, or other jobs are wanted now.
+        """
+        if self.claim is not None:
+            self.claim.cancel()
 
     def end(self, exit_code: int) -> None:
         """End the agent; only the first exit code counts."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from diffuserve.agent.state.held_states import MOVES, HeldState, JobCommand
 from diffuserve.domain.jobs.job import Phase
 from diffuserve.domain.jobs.progress_report import JobProgress, ProgressReport
 from diffuserve.domain.workers.worker import (
@@ -19,13 +20,11 @@ from diffuserve.telemetry.tracing import Span
 
 @dataclass
 class HeldJob:
-    """A lease and the progress of its job. `is_in_engine` until the engine has finished or lost it.
+    """A lease, the progress of its job, and where that is: its `state`; `commands` were given about it.
 
-    A job that `awaits_model`, which has yet to be loaded, counts as in the engine already, as does one that
-    reads images while it is `fetching` them, for `load_seconds`.
-    Once it `is_put_down` the engine is to give its last checkpoint; one that `is_preempted` makes room for
-    another job with that. `unsent_checkpoint` is the newest one, with its file, while another is being
-    uploaded; `num_checkpoints` are stored, the last of them with `kept_seconds` of the device in it.
+    It waited for its model or its files for `load_seconds`, and is kept each `checkpoint_seconds`.
+    `unsent_checkpoint` is the newest one, with its file, while another is being uploaded;
+    `num_checkpoints` are stored, the last of them with `kept_seconds` of the device in it.
     Its progress was last reported at `reported_at`, and it `is_watched` if somebody watched it then.
     `span` is that of the attempt, which the engine got at `entered_at`, in seconds since the epoch.
     `live_upload` is the newest upload of a part of its clip; none follows once `is_live_over`.
@@ -33,9 +32,9 @@ class HeldJob:
 
     lease: Lease
     folder: Path
-    is_in_engine: bool = True
-    awaits_model: bool = False
-    is_canceling: bool = False
+    state: HeldState = HeldState.TAKEN
+    commands: set[JobCommand] = field(default_factory=set)
+    checkpoint_seconds: float = 0.0
     phase: Phase = Phase.ENCODE
     step: int = 0
     total: int = 0
@@ -45,12 +44,9 @@ class HeldJob:
     is_watched: bool = False
     reported_at: float | None = None
     since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
-    fetching: asyncio.Task[None] | None = None
     load_seconds: float | None = None
     live_upload: asyncio.Task[None] | None = None
     is_live_over: bool = False
-    is_put_down: bool = False
-    is_preempted: bool = False
     unsent_checkpoint: tuple[CheckpointReady, bytes] | None = None
     checkpoint_upload: asyncio.Task[None] | None = None
     num_checkpoints: int = 0
@@ -62,6 +58,16 @@ class HeldJob:
     def attempt(self) -> str:
         """The engine's name for this lease."""
         return attempt_id(self.lease.job_id, self.lease.lease_token)
+
+    @property
+    def is_in_engine(self) -> bool:
+        """True until it has left the engine; before it is there it counts as if it were."""
+        return self.state is not HeldState.LEFT
+
+    def move_to(self, state: HeldState) -> None:
+        """Enter the next state, which must be one that may follow."""
+        assert state in MOVES[self.state], f"job {self.lease.job_id}: {self.state} → {state}"
+        self.state = state
 
     @property
     def log_names(self) -> dict[str, str]:

@@ -3,7 +3,6 @@
 import logging
 import math
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,14 +34,14 @@ class CheckpointTimer:
 
 
 class JobCheckpoints:
-    """Gives checkpoints of one engine to the agent. `read_hash` returns the hash of the weights.
+    """Gives checkpoints of one engine to the agent.
 
-    Nothing waits for that hash, which may take long to compute: until it is known no checkpoint is given.
+    Nothing waits for the hash of its weights, which may take long to compute: until it is known no checkpoint
+    is given.
     """
 
-    def __init__(self, engine: Engine, link: AgentLink, read_hash: Callable[[], str]) -> None:
+    def __init__(self, engine: Engine, link: AgentLink) -> None:
         self._engine, self._link = engine, link
-        self._read_hash = engine.read_weights_hash = read_hash
         self._hash: Future[str] | None = None
 
     def given(self, job: AddJob, params: GenerationParams) -> Checkpoint | None:
@@ -53,7 +52,7 @@ class JobCheckpoints:
         pipeline = self._engine.pipeline
         try:
             checkpoint = read_checkpoint(Path(path), most_file_bytes(pipeline, params))
-            check(checkpoint, pipeline, self._read_hash(), params)
+            check(checkpoint, pipeline, self._engine.read_weights_hash(), params)
         except (CheckpointUnusable, OSError) as error:
             log.warning("attempt %s begins anew: %s", job.attempt, error, extra=fields(**job.log_names))
             return None
@@ -61,7 +60,7 @@ class JobCheckpoints:
 
     def timer(self, job: AddJob, params: GenerationParams) -> CheckpointTimer:
         """Return the timer of a job; one that is too short to be kept has a checkpoint if it is put down."""
-        self._hash = self._hash or in_background(self._read_hash)
+        self._hash = self._hash or in_background(self._engine.read_weights_hash)
         seconds = job.checkpoint_seconds or math.inf
         return CheckpointTimer(seconds, most_file_bytes(self._engine.pipeline, params))
 

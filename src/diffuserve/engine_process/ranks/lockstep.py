@@ -34,7 +34,7 @@ from diffuserve.engine.model_runner import ModelRunner, StepOutcome, TurnResult,
 from diffuserve.engine.request_progress import RequestProgress
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stages import Stage, make_stage_executor
-from diffuserve.engine.swapping import progress_of, resume
+from diffuserve.engine.swapping import go_on_from, progress_of
 from diffuserve.models.base import Conditioning, Pipeline, map_tensors
 from diffuserve.models.frames import Frames
 from diffuserve.parallel.heartbeats import BROKEN_GROUP
@@ -124,9 +124,9 @@ class LeadRunner(ModelRunner):
         """Spread the requests over the ranks, and return their images; on the decoder's thread.
 
         An exclusive request is decoded here: the other ranks may have given up its latents already. They
-        never had those of a request that came with its latents.
+        never had those of a request that came with its latents, as it has done no step.
         """
-        if any(state.exclusive or state.decode_only for state in states):
+        if any(state.exclusive or state.request_id not in self._known for state in states):
             return super().decode(states)
         self._announce(states)
         rank_of = {state.request_id: self._next_decoder() for state in states}
@@ -248,7 +248,7 @@ class FollowerRank:
             conditioning=map_tensors(joining.conditioning, lambda tensor: tensor.to(self._pipeline.device)),
         )
         if joining.progress is not None:
-            resume(state, joining.progress, self._pipeline.device)
+            go_on_from(state, joining.progress, self._pipeline.device)
         return state
 
     def _decode_forever(self) -> None:

@@ -11,7 +11,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.memory import memory_budget
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.engine_process.agent_link import AgentLink
-from diffuserve.engine_process.engine_host import EngineHost, warm_host
+from diffuserve.engine_process.engine_host import EngineHost, warm_host, weights_hash_of
 from diffuserve.engine_process.model.load_reporter import LoadReporter
 from diffuserve.engine_process.output.image_output import in_background, open_image_output
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
@@ -47,7 +47,8 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
         # One thread steps: ranks must enter collectives in the same order.
         budget = _rank_budget(pipeline.device, config.engine.memory_budget_bytes)
         engine_config = replace(config.engine, num_threads=1, memory_budget_bytes=budget)
-        engine = Engine(pipeline, engine_config, LeadRunner(pipeline, ranks))
+        read_hash = weights_hash_of(pipeline, image_output)
+        engine = Engine(pipeline, engine_config, LeadRunner(pipeline, ranks), read_hash)
         host = warm_host(engine, image_output, link, loading)
         on_host(host)
         host.run()

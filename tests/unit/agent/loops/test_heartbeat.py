@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from diffuserve.agent.state.held_states import HeldState
 from diffuserve.domain.errors import ServerUnavailable, WorkerNotFound
 from diffuserve.domain.jobs.job import Phase
 from diffuserve.domain.models.cost import CostFit
@@ -69,7 +70,7 @@ async def test_a_job_that_is_being_uploaded_is_renewed_without_an_engine(tmp_pat
     async with running_agent(tmp_path) as worker:
         engine = await worker.take(make_lease())
         worker.plane.final_outcomes.append(None)
-        worker.agent._state.held["j1"].is_in_engine = False  # as after its last step
+        worker.agent._state.held["j1"].move_to(HeldState.LEFT)  # as after its last step
         engine.die(-9)
         await next_heartbeat(worker)
         assert [held.job_id for held in worker.plane.heartbeats[-1].held] == ["j1"]

@@ -402,7 +402,7 @@ def test_a_request_that_was_swapped_out_goes_on_all_ranks(pipelines: list[FakePi
         ids = [engine.add(each) for each in params]
         engine.step()
         for request_id in ids:
-            state = core.find(request_id)
+            state = core.requests.find(request_id)
             assert state is not None
             core._swap_out(state)
         results: dict[str, Any] = {}
@@ -433,7 +433,7 @@ def test_a_request_that_was_swapped_out_within_a_step_goes_on_all_ranks(
         request_id = engine.add(params)
         engine.step()
         engine._core.step([], [])
-        state = engine._core.find(request_id)
+        state = engine._core.requests.find(request_id)
         assert state is not None
         assert state.predicted
         engine._core._swap_out(state)

@@ -1,0 +1,39 @@
+"""The budgets of the next step: tokens that are worth it, and memory that is left."""
+
+from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.decoder import Decoder
+from diffuserve.engine.prompt_encoder import PromptEncoder
+from diffuserve.engine.scheduler import StepLimits
+from diffuserve.engine.stages import Stage, StageExecutor
+
+_MIN_KNEE_TOKENS, _MAX_KNEE_TOKENS = 1_024, 65_536
+
+
+class Budgets:
+    """Says what a step may take; `memory_bytes` are shared with what is decoded, and with kept prompts."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        memory_bytes: int,
+        cost_model: CostModel,
+        stages: StageExecutor,
+        prompts: PromptEncoder,
+        decoder: Decoder,
+    ) -> None:
+        self._config, self.memory_bytes = config, memory_bytes
+        self._cost_model, self._stages, self._prompts, self._decoder = cost_model, stages, prompts, decoder
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that may share a step: as configured, else the cost model's knee for every core slot."""
+        if self._config.token_budget is not None:
+            return self._config.token_budget
+        knee = min(max(self._cost_model.knee_tokens(), _MIN_KNEE_TOKENS), _MAX_KNEE_TOKENS)
+        return knee * self._stages.num_core_slots(Stage.DENOISE)
+
+    def limits(self) -> StepLimits:
+        """Return the budgets of this moment."""
+        room = self.memory_bytes - self._decoder.held_bytes - self._prompts.held_bytes
+        return StepLimits(self.tokens, room, self._config.max_batch_size)

@@ -1,0 +1,82 @@
+"""Denoising steps on the device: their shards, their seconds, and who pays for them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from diffuserve.domain.models.cost import Workload
+from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.model_runner import ModelRunner, StepOutcome
+from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.sharding import balanced_shards
+from diffuserve.engine.stages import Stage, StageExecutor, StageRun
+from diffuserve.engine.stats import EngineStats
+
+_MIN_SHARD_TOKENS = 384  # smaller shards spend more on their own overhead than a second core gives
+
+Shard = list[RequestState]
+
+
+class Denoising:
+    """Runs steps; the cost model learns from those that had the device to themselves."""
+
+    def __init__(
+        self, runner: ModelRunner, stages: StageExecutor, cost_model: CostModel, stats: EngineStats
+    ) -> None:
+        self._runner, self._stages, self._cost_model, self._stats = runner, stages, cost_model, stats
+        # Weights that pass through the device serve one forward pass at a time, and best a large one.
+        self._is_one_by_one = runner.pipeline.residency.mode.denoises_one_by_one
+
+    def predict(self, chosen: Sequence[RequestState]) -> float:
+        """Return the seconds that a step of these requests should take, their prompts and images included."""
+        fit = self._cost_model.fit
+        unencoded = [state.workload for state in chosen if state.conditioning is None]
+        encoding = fit.encode_seconds(unencoded) if unencoded else 0.0
+        return encoding + fit.step_seconds([state.turn_workload for state in chosen])
+
+    def run(
+        self, states: Sequence[RequestState], meanwhile: Callable[[], None]
+    ) -> Iterator[tuple[RequestState, StepOutcome]]:
+        """Run a step of encoded requests; return what it made of each. `meanwhile` runs beside the device."""
+        workloads = [state.turn_workload for state in states]
+        shards = self._shards(states, workloads)
+        run = self._stages.run(
+            Stage.DENOISE,
+            [partial(self._runner.step, shard) for shard in shards],
+            self._cost_model.expected_step_seconds(workloads),
+            meanwhile=meanwhile,
+        )
+        self._charge(states, workloads, run)
+        self._observe(shards, run)
+        self._stats.count_step(len(states), sum(each.step_tokens for each in workloads), run.seconds)
+        return _by_request(shards, run.results)
+
+    def _shards(self, states: Sequence[RequestState], workloads: Sequence[Workload]) -> list[Shard]:
+        tokens = [workload.step_tokens for workload in workloads]
+        most = 1 if self._is_one_by_one else self._stages.num_core_slots(Stage.DENOISE)
+        return balanced_shards(states, tokens, min(most, max(1, sum(tokens) // _MIN_SHARD_TOKENS)))
+
+    def _charge(
+        self,
+        states: Sequence[RequestState],
+        workloads: Sequence[Workload],
+        run: StageRun[list[StepOutcome]],
+    ) -> None:
+        shares = self._cost_model.fit.step_shares(workloads)
+        for state, share in zip(states, shares, strict=True):
+            state.stopwatch.device_seconds += run.device_seconds * share
+
+    def _observe(self, shards: Sequence[Shard], run: StageRun[list[StepOutcome]]) -> None:
+        """Learn from a step, unless a request failed: then it may have been cut short, or done in parts."""
+        has_failed = any(isinstance(outcome, Exception) for outcomes in run.results for outcome in outcomes)
+        if run.share == 1.0 and not has_failed:
+            # The heaviest shard is what the others waited for.
+            of_shards = [[state.turn_workload for state in shard] for shard in shards]
+            heaviest = max(of_shards, key=lambda shard: sum(workload.step_tokens for workload in shard))
+            self._cost_model.observe_step(heaviest, run.seconds)
+
+
+def _by_request(
+    shards: Sequence[Shard], results: Sequence[Sequence[StepOutcome]]
+) -> Iterator[tuple[RequestState, StepOutcome]]:
+    for shard, outcomes in zip(shards, results, strict=True):
+        yield from zip(shard, outcomes, strict=True)

@@ -1,0 +1,62 @@
+"""The ends of requests: their results and failures, and the second try of those that ran out of memory."""
+
+import logging
+
+from torch import Tensor
+
+from diffuserve.engine.failures import as_failure
+from diffuserve.engine.model_runner import ModelRunner, fails_for_lack_of_room, finite
+from diffuserve.engine.outputs import GenerationResult, StepOutput
+from diffuserve.engine.phases import RequestPhase
+from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests import Requests
+from diffuserve.models.frames import Frames
+
+log = logging.getLogger(__name__)
+
+
+class Endings:
+    """Ends requests, and has what is kept for them released; used by the stepping thread."""
+
+    def __init__(self, requests: Requests, runner: ModelRunner) -> None:
+        self._requests, self._runner = requests, runner
+
+    def finish(self, state: RequestState, frames: list[Frames], latents: Tensor | None = None) -> StepOutput:
+        """End a request with what it has made."""
+        encoded = () if state.conditioning is None else state.conditioning.warnings
+        result = GenerationResult(
+            request_id=state.request_id,
+            params=state.params,
+            frames=frames,
+            timings=state.stopwatch.timings(),
+            warnings=(*encoded, *self._runner.pipeline.spec.size_warnings(state.params)),
+            latents=latents,
+        )
+        self._forget(state)
+        return state.output(state.num_decoded, finished=True, result=result)
+
+    def finish_denoised(self, state: RequestState) -> StepOutput:
+        """End a request with its latents, unless there are numbers among them that are not finite."""
+        assert state.latents is not None
+        try:
+            return self.finish(state, [], finite(state.latents).cpu())
+        except FloatingPointError as error:
+            return self.fail(state, error)
+
+    def fail_or_retry(self, state: RequestState, cause: Exception) -> StepOutput:
+        """Fail a request, unless it ran out of memory beside others: then it is tried again by itself."""
+        if not fails_for_lack_of_room(state, cause):
+            return self.fail(state, cause)
+        log.warning("request %s ran out of memory beside others; it is tried by itself", state.request_id)
+        state.exclusive = True
+        return state.output(state.num_decoded)
+
+    def fail(self, state: RequestState, cause: Exception) -> StepOutput:
+        """End a request with an error."""
+        self._forget(state)
+        error = as_failure(state.request_id, cause)
+        return state.output(state.num_decoded, finished=True, error=error)
+
+    def _forget(self, state: RequestState) -> None:
+        self._requests.move(state, RequestPhase.ENDED)
+        self._runner.forget(state.request_id)
