@@ -25,7 +25,7 @@ router = APIRouter(tags=["results"], route_class=JsonRoute)
 
 
 @dataclass(frozen=True)
-class LiveParts:
+class FollowingParts:
     """Parts that these routes use."""
 
     store: JobStore
@@ -34,7 +34,7 @@ class LiveParts:
     files: JobFiles
 
 
-Used = Annotated[LiveParts, Depends(Uses(LiveParts))]
+Used = Annotated[FollowingParts, Depends(Uses(FollowingParts))]
 
 
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}

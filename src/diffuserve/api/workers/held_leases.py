@@ -24,7 +24,7 @@ Report = TypeVar("Report", bound=LeaseReport)
 
 
 @dataclass(frozen=True)
-class HeldLease:
+class CheckedLease:
     """A lease that the caller holds, by the key with which its worker registered."""
 
     job_id: str
@@ -41,7 +41,7 @@ class HeldLease:
 class Reported(Generic[Report]):
     """A report, and the lease whose token it carries."""
 
-    lease: HeldLease
+    lease: CheckedLease
     body: Report
 
 
@@ -49,18 +49,20 @@ Token = Annotated[int, Header()]
 
 
 # FastAPI resolves each dependency for every request, so these find the store without another one.
-async def held_lease(job_id: JobId, lease_token: Token, request: Request, caller: WorkerCaller) -> HeldLease:
+async def held_lease(
+    job_id: JobId, lease_token: Token, request: Request, caller: WorkerCaller
+) -> CheckedLease:
     """Return the lease that a request names. Raise `LeaseLost` unless the caller holds it."""
-    lease = HeldLease(job_id, checked_token(job_id, lease_token), key_of(caller))
+    lease = CheckedLease(job_id, checked_token(job_id, lease_token), key_of(caller))
     await part_of(request, JobStore).leases.check(job_id, lease.token, lease.key_id)
     return lease
 
 
 async def held_live_lease(
     job_id: JobId, lease_token: Token, request: Request, caller: WorkerCaller
-) -> HeldLease:
+) -> CheckedLease:
     """Return the lease of a `live` job. Raise as `held_lease` does, and what `check_live` raises."""
-    lease = HeldLease(job_id, checked_token(job_id, lease_token), key_of(caller))
+    lease = CheckedLease(job_id, checked_token(job_id, lease_token), key_of(caller))
     await part_of(request, JobStore).leases.check_live(job_id, lease.token, lease.key_id)
     return lease
 
@@ -69,7 +71,7 @@ def reported(kind: type[Report]) -> Callable[..., Awaitable[Reported[Report]]]:
     """Return the dependency that reads a report. It raises `LeaseLost` unless the caller holds the lease."""
 
     async def held(body: Report, request: Request, job_id: JobId, caller: WorkerCaller) -> Reported[Report]:
-        lease = HeldLease(job_id, checked_token(job_id, body.lease_token), key_of(caller))
+        lease = CheckedLease(job_id, checked_token(job_id, body.lease_token), key_of(caller))
         await part_of(request, JobStore).leases.check(job_id, lease.token, lease.key_id)
         return Reported(lease, body)
 
@@ -84,7 +86,7 @@ def reported_end(kind: type[Report]) -> Callable[..., Awaitable[Reported[Report]
     """
 
     async def held(body: Report, job_id: JobId, caller: WorkerCaller) -> Reported[Report]:
-        return Reported(HeldLease(job_id, checked_token(job_id, body.lease_token), key_of(caller)), body)
+        return Reported(CheckedLease(job_id, checked_token(job_id, body.lease_token), key_of(caller)), body)
 
     return _reading(held, kind)
 
@@ -97,5 +99,5 @@ def _reading(
     return held
 
 
-Held = Annotated[HeldLease, Depends(held_lease)]
-HeldLive = Annotated[HeldLease, Depends(held_live_lease)]
+Held = Annotated[CheckedLease, Depends(held_lease)]
+HeldLive = Annotated[CheckedLease, Depends(held_live_lease)]

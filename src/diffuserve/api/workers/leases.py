@@ -13,7 +13,7 @@ from diffuserve.api.following.job_metrics import JobMetrics
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import FileId, FileName
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.workers.held_leases import Held, HeldLease, HeldLive, Reported, reported, reported_end
+from diffuserve.api.workers.held_leases import CheckedLease, Held, HeldLive, Reported, reported, reported_end
 from diffuserve.api.workers.leased_files import ANY_TYPE, BINARY, LeasedFileStore, contents_of
 from diffuserve.api.workers.progress import publish_progress
 from diffuserve.api.workers.worker_validation import check_completion, check_failure, check_storable
@@ -239,7 +239,7 @@ async def _leased(files: LeasedFileStore, readable: _Readable) -> LeasedFile:
     return replace(readable.file, url=url)
 
 
-async def _store_files(parts: LeaseParts, lease: HeldLease, completion: Completion) -> None:
+async def _store_files(parts: LeaseParts, lease: CheckedLease, completion: Completion) -> None:
     """Store the files sent along. Raise `UploadMissing` if one of the result is not stored whole."""
     contents = await contents_of(completion)
     with suppress(LeaseLost):  # the store decides: the completion may be a repetition
@@ -255,7 +255,7 @@ async def _store_files(parts: LeaseParts, lease: HeldLease, completion: Completi
         )
 
 
-async def _check_latents(parts: LeaseParts, lease: HeldLease, report: HandOver) -> None:
+async def _check_latents(parts: LeaseParts, lease: CheckedLease, report: HandOver) -> None:
     """Raise `UploadMissing` if the latents are not stored whole."""
     with suppress(LeaseLost):  # the store decides: the report may be a repetition
         await parts.store.leases.check(lease.job_id, lease.token, lease.key_id)

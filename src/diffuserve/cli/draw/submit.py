@@ -44,7 +44,7 @@ Examples:
 
 
 @dataclass(frozen=True)
-class Submission:
+class SubmitOptions:
     """A job to submit, the server, and what to do with the result."""
 
     params: GenerationParams
@@ -117,7 +117,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     destination = None if output is None else Destination.parse(output).of_kind(kind)
     if destination is not None:
         destination.check()
-    submission = Submission(
+    submission = SubmitOptions(
         params,
         model,
         priority,
@@ -145,7 +145,7 @@ def _parse_deadline(text: str | None) -> float | str | None:
         return text
 
 
-def _run(submission: Submission) -> int:
+def _run(submission: SubmitOptions) -> int:
     submitted: list[str] = []  # the id of the job once it exists, for Ctrl-C
     try:
         return asyncio.run(_submit(submission, submitted))
@@ -158,7 +158,7 @@ def _run(submission: Submission) -> int:
         return INTERRUPTED
 
 
-async def _submit(submission: Submission, submitted: list[str]) -> int:
+async def _submit(submission: SubmitOptions, submitted: list[str]) -> int:
     from diffuserve.cli.client.connect import connect
     from diffuserve.client.codec import encode
 
@@ -218,7 +218,7 @@ async def served_name(client: "Client", model: str | None) -> str | None:
     return hub_id.partition("/")[2]
 
 
-async def _await_images(submission: Submission, job_id: str) -> int:
+async def _await_images(submission: SubmitOptions, job_id: str) -> int:
     from diffuserve.cli.client.connect import WAITING_PATIENCE_SECONDS, connect
     from diffuserve.cli.client.watch import JobBars, follow
     from diffuserve.cli.draw.fetch import fetch_images
@@ -251,7 +251,7 @@ async def _await_images(submission: Submission, job_id: str) -> int:
     return FAILED
 
 
-def _previews_of(submission: Submission, job: "JobResource", console: Console) -> "Previews | None":
+def _previews_of(submission: SubmitOptions, job: "JobResource", console: Console) -> "Previews | None":
     if not submission.has_previews:
         return None
     from diffuserve.cli.images.previews import Previews, preview_path
