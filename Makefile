@@ -69,8 +69,9 @@ docs: $(READY) ## build the documents into a site that can be searched: out/site
 reference: $(READY) ## write the tables of docs/reference from the declarations in the code
 	$(BIN)/python scripts/make_reference.py
 
-wheel: $(READY) ## build the package into dist
+wheel: $(READY) ## build the package, and the weights of the bundled models, into dist
 	$(BIN)/python -m build
+	$(BIN)/python -m build --wheel --outdir dist src/diffuserve/models/bundled/packed
 
 fmt: $(READY) ## format the code
 	$(BIN)/ruff check --fix

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,22 +38,23 @@ def main() -> int:
     torch = resolve(["torch"], MACHINES[:1])
     of_cuda = {pin: hashes for pin, hashes in torch.items() if _CUDA.fullmatch(name_of(pin))}
     write("build", resolve(declared["build-system"]["requires"], MACHINES))
-    write("control", resolve(requirements(project), MACHINES))
+    write("control", resolve(requirements(project, "server"), MACHINES))
     write("control[images]", resolve(requirements(project, "images"), MACHINES))
     write("worker", merged(worker, {pin: found for pin, found in torch.items() if pin not in of_cuda}))
     write("torch-cuda", of_cuda)
     return 0
 
 
-def requirements(project: Mapping[str, Any], extra: str | None = None) -> list[str]:
+def requirements(project: Mapping[str, Any], extra: str) -> list[str]:
     """Return what the project needs with an extra, those that this names included."""
-    extras = project["optional-dependencies"]
+    return [*project["dependencies"], *_of_extra(project, extra)]
+
+
+def _of_extra(project: Mapping[str, Any], extra: str) -> Iterator[str]:
     own = re.compile(rf"{project['name']}\[(\w+)\]")
-    found: list[str] = list(project["dependencies"])
-    for line in extras[extra] if extra else ():
+    for line in project["optional-dependencies"][extra]:
         named = own.fullmatch(line)
-        found += extras[named[1]] if named else [line]
-    return found
+        yield from _of_extra(project, named[1]) if named else [line]
 
 
 def resolve(wanted: Sequence[str], machines: Iterable[str], without: str | None = None) -> Wheels:

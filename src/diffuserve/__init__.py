@@ -46,7 +46,9 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith(__name__):
             raise
-        message = f"{name} needs {error.name}: pip install 'diffuserve[engine]'"
+        from diffuserve.domain.extras import Extra
+
+        message = f"{name} needs {error.name}: {Extra.ENGINE.remedy}"
         raise ModuleNotFoundError(message, name=error.name) from error
 
 

@@ -4,7 +4,7 @@ import ipaddress
 import re
 import stat
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 import yaml
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from support.requirements import closure
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "docker"
@@ -141,23 +142,10 @@ def test_a_lock_has_the_versions_that_are_tested_and_a_hash_for_each(path: Path)
     assert indexes == (["https://download.pytorch.org/whl/cpu"] if path.stem == "torch-cpu" else [])
 
 
-def needed(package: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> Iterator[str]:
-    """Yield what a package needs with these extras, by the descriptions of what is installed here."""
-    if (package, extras) in seen:
-        return
-    seen.add((package, extras))
-    for line in requires(package) or ():
-        wanted = Requirement(line)
-        environments = [{"extra": extra} for extra in (extras or {""})]
-        if wanted.marker is None or any(map(wanted.marker.evaluate, environments)):
-            yield canonicalize_name(wanted.name)
-            yield from needed(wanted.name, frozenset(wanted.extras), seen)
-
-
 @pytest.mark.parametrize(
     ("names", "extra"),
     [
-        (("control",), ""),
+        (("control",), "server"),
         (("control[images]",), "images"),
         (("worker", "torch-cpu"), "engine"),
         (("worker", "torch-cuda"), "engine"),
@@ -165,7 +153,7 @@ def needed(package: str, extras: frozenset[str], seen: set[tuple[str, frozenset[
 )
 def test_a_lock_is_whole(names: tuple[str, ...], extra: str) -> None:
     packages = set().union(*(locked(name) for name in names))
-    wanted = {*needed("diffuserve", frozenset({extra} - {""}), set())} - {"diffuserve"}
+    wanted = closure(requires("diffuserve") or (), frozenset({extra})) - {"diffuserve"}
     assert len(wanted) > 40
     assert wanted - packages == set(), "run scripts/lock_images.py"
     cuda = {package for package in packages if re.match("nvidia-|cuda-|triton|setuptools", package)}

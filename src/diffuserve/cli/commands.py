@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from diffuserve.cli.lazy import LazyCommand
+from diffuserve.domain.extras import Extra
 
 _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
     "First steps": (
@@ -13,11 +14,13 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "diffuserve.cli.draw.generate",
             "Generate images on this machine, without a server.",
             needs_arguments=True,
+            extra=Extra.ENGINE,
         ),
         LazyCommand(
             "serve",
             "diffuserve.cli.servers.serve",
             "Serve a model on this machine: API, queue and one worker.",
+            extra=Extra.ENGINE,
         ),
         LazyCommand(
             "submit",
@@ -31,7 +34,10 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "Check this machine and its settings, and say what to do.",
         ),
         LazyCommand(
-            "demo", "diffuserve.cli.servers.demo", "Start a server and run jobs on each bundled model."
+            "demo",
+            "diffuserve.cli.servers.demo",
+            "Start a server and run jobs on each bundled model.",
+            extra=Extra.ENGINE,
         ),
     ),
     "Models": (
@@ -40,29 +46,34 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "diffuserve.cli.store.models",
             "List the models on this machine.",
             attribute="list_models",
+            extra=Extra.SERVER,
         ),
         LazyCommand(
             "models",
             "diffuserve.cli.store.stored_models",
             "Publish models in a bucket, fetch and verify them.",
+            extra=Extra.SERVER,
         ),
         LazyCommand(
             "pull",
             "diffuserve.cli.store.pull",
             "Download a model from the hub, once.",
             needs_arguments=True,
+            extra=Extra.ENGINE,
         ),
         LazyCommand(
             "rm",
             "diffuserve.cli.store.models",
             "Remove a model that was pulled, and free its space.",
             needs_arguments=True,
+            extra=Extra.SERVER,
         ),
         LazyCommand(
             "quantize",
             "diffuserve.cli.store.quantize",
             "Write a model with weights of fewer bits into a folder.",
             needs_arguments=True,
+            extra=Extra.ENGINE,
         ),
         LazyCommand(
             "compile",
@@ -70,8 +81,14 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "Compile a model's blocks for this machine's GPU, once.",
             attribute="compile_model",
             needs_arguments=True,
+            extra=Extra.ENGINE,
         ),
-        LazyCommand("calibrate", "diffuserve.cli.draw.calibrate", "Measure a model, to predict its costs."),
+        LazyCommand(
+            "calibrate",
+            "diffuserve.cli.draw.calibrate",
+            "Measure a model, to predict its costs.",
+            extra=Extra.ENGINE,
+        ),
     ),
     "Jobs and workers": (
         LazyCommand("jobs", "diffuserve.cli.client.jobs", "List, show, cancel and requeue jobs."),
@@ -88,30 +105,50 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
     ),
     "Serve": (
         LazyCommand(
-            "api", "diffuserve.cli.servers.api", "Run the control plane alone: API and queue, without a GPU."
+            "api",
+            "diffuserve.cli.servers.api",
+            "Run the control plane alone: API and queue, without a GPU.",
+            extra=Extra.SERVER,
         ),
         LazyCommand(
-            "worker", "diffuserve.cli.servers.worker", "Generate images for a control plane elsewhere."
+            "worker",
+            "diffuserve.cli.servers.worker",
+            "Generate images for a control plane elsewhere.",
+            extra=Extra.ENGINE,
         ),
         LazyCommand(
             "moderate",
             "diffuserve.cli.servers.moderate",
             "Serve a classifier of prompts, compatible with OpenAI's moderation API.",
             needs_arguments=True,
+            extra=Extra.TRANSFORMERS,
         ),
     ),
     "Operate": (
-        LazyCommand("keys", "diffuserve.cli.operate.keys", "Create, list, rotate and revoke API keys."),
         LazyCommand(
-            "fairness", "diffuserve.cli.operate.fairness", "Show and reset what tenants were charged."
+            "keys",
+            "diffuserve.cli.operate.keys",
+            "Create, list, rotate and revoke API keys.",
+            extra=Extra.SERVER,
+        ),
+        LazyCommand(
+            "fairness",
+            "diffuserve.cli.operate.fairness",
+            "Show and reset what tenants were charged.",
+            extra=Extra.SERVER,
         ),
         LazyCommand(
             "cost", "diffuserve.cli.operate.cost", "Show what 1,000 images cost, measured or by prices."
         ),
         LazyCommand(
-            "safety", "diffuserve.cli.operate.safety", "Explain verdicts of the filters, and audit them."
+            "safety",
+            "diffuserve.cli.operate.safety",
+            "Explain verdicts of the filters, and audit them.",
+            extra=Extra.SERVER,
         ),
-        LazyCommand("db", "diffuserve.cli.operate.db", "Bring the server's database up to date."),
+        LazyCommand(
+            "db", "diffuserve.cli.operate.db", "Bring the server's database up to date.", extra=Extra.SERVER
+        ),
     ),
 }
 

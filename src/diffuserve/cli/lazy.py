@@ -8,6 +8,9 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.extras import Extra, missing_module
+
 MARKUP: Final = "markdown"
 
 
@@ -17,6 +20,7 @@ class LazyCommand:
 
     The overview shows `summary` under the heading `panel`, which needs no import. `attribute` is the name in
     the module where it is not that of the command. The module's `EXAMPLES` end the help of a function.
+    `extra` is what is to be installed for it beside the base of the package, if anything is.
     """
 
     name: str
@@ -26,6 +30,7 @@ class LazyCommand:
     attribute: str = ""
     needs_arguments: bool = False
     hidden: bool = False
+    extra: Extra | None = None
 
     @property
     def outline(self) -> TyperCommand:
@@ -35,7 +40,8 @@ class LazyCommand:
         )
 
     def load(self) -> Any:
-        """Import the module and return the command as Typer's own kind of object."""
+        """Import the module and return the command as Typer's own kind of object. Raise `InvalidParams`."""
+        self._check_installed()
         module = import_module(self.module)
         target: typer.Typer | Callable[..., None] = getattr(module, self.attribute or self.name)
         holder = typer.Typer(rich_markup_mode=MARKUP)
@@ -45,6 +51,12 @@ class LazyCommand:
             epilog = getattr(module, "EXAMPLES", None)
             holder.command(self.name, epilog=epilog, no_args_is_help=self.needs_arguments)(target)
         return typer.main.get_group(holder).commands[self.name]
+
+    def _check_installed(self) -> None:
+        """Refuse a command whose imports would fail; what an engine needs beyond, preflight checks."""
+        if self.extra is not None and (module := missing_module(Extra.SERVER)) is not None:
+            remedy = f"needs {module}, which is not installed; {self.extra.remedy}"
+            raise InvalidParams("command", self.name, remedy)
 
 
 class _Loaded(MutableMapping[str, Any]):

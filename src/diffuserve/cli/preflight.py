@@ -6,11 +6,11 @@ What is checked here would be refused by the engine as well, but after the secon
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from importlib.util import find_spec
 
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.wiring.safety import check_prompt_filter
 from diffuserve.domain.errors import InvalidModel, InvalidParams
+from diffuserve.domain.extras import check_installed
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.memory import check_memory, cpu_memory_budget
@@ -24,8 +24,6 @@ from diffuserve.parallel.plan import ParallelPlan, check_group
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.safety.image_filters import check_image_filter
 from diffuserve.settings import Settings
-
-_PACKAGES = ("torch", "tokenizers", "jaxtyping", "einops")
 
 
 def model_spec(config: EngineProcessConfig) -> ModelSpec:
@@ -117,10 +115,7 @@ def check_server(settings: Settings, engine_command: str | None = None) -> None:
 
 
 def _check_engine(config: EngineProcessConfig) -> None:
-    for package in _PACKAGES:
-        if find_spec(package) is None:
-            remedy = f"is run by {package}, which is not installed; pip install 'diffuserve[engine]'"
-            raise InvalidParams("model", config.model, remedy)
+    check_installed(config.model)
     check_image_filter(config.images.image_filter, config.images.image_rules)
     check_device(config.device)
     check_dtype(config.dtype)

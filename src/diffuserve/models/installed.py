@@ -9,7 +9,7 @@ from pathlib import Path
 
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
 from diffuserve.domain.models.dtypes import SAFETENSORS_DTYPES
-from diffuserve.models.bundled import bundled_models
+from diffuserve.models.bundled import bundled_models, missing_weights
 from diffuserve.models.folders import hub
 from diffuserve.models.folders.names import HUB_COMMITS, full_name, is_hub_id
 from diffuserve.models.registry import read_spec
@@ -90,6 +90,8 @@ def _described(name: str, source: str, path: Path, is_whole: bool = True) -> Ins
     model = InstalledModel(
         name=name, source=source, path=path, num_bytes=_size_of(path), dtype=_dtype_of(path)
     )
+    if problem := missing_weights(path):
+        return replace(model, problem=problem)
     if not is_whole:
         return replace(model, problem=f"incomplete: `diffuserve pull {name}` continues")
     try:

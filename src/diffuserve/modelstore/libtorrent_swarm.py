@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.extras import Extra
 from diffuserve.domain.workers.peers import PRIVATE_NETWORKS, PeerAddress, is_private
 from diffuserve.modelstore.manifest import Manifest, Piece
 from diffuserve.modelstore.torrent import torrent_of
@@ -205,7 +206,7 @@ def _libtorrent() -> Any:
     try:
         import libtorrent
     except ImportError as error:
-        remedy = "needs libtorrent, which is not installed; pip install 'diffuserve[peers]'"
+        remedy = f"needs libtorrent, which is not installed; {Extra.PEERS.remedy}"
         raise InvalidParams("peers", "true", remedy) from error
     return libtorrent
 

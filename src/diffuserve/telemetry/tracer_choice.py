@@ -1,6 +1,7 @@
 """The tracer of a process, by its configuration. It imports OpenTelemetry only where spans are recorded."""
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.extras import Extra
 from diffuserve.telemetry.tracing import OFF, Tracer
 from diffuserve.telemetry.tracing_config import TracingConfig
 
@@ -15,6 +16,6 @@ def open_tracer(config: TracingConfig, service: str) -> Tracer:
     try:
         from diffuserve.telemetry.otlp_tracer import OtlpTracer
     except ModuleNotFoundError as error:
-        remedy = f"{error.name} is missing; install what traces need with `pip install 'diffuserve[tracing]'`"
+        remedy = f"{error.name} is missing; install what traces need with `{Extra.TRACING.remedy}`"
         raise InvalidParams("trace_endpoint", config.trace_endpoint, remedy) from error
     return OtlpTracer(config.trace_endpoint, config.trace_ratio, service)

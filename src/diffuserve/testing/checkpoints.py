@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from diffuserve.domain.extras import Extra
 from diffuserve.models.bundled import bundled_models
 
 _HEADS, _HEAD_DIM, _ROPE_AXES = 4, 16, (4, 6, 6)
@@ -82,8 +83,8 @@ def require_libraries() -> None:
         import diffusers  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as error:
-        remedy = "pip install 'diffuserve[checkpoints]'"
-        raise ImportError(f"{error.name} is not installed; {remedy}", name=error.name) from error
+        message = f"{error.name} is not installed; {Extra.CHECKPOINTS.remedy}"
+        raise ImportError(message, name=error.name) from error
 
 
 def redraw_weights(module: nn.Module, generator: torch.Generator) -> None:

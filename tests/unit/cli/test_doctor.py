@@ -43,6 +43,7 @@ CUDA = TorchFacts(
     gpu_total_bytes=80 * GB,
 )
 GPU = "NVIDIA H100, driver 580.1"
+DATABASE = DatabaseFacts(place="postgresql://db/x", revision="0007", head="0007", ahead_seconds=0.1)
 HEALTHY = Facts(
     machine=MachineFacts(
         python=(3, 11, 7), num_cpus=16, memory_free_bytes=100 * GB, memory_bytes=128 * GB,
@@ -50,7 +51,7 @@ HEALTHY = Facts(
     ),
     torch=CUDA,
     disk=DiskFacts(folder="/data", free_bytes=500 * GB, bytes_per_second=1e9, sync_seconds=0.001),
-    database=DatabaseFacts(place="postgresql://db/x", revision="0007", head="0007", ahead_seconds=0.1),
+    database=DATABASE,
     port=PortFacts(address="127.0.0.1:8000"),
     model=ModelFacts(name="FLUX.1-schnell", num_bytes=34 * GB),
     bucket=PlaceFacts(place="s3://images"),
@@ -72,13 +73,13 @@ def test_what_does_not_apply_is_left_out() -> None:
         HEALTHY, torch=TorchFacts(is_installed=False), bucket=None, valkey=None, server=None,
         database=DatabaseFacts(place="jobs.db", head="0007"),
     )  # fmt: skip
-    left_out = {"device", "gpu memory", "attention", "artifact store", "valkey", "server", "clock"}
+    left_out = {"device", "gpu memory", "attention", "model", "artifact store", "valkey", "server", "clock"}
     assert {finding.check for finding in check_all(HEALTHY)} - {
         finding.check for finding in check_all(local)
     } == left_out
 
 
-MACHINE, DATABASE = HEALTHY.machine, HEALTHY.database
+MACHINE = HEALTHY.machine
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,7 @@ MACHINE, DATABASE = HEALTHY.machine, HEALTHY.database
     [
         (checks.check_python, {"machine": replace(MACHINE, python=(3, 10, 1))}, "failed", "3.11 or later"),
         (checks.check_torch, {"torch": TorchFacts(is_installed=False)}, "warning", "diffuserve[engine]"),
+        (checks.check_database, {"database": None}, "warning", "diffuserve[server]"),
         (checks.check_torch, {"torch": TorchFacts(problem="libcudart.so")}, "failed", "libcudart.so"),
         (
             checks.check_device,

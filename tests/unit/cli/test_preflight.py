@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from diffuserve.cli import preflight
 from diffuserve.cli.preflight import check_requests, check_worker
+from diffuserve.domain import extras
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
@@ -122,7 +122,7 @@ def test_a_request_above_the_memory_budget_is_refused() -> None:
 
 @pytest.mark.parametrize("package", ["torch", "tokenizers"])
 def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "find_spec", lambda name: None if name == package else find_spec(name))
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == package else find_spec(name))
     with pytest.raises(InvalidParams, match=rf"{package}, .*pip install 'diffuserve\[engine\]'"):
         check_worker([EngineProcessConfig()], num_gpus=1)
 

@@ -14,6 +14,7 @@ from diffuserve.cli.display.console import Console
 from diffuserve.cli.display.echo import echo
 from diffuserve.cli.display.results import print_facts, results
 from diffuserve.cli.display.sizes import human_bytes
+from diffuserve.cli.images.input_images import check_image
 from diffuserve.client.codec import encode
 from diffuserve.domain.resources.file import FilePage, FileResource
 from diffuserve.domain.text.timestamps import to_rfc3339
@@ -52,10 +53,8 @@ def upload(
 
     The same image again is the same file, which is then kept for longer.
     """
-    from diffuserve.media.input_image import load_input
-
     for path in paths:
-        load_input("image", str(path))
+        check_image("image", str(path))
     uploaded = ask(settings, lambda client: _upload(client, paths))
     if as_json:
         echo(encode(FilePage(data=tuple(uploaded), has_more=False, next=None)))

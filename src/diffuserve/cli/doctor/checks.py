@@ -6,8 +6,8 @@ from typing import Final
 from diffuserve.cli.display.sizes import human_bytes
 from diffuserve.cli.doctor.check_result import CheckResult, failed, ok, warning
 from diffuserve.cli.doctor.facts import Facts
+from diffuserve.domain.extras import Extra
 
-_ENGINE: Final = "pip install 'diffuserve[engine]'"
 _TORCH_PAGE: Final = "https://pytorch.org/get-started"
 _OLDEST_PYTHON = (3, 11)
 _LITTLE_DISK, _SOME_DISK = 1e9, 10e9
@@ -35,10 +35,12 @@ def check_torch(facts: Facts) -> CheckResult:
         return warning(
             "torch",
             "not installed: generate, serve and worker need it",
-            f"{_ENGINE}; `diffuserve api` does not",
+            f"{Extra.ENGINE.remedy}; `diffuserve api` does not",
         )
     if torch.problem:
-        return failed("torch", f"cannot be imported: {torch.problem}", f"install it again: {_ENGINE}")
+        return failed(
+            "torch", f"cannot be imported: {torch.problem}", f"install it again: {Extra.ENGINE.remedy}"
+        )
     return ok("torch", f"{torch.version}, built for {f'CUDA {torch.cuda}' if torch.cuda else 'CPUs'}")
 
 
@@ -141,6 +143,12 @@ def check_disk(facts: Facts) -> CheckResult:
 
 def check_database(facts: Facts) -> CheckResult:
     database = facts.database
+    if database is None:
+        return warning(
+            "database",
+            "not looked for: the packages of a server are not installed",
+            f"{Extra.SERVER.remedy}; clients do not need them",
+        )
     if database.problem:
         return failed("database", database.problem, "check DIFFUSERVE_DATABASE_URL, and that the server runs")
     if database.revision is None:
@@ -186,8 +194,10 @@ def check_port(facts: Facts) -> CheckResult:
     return ok("port", f"{port.address} is free")
 
 
-def check_model(facts: Facts) -> CheckResult:
+def check_model(facts: Facts) -> CheckResult | None:
     model = facts.model
+    if not facts.torch.is_installed:
+        return None
     if model.problem:
         return failed(
             "model", model.problem, "give another with --model; `diffuserve list` shows those on this machine"
@@ -207,7 +217,7 @@ def check_settings(facts: Facts) -> CheckResult:
 
 def check_clock(facts: Facts) -> CheckResult | None:
     leads = {
-        "the database": facts.database.ahead_seconds,
+        "the database": facts.database.ahead_seconds if facts.database else None,
         "the server": facts.server.ahead_seconds if facts.server and not facts.server.problem else None,
     }
     known = {name: seconds for name, seconds in leads.items() if seconds is not None}

@@ -13,7 +13,7 @@ from diffuserve.cli.display.echo import echo
 from diffuserve.cli.display.results import results
 from diffuserve.cli.doctor.check_result import CheckResult, Outcome
 from diffuserve.cli.doctor.checks import check_all
-from diffuserve.cli.doctor.facts import Facts
+from diffuserve.cli.doctor.facts import Facts, ModelFacts
 from diffuserve.cli.environment import unknown_variables
 from diffuserve.cli.exit_codes import FAILED
 from diffuserve.settings import Settings
@@ -55,20 +55,21 @@ async def gather(settings: Settings) -> Facts:
     from diffuserve.cli.doctor import machine, services
 
     engine = settings.engine_process
-    torch, database, bucket, valkey, server = await asyncio.gather(
+    torch, (database, bucket, valkey), server = await asyncio.gather(
         asyncio.to_thread(machine.torch_facts, engine.device, engine.dtype),
-        services.database_facts(settings),
-        services.bucket_facts(settings),
-        services.valkey_facts(settings),
+        services.store_facts(settings),
         services.server_facts(settings),
     )
+    model = ModelFacts(name=engine.model)
+    if torch.is_installed:
+        model = machine.model_facts(engine.model, settings.worker.own_process.parts, engine.stored)
     return Facts(
         machine=machine.machine_facts(),
         torch=torch,
         disk=machine.disk_facts(settings.data_dir),
         database=database,
         port=machine.port_facts(settings.host, settings.port),
-        model=machine.model_facts(engine.model, settings.worker.own_process.parts, engine.stored),
+        model=model,
         wanted_device=engine.device,
         bucket=bucket,
         valkey=valkey,

@@ -99,12 +99,12 @@ class ServerFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts for all checks together."""
+    """Facts for all checks together. There is no `database` where a server's packages are not installed."""
 
     machine: MachineFacts
     torch: TorchFacts
     disk: DiskFacts
-    database: DatabaseFacts
+    database: DatabaseFacts | None
     port: PortFacts
     model: ModelFacts
     wanted_device: str | None = None

@@ -7,9 +7,19 @@ from diffuserve.cli.client.connect import connect
 from diffuserve.cli.doctor.facts import DatabaseFacts, PlaceFacts, ServerFacts
 from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import DiffuserveError, Forbidden, ServerUnavailable, Unauthorized
+from diffuserve.domain.extras import Extra, missing_module
 from diffuserve.settings import Settings
 
 _PATIENCE_SECONDS = 10.0
+
+
+async def store_facts(
+    settings: Settings,
+) -> tuple[DatabaseFacts | None, PlaceFacts | None, PlaceFacts | None]:
+    """Return the facts of database, bucket and Valkey; none where a server's packages are not installed."""
+    if missing_module(Extra.SERVER) is not None:
+        return None, None, None
+    return await asyncio.gather(database_facts(settings), bucket_facts(settings), valkey_facts(settings))
 
 
 async def database_facts(settings: Settings) -> DatabaseFacts:

@@ -9,13 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, UnidentifiedImageError
-
-from diffuserve.cli.images.destination import Destination
+from diffuserve.cli.images.destination import Destination, parameters_in
 from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import ServerRefused
 from diffuserve.domain.resources.job import ArtifactResource, JobResource
-from diffuserve.media.image_file import read_parameters, save_image
 from diffuserve.media.video_file import VIDEO_FORMATS
 
 _SUFFIXES = {"image/png": (".png",), "image/webp": (".webp",), "image/jpeg": (".jpg", ".jpeg")} | {
@@ -32,7 +29,7 @@ async def fetch_images(client: Client, job: JobResource, destination: Destinatio
         for number, image in enumerate(images, 1):
             fetched = Path(folder) / str(number)
             await client.download(job.id, image.index, fetched)
-            parameters = _named_by(read_parameters(fetched)) or _parameters(job, image)
+            parameters = _named_by(parameters_in(fetched)) or _parameters(job, image)
             path = destination.path(parameters, number if len(images) > 1 else None)
             if image.role == "video":  # is not converted: it keeps the suffix of what it is
                 path = path.with_suffix(_SUFFIXES.get(image.content_type, (path.suffix,))[0])
@@ -59,6 +56,10 @@ def _place(fetched: Path, image: ArtifactResource, path: Path, parameters: dict[
     if path.suffix.lower() in _SUFFIXES.get(image.content_type, (path.suffix.lower(),)):
         os.replace(fetched, path)
         return
+    from PIL import Image, UnidentifiedImageError
+
+    from diffuserve.media.image_file import save_image
+
     try:
         with Image.open(fetched) as opened:
             save_image(opened.convert("RGB"), path, parameters)

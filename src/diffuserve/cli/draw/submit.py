@@ -14,6 +14,8 @@ from diffuserve.cli.draw.request_options import Asked, takes_request
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.images.destination import Destination
 from diffuserve.cli.images.input_images import check_images
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.extras import Extra, missing_module
 from diffuserve.domain.jobs.job import IMAGE_GENERATE, MAX_PREVIEWS, VIDEO_GENERATE, Band, JobStatus
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.folders.names import ALIASES
@@ -41,6 +43,9 @@ Examples:
 
   diffuserve submit "a blue star" --wait --json --server https://images.example.com
 """
+
+_SENT = ".png"  # as images are sent where no other format is asked for
+_PICTURES = Extra.PICTURES.remedy
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     destination = None if output is None else Destination.parse(output).of_kind(kind)
     if destination is not None:
         destination.check()
+    _check_pictures(destination if kind == IMAGE_GENERATE else None, preview)
     submission = SubmitOptions(
         params,
         model,
@@ -135,6 +141,16 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         exact=exact,
     )
     raise typer.Exit(_run(submission))
+
+
+def _check_pictures(images: Destination | None, preview: bool) -> None:
+    """Raise `InvalidParams` for what a client alone cannot do: convert images, and show previews."""
+    module = missing_module(Extra.PICTURES)
+    if module is not None and preview:
+        raise InvalidParams("preview", preview, f"needs {module}, which is not installed; {_PICTURES}")
+    if module is not None and images is not None and images.suffix.lower() != _SENT:
+        remedy = f"is converted from {_SENT} by {module}, which is not installed; {_PICTURES}"
+        raise InvalidParams("output", f"{images.stem}{images.suffix}", remedy)
 
 
 def _parse_deadline(text: str | None) -> float | str | None:

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.extras import Extra, missing_module
 from diffuserve.domain.jobs.job import VIDEO_GENERATE
 from diffuserve.media.file_names import FORMATS, slug
 from diffuserve.media.video_file import DEFAULT_VIDEO_FORMAT, VIDEO_FORMATS
@@ -66,11 +67,18 @@ class Destination:
         return _free(self.folder / name, parameters)
 
 
-def _free(path: Path, parameters: Mapping[str, Any]) -> Path:
-    """Return `path`, numbered if a different image is there."""
+def parameters_in(file: Path) -> dict[str, Any]:
+    """Return the parameters that an image carries; `{}` if it has none, or if nothing here reads images."""
+    if missing_module(Extra.PICTURES) is not None:
+        return {}
     from diffuserve.media.image_file import read_parameters  # Pillow is needed only where an image is
 
+    return read_parameters(file)
+
+
+def _free(path: Path, parameters: Mapping[str, Any]) -> Path:
+    """Return `path`, numbered if a different image is there."""
     candidate, number = path, 2
-    while candidate.exists() and read_parameters(candidate) != parameters:
+    while candidate.exists() and parameters_in(candidate) != parameters:
         candidate, number = path.with_stem(f"{path.stem}-{number}"), number + 1
     return candidate

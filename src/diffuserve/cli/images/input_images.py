@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.extras import Extra, missing_module
 from diffuserve.domain.jobs.input_file import is_file_id
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
@@ -39,10 +40,16 @@ def read_images(requests: Sequence[GenerationParams]) -> list[GenerationParams]:
 
 def check_images(params: GenerationParams) -> None:
     """Raise `InvalidParams` for a local file that cannot be read or is no image."""
-    read = cache(_read)
-    for field, value in (*(("image", image) for image in params.images), ("mask", params.mask)):
+    named = dict.fromkeys((*(("image", image) for image in params.images), ("mask", params.mask)))
+    for field, value in named:
         if isinstance(value, str) and is_local(value):
-            read(field, value)
+            check_image(field, value)
+
+
+def check_image(field: str, path: str) -> None:
+    """Raise `InvalidParams` for a file that is no image, where images can be read; a server says so too."""
+    if missing_module(Extra.PICTURES) is None:
+        _read(field, path)
 
 
 def is_local(value: str) -> bool:

@@ -9,6 +9,7 @@ import typer
 from diffuserve.cli import options
 from diffuserve.domain.backend_urls import LAST_PORT
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.extras import Extra
 from diffuserve.safety.moderation_limits import ModerationLimits
 from diffuserve.settings import LOOPBACK, Settings
 
@@ -77,7 +78,7 @@ def _load(folder: Path, harmless: list[str]) -> "TextCheckpoint":
 
         scorer = TextCheckpoint(folder)
     except ImportError as error:
-        remedy = f"needs the package {error.name}: pip install 'diffuserve[transformers]'"
+        remedy = f"needs the package {error.name}: {Extra.TRANSFORMERS.remedy}"
         raise InvalidParams("folder", str(folder), remedy) from error
     for label in harmless:
         if label not in scorer.labels:

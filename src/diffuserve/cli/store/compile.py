@@ -4,6 +4,7 @@ from diffuserve.cli import options
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.display.echo import echo
 from diffuserve.cli.store.models import ModelName
+from diffuserve.domain.extras import check_installed
 from diffuserve.settings import Settings
 
 EXAMPLES = """
@@ -22,6 +23,7 @@ def compile_model(settings: Settings, model: ModelName) -> None:
     Engines compile nothing. The blocks are kept for this user, and fit this GPU and this torch alone, and all
     models of one shape. On CPUs they gain nothing, and engines do not use them there.
     """
+    check_installed(model)
     config = settings.engine_process
     assert config.compiled_folder is not None
     console = Console(stderr=True, highlight=False, soft_wrap=True)

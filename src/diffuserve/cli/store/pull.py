@@ -12,8 +12,8 @@ from diffuserve.cli.display.sizes import human_bytes
 from diffuserve.cli.exit_codes import INTERRUPTED
 from diffuserve.cli.store.models import ModelName
 from diffuserve.cli.store.transfers import transfers
-from diffuserve.domain.errors import InvalidParams, ModelNotFound
-from diffuserve.models.bundled import bundled_models
+from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
+from diffuserve.models.bundled import bundled_models, missing_weights
 from diffuserve.models.folders import hub
 from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.folders.names import HUB_COMMITS, full_name, is_hub_id
@@ -48,9 +48,11 @@ def pull(
     need your consent on their page, and a token: `hf auth login`, or HF_TOKEN.
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if model in bundled_models():
+    if (bundled := bundled_models().get(model)) is not None:
+        if problem := missing_weights(bundled):
+            raise InvalidModel(f"{model}: {problem}")
         console.print(f"{model} ships with diffuserve: there is nothing to download")
-        echo(bundled_models()[model])
+        echo(bundled)
         return
     repo_id, wanted = _repository(model, revision)
     folder = hub.cached_folder(repo_id, wanted) or _download(repo_id, wanted, console)

@@ -10,6 +10,7 @@ from diffuserve.cli.display.echo import echo
 from diffuserve.cli.display.sizes import human_bytes
 from diffuserve.cli.store.models import ModelName
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.extras import check_installed
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.folders.folder import ModelFolder, open_model
 
@@ -39,6 +40,7 @@ def quantize(
     """
     if quantization is Quantization.NONE:
         raise InvalidParams("quantization", str(quantization), "leaves everything as it is; give another")
+    check_installed(model)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     before = open_model(model).num_weight_bytes()
     with console.status(f"quantizing {model}"):

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import PurePosixPath
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.extras import Extra
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.engine_process.model.stored_model import with_patience
@@ -39,7 +40,7 @@ def _described(config: EngineProcessConfig) -> ModelAnnounced:
 def check_encoder(model: str, spec: ModelSpec) -> None:
     """Raise `InvalidModel` for a model of clips if what writes them is not installed: images need no PyAV."""
     if spec.is_video and find_spec("av") is None:
-        remedy = "makes clips, which av writes, and that is not installed; pip install 'diffuserve[engine]'"
+        remedy = f"makes clips, which av writes, and that is not installed; {Extra.ENGINE.remedy}"
         raise InvalidModel(f"{model} {remedy}")
 
 

@@ -16,7 +16,7 @@ import orjson
 
 from diffuserve.domain.errors import HubUnavailable, InvalidModel, ModelNotFound
 from diffuserve.domain.text.nearest import did_you_mean, nearest
-from diffuserve.models.bundled import bundled_models
+from diffuserve.models.bundled import bundled_models, missing_weights
 from diffuserve.models.folders import hub
 from diffuserve.models.folders.model_paths import (
     INDEX_FILE,
@@ -270,6 +270,8 @@ def _check_whole(file: Path) -> None:
 
 
 def _explain_missing_weights(folder: Path) -> str:
+    if problem := missing_weights(folder.parent):
+        return f"{folder.parent.name}: {problem}"
     pickles = [path.name for pattern in _PICKLES for path in folder.glob(pattern)]
     if pickles:
         return (

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from diffuserve.domain.errors import DiffuserveError, HubUnavailable, ModelNotFound
+from diffuserve.domain.extras import Extra
 from diffuserve.domain.text.path_parts import SHA256
 from diffuserve.models.folders.read_files import read_files
 
@@ -176,9 +177,8 @@ def cache_folder() -> Path:
     try:
         from huggingface_hub import constants
     except ImportError as error:
-        remedy = "pip install 'diffuserve[engine]'"
         raise ModelNotFound(
-            f"models of the hub need huggingface_hub, which is not installed; {remedy}"
+            f"models of the hub need huggingface_hub, which is not installed; {Extra.ENGINE.remedy}"
         ) from error
 
     return Path(constants.HF_HUB_CACHE).expanduser()

