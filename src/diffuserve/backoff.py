@@ -75,7 +75,7 @@ async def retry(
     async for attempt in stamina.retry_context(
         on=pause_after,
         attempts=None,
-        timeout=None,  # it would be looked at after a pause; `pause_after` looks ahead
+        timeout=None,  # stamina checks it only after a pause; `pause_after` checks it before
         wait_initial=backoff.first_seconds,
         wait_max=backoff.longest_seconds,
         wait_jitter=0.0,

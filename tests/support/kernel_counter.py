@@ -31,7 +31,7 @@ Kind = Literal["product", "attention", "elementwise"]
 _PRODUCTS = ("addmm", "addmm_", "mm", "bmm", "baddbmm", "_addmm_activation")
 _ATTENTIONS = ("_varlen_attn", "_scaled_dot_product_flash_attention")
 _ALLOCATIONS = ("empty", "new_empty", "empty_like", "empty_strided")
-_OVERWRITES = ("copy_", "fill_", "zero_", "index_copy_")  # they read nothing of what they change
+_OVERWRITES = ("copy_", "fill_", "zero_", "index_copy_")  # they overwrite their target without reading it
 _MATRICES = ("mat1", "mat2"), ("self", "mat2"), ("batch1", "batch2")  # names of a product's factors
 
 
@@ -64,7 +64,7 @@ class KernelCounter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._work: defaultdict[str, Work] = defaultdict(Work)
         self._living: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.peak_bytes = 0  # the most memory that what was made within the block had at once
+        self.peak_bytes = 0  # peak memory of the tensors made within the block
 
     def __enter__(self) -> "KernelCounter":
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -137,7 +137,7 @@ def _work_of(func: Any, named: Mapping[str, Any], result: Any) -> Work:
     unread = [each for each in changed if name in _OVERWRITES or each == "out"]
     read = _tensors([value for each, value in named.items() if each not in unread])
     num_bytes = sum(map(_num_bytes, (*read, *written)))
-    if name == "index_select":  # of a larger source only the rows that are wanted are read
+    if name == "index_select":  # it reads only the selected rows of a larger source
         num_bytes -= max(0, _num_bytes(named["self"]) - _num_bytes(result))
     if name == "index_copy_":
         num_bytes -= _num_bytes(named["self"]) - _num_bytes(named["source"])

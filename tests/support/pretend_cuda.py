@@ -48,7 +48,7 @@ def pretend_cuda(*, total_bytes: int = 80 * _GIB, capability: tuple[int, int] = 
     library = torch.library.Library("aten", "IMPL")
     with ExitStack() as stack:
         stack.callback(library._destroy)
-        stack.enter_context(one_thread())  # which small operations like, and other tests beside them
+        stack.enter_context(one_thread())  # faster for small operations, and for tests that run beside
         stack.enter_context(pretend_cuda_guard())
         stack.enter_context(patch.multiple(torch.cuda, **_stubs(total_bytes, capability)))
         stack.enter_context(patch.object(torch, "tensor", _made_on_the_host(torch.tensor)))

@@ -73,7 +73,7 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
     name: str = func._schema.name
     tensors = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     mine = [tensor for tensor in tensors if isinstance(tensor, PretendTensor)]
-    if _is_composite(func):  # in inference mode such operations arrive whole
+    if _is_composite(func):  # in inference mode composite operations arrive undecomposed
         return func.decompose(*args, **kwargs)
     if name in _MOVES:
         return _move(func, name, args, kwargs)

@@ -1,7 +1,7 @@
 """The agent: claims jobs, renews their leases, feeds the engine processes and reports their results.
 
-It has one event loop and no torch, so heartbeats go on whatever an engine does. Each loop does one
-thing and survives the absence of the control plane; `AgentState` is all that they share.
+It has one event loop and no torch, so no engine can stop its heartbeats. Each loop does one thing and
+survives an outage of the control plane; they share only `AgentState`.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ class WorkerAgent:
             await self._client.close()
 
     def drain(self) -> None:
-        """Claim no more, finish what fits into `drain_seconds`, hand the rest back, and end."""
+        """Stop claiming, finish what fits into `drain_seconds`, release the rest, and end."""
         self._state.drain(DrainOrder(reason="told to stop"))
 
     def _loops(self) -> list[Loop]:
@@ -139,7 +139,7 @@ class WorkerAgent:
         ]
 
     def _engine_changed(self, model: ServedModel) -> None:
-        """Follow an engine that became ready, sent a heartbeat, is stuck, or (without a link) is dead."""
+        """Handle an engine that became ready, sent a heartbeat, is stuck, or (without a link) has died."""
         engine = model.engine
         if engine is None or engine.link is None:
             if not model.is_withdrawn:

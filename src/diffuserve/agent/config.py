@@ -76,7 +76,7 @@ class WorkerConfig:
     resident_bytes: int | None = option(
         None,
         "Bytes of weights that several models may have in memory together, of which the least recently used "
-        "give way; by default 0.6 of the device's memory.",
+        "are unloaded; by default 0.6 of the device's memory.",
         gt=0,
     )
     engine_restarts: int | None = option(
@@ -95,9 +95,7 @@ class WorkerConfig:
         Spot.NONE,
         "Who gives notice that the machine is taken away: aws, gcp, azure, auto to find out, other (nobody).",
     )
-    notice_seconds: float = option(
-        25.0, "Seconds after such a notice in which everything is handed back.", ge=15
-    )
+    notice_seconds: float = option(25.0, "Seconds after such a notice in which all jobs are released.", ge=15)
     checkpoint_seconds: float = option(
         30.0,
         "Seconds of work that a lost worker may cost a long job, which is kept so often; 0: never.",

@@ -55,7 +55,7 @@ async def open_agent(config: WorkerConfig) -> AsyncIterator[WorkerAgent]:
     """
     tracer = open_tracer(config.tracing, "diffuserve-worker")
     try:
-        is_of_server = config.parent_fd is not None  # then it has its address and its key from that server
+        is_of_server = config.parent_fd is not None  # that server gives it its address and key
         client = _client(config) if is_of_server else await _checked_client(config)
         yield WorkerAgent(config, client, machine=await find_machine(config.spot), tracer=tracer)
     finally:
@@ -63,7 +63,7 @@ async def open_agent(config: WorkerConfig) -> AsyncIterator[WorkerAgent]:
 
 
 async def keep_ranks(config: WorkerConfig, stop: asyncio.Event) -> int:
-    """Do as `run_node` without signals, until `stop` is set or the task canceled, which kills the ranks."""
+    """Do as `run_node`, but ignore signals: run until `stop` is set; canceling the task kills the ranks."""
 
     async def run() -> int:
         process = await asyncio.create_subprocess_exec(*config.command)
@@ -123,7 +123,7 @@ async def _check(client: LeaseClient) -> None:
     try:
         await client.check()
     except ServerUnavailable:
-        return  # the log of outages tells of it; the model loads meanwhile
+        return  # logged as an outage; the model loads meanwhile
     except (Unauthorized, Forbidden) as error:
         raise Forbidden(with_key_remedy(error)) from error
     except ServerRefused as error:
@@ -157,7 +157,7 @@ async def _wait_or_kill(
         await asyncio.wait({ended}, timeout=drain_seconds)
     finally:
         stopped.cancel()
-        with suppress(ProcessLookupError):  # it may have ended at the same moment, not yet seen by `ended`
+        with suppress(ProcessLookupError):  # it may have ended just now, unknown to `ended`
             if not ended.done():
                 process.kill()
     return await ended

@@ -66,7 +66,7 @@ class MetricsServer:
             return _http(HTTPStatus.NOT_FOUND, "text/plain", b"GET /metrics\n")
         try:
             encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # it compares versions, whatever they are
+        except (TypeError, ValueError):  # it parses versions and fails on malformed ones
             return _http(HTTPStatus.BAD_REQUEST, "text/plain", b"Accept names no version\n")
         content = await asyncio.to_thread(encode, self._registry)  # it asks the GPUs' driver
         return _http(HTTPStatus.OK, content_type, content)

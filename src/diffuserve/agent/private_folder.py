@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _PREFIX = "diffuserve-worker-"
-_YOUNG_SECONDS = 60.0  # its owner may be about to lock it
+_YOUNG_SECONDS = 60.0  # a younger folder's owner may be about to lock it
 
 
 class PrivateFolder:

@@ -1,4 +1,4 @@
-"""Loops that start again after a failure."""
+"""Loops that restart after a failure."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -15,13 +15,13 @@ _RESTARTS = RestartPolicy(Backoff(first_seconds=0.5, longest_seconds=5.0), healt
 
 
 async def run_forever(loop: Loop) -> None:
-    """Await `loop` again after every failure, until it returns: a logged error beats a silent worker."""
+    """Await `loop` again after every failure, until it returns; log each failure."""
 
     async def has_returned() -> bool:
         try:
             await loop()
         except ServerUnavailable as error:
-            log.debug("%s", error)  # the log of outages tells of it, and not every few seconds
+            log.debug("%s", error)  # logged once as an outage, not every few seconds
         except DiffuserveError as error:
             log.warning("%s", error)
         except Exception:

@@ -3,5 +3,5 @@
 from diffuserve import stop_signals
 
 FAILED = 1
-BAD_INPUT = 2  # of a person; nothing was started, and trying again does not help
+BAD_INPUT = 2  # from the user; nothing was started, and a retry does not help
 INTERRUPTED = stop_signals.INTERRUPTED

@@ -31,7 +31,7 @@ WORKER_SETTINGS = (*WORKER_OPTIONS, "more_models")
 MODEL_STORE_OPTIONS = tuple(option_fields(ModelStoreConfig))
 LOG_OPTIONS = tuple(option_fields(LogConfig))
 TRACE_OPTIONS = tuple(option_fields(TracingConfig))
-_CHOSEN = "; by default "  # in a description: what is chosen where nothing is given
+_CHOSEN = "; by default "  # begins the part of a description that names the default
 _REPEATED = " Repeat it for a worker of several."
 _FLAGS = {"api_key": "--key", "api_key_file": "--key-file", "file_metadata": "--metadata/--no-metadata"}
 

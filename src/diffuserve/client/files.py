@@ -12,7 +12,7 @@ from diffuserve.storage.base import content_type_of
 
 _CHUNK = 256 * 1024
 _READING_SECONDS = 120.0  # the server reads and judges an image before it responds
-_IMAGE = "image/png"  # of files whose names tell nothing; the server looks at what they hold
+_IMAGE = "image/png"  # for file names without a known suffix; the server checks the content
 
 
 class FileClient:

@@ -23,7 +23,7 @@ from diffuserve.telemetry import tracing
 from diffuserve.telemetry.outage_log import OutageLog, each_minute
 
 _RETRIED_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
-_STORE_REFUSALS = frozenset({401, 403, 404})  # of a bucket, whatever the file: no such bucket, no access
+_STORE_REFUSALS = frozenset({401, 403, 404})  # a bucket's answers about any file: no such bucket, no access
 _BACKOFF = Backoff(first_seconds=0.1, longest_seconds=5.0, jitter=0.5)
 _STREAM_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _MAX_DETAIL_CHARACTERS = 200
@@ -71,8 +71,8 @@ class HttpTransport:
     ) -> None:
         """Connect with `api_key`, or with what `auth` adds to each request to the server.
 
-        `outages` is told of every attempt to reach the server. With `waits_for_storage` a request is retried
-        also while the server's artifact store refuses access, of which `storage` is told.
+        `outages` is notified of every attempt to reach the server. With `waits_for_storage` a request is
+        retried also while the server's artifact store refuses access, of which `storage` is told.
         """
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.server = server.rstrip("/")

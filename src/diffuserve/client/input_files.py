@@ -29,11 +29,11 @@ from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
 
-_BEGUN = (LATENTS_ID, CHECKPOINT_ID)  # have routes of their own
+_BEGUN = (LATENTS_ID, CHECKPOINT_ID)  # ids with routes of their own
 _BACKOFF = Backoff(first_seconds=0.5, longest_seconds=15.0, jitter=0.5)
-# With one file of a store that is away for this worker alone; then the job is left to another attempt.
+# Limit for one file of a store that only this worker cannot reach; then another attempt takes the job.
 _PATIENCE_SECONDS = 600.0
-_MOST_REFUSALS = 3  # of one file, each with a new URL
+_MOST_REFUSALS = 3  # refusals of one file, each with a new URL
 
 
 @dataclass(frozen=True)

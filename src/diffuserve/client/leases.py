@@ -40,11 +40,11 @@ from diffuserve.storage.base import content_type_of
 
 log = logging.getLogger(__name__)
 
-_BUCKET_PATIENCE_SECONDS = 10.0  # for one upload URL; for the next one the control plane is asked
-_BUCKET_OUTAGE_SECONDS = 600.0  # for this worker alone; then the job is left to another one
-_MOST_REFUSALS = 3  # of one file
+_BUCKET_PATIENCE_SECONDS = 10.0  # per upload URL; then the control plane is asked for another
+_BUCKET_OUTAGE_SECONDS = 600.0  # if only this worker is affected; then another one takes the job
+_MOST_REFUSALS = 3  # refusals of one file
 _UPLOAD_PAUSE = 1.0  # before the next upload URL is requested
-_LIVE_PATIENCE_SECONDS = 10.0  # for a part of a clip, which is shown now or never
+_LIVE_PATIENCE_SECONDS = 10.0  # for a part of a live clip, which is useless if it is late
 _DRAIN_PATIENCE_SECONDS = 2.0
 _UNKNOWN_WORKER = "/v1/workers/worker_unknown/control"
 _JSON = {"content-type": "application/json"}

@@ -1,4 +1,4 @@
-"""The way of a request into the engine: what it needs is checked before any work."""
+"""Admission: a request's needs are checked before any work."""
 
 import uuid
 from collections.abc import Callable
@@ -64,8 +64,8 @@ def admitted(
 ) -> GenerationParams:
     """Return the parameters with every default filled in, and the pixels of their images.
 
-    Raise `InvalidParams` if the model cannot do what is asked, or a phase of it needs more memory than there
-    is, and `RuntimeError` for a phase whose parts of the model are not loaded.
+    Raise `InvalidParams` if the model does not support the request, or if one of its phases needs more memory
+    than there is. Raise `RuntimeError` if a phase needs parts of the model that are not loaded.
     """
     _check_parts(pipeline.parts, decodes=not wishes.until_denoised, denoises=not decode_only)
 
@@ -86,17 +86,17 @@ def _check_parts(parts: Parts, denoises: bool, decodes: bool) -> None:
 
 
 def decode_bytes(pipeline: Pipeline, params: GenerationParams) -> int:
-    """Return the bytes in which a clip is decoded; 0 for images, for which steps that follow make room."""
+    """Return the bytes that decoding a clip takes; 0 for images, for which later steps make room."""
     return 0 if (params.num_frames or 1) == 1 else pipeline.decode_bytes(params)
 
 
 def with_pixels(params: GenerationParams) -> GenerationParams:
-    """Return the parameters with the pixels of their images, which are read from their files."""
+    """Return the parameters with the pixels of their input images, read from files."""
     return params.with_images(load_input)
 
 
 def finished_latents(pipeline: Pipeline, params: GenerationParams, latents: Tensor) -> Tensor:
-    """Return latents on the pipeline's device. Raise `InvalidParams` if they are not those of the request."""
+    """Return latents on the pipeline's device. Raise `InvalidParams` if they do not fit the request."""
     shape, wanted = tuple(latents.shape), pipeline.latents_shape(params)
     if shape != wanted or not latents.is_floating_point():
         found = f"{str(latents.dtype).removeprefix('torch.')} {shape}"
@@ -107,9 +107,9 @@ def finished_latents(pipeline: Pipeline, params: GenerationParams, latents: Tens
 def new_state(
     pipeline: Pipeline, resolved: GenerationParams, wishes: Wishes, latents: Tensor | None
 ) -> RequestState:
-    """Return the state of a request that has not arrived; it begins with noise, or has finished latents.
+    """Return the state of a new request, which starts from noise or has finished latents.
 
-    Raise `InvalidParams` if the latents are not those of the request.
+    Raise `InvalidParams` if the latents do not fit the request.
     """
     if latents is not None:
         latents = finished_latents(pipeline, resolved, latents)
@@ -128,7 +128,7 @@ def new_state(
 
 
 def resumed(state: RequestState, pipeline: Pipeline, checkpoint: Checkpoint, weights: str) -> RequestState:
-    """Put a new request where its checkpoint is. Raise `CheckpointUnusable` if it is not one of it."""
+    """Resume a new request from a checkpoint. Raise `CheckpointUnusable` if it belongs to another one."""
     check(checkpoint, pipeline, weights, state.params)
     go_on_from(state, checkpoint.progress, pipeline.device)
     state.stopwatch.earlier = checkpoint.timings

@@ -21,7 +21,7 @@ from diffuserve.samplers.base import NoiseSchedule
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A request between two steps, with its schedule, and the seconds that led there."""
+    """A request between two steps, with its schedule and the seconds spent so far."""
 
     identity: Identity
     schedule: NoiseSchedule
@@ -30,17 +30,17 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """Steps that are done."""
+        """Number of steps done."""
         return self.progress.step
 
     @property
     def is_denoised(self) -> bool:
-        """True after the last step: the request is to be decoded."""
+        """True after the last step, when only decoding remains."""
         return self.step == self.schedule.num_steps
 
 
 def take(pipeline: Pipeline, weights: str, state: RequestState | None) -> Checkpoint:
-    """Return the checkpoint of a request. Raise `NoCheckpoint` if there is nothing to keep."""
+    """Return the checkpoint of a request. Raise `NoCheckpoint` if it has no progress to keep."""
     progress = None if state is None else progress_of(state)
     if state is None or progress is None or progress.step == 0:
         raise NoCheckpoint("the request has done no step yet, or has ended; it has no checkpoint")
@@ -56,13 +56,13 @@ def identity_of(pipeline: Pipeline, weights: str, params: GenerationParams) -> I
 
 
 def most_file_bytes(pipeline: Pipeline, params: GenerationParams) -> int:
-    """Return the bytes that the file of this request's checkpoint has at most."""
+    """Return the maximum size in bytes of the file of this request's checkpoint."""
     values = torch.Size(pipeline.latents_shape(params)).numel()
     return most_bytes(values, params.num_images, len(pipeline.schedule(params).timesteps))
 
 
 def check(checkpoint: Checkpoint, pipeline: Pipeline, weights: str, params: GenerationParams) -> None:
-    """Raise `CheckpointUnusable` unless this engine can go on with a request where the checkpoint is."""
+    """Raise `CheckpointUnusable` unless this engine can resume the request from the checkpoint."""
     own = identity_of(pipeline, weights, params)
     if (found := own.difference(checkpoint.identity)) is not None:
         raise CheckpointUnusable(f"the checkpoint is of another request or engine: {found}")

@@ -1,4 +1,4 @@
-"""Checkpoints that other threads ask for, and that the stepping thread gives between two steps."""
+"""Requests for checkpoints from other threads, which the stepping thread answers between two steps."""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _LOOK_SECONDS = 0.05
 
 @dataclass
 class CheckpointDesk:
-    """Holds what was asked for; `take` is called under `stepping`, the lock of the thread that steps."""
+    """Holds pending requests; `take` is called under `stepping`, the lock of the stepping thread."""
 
     stepping: threading.Lock
     take: Callable[[str], Checkpoint]
@@ -20,7 +20,7 @@ class CheckpointDesk:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, request_id: str, wake: Callable[[], None]) -> Checkpoint:
-        """Return the checkpoint that the stepping thread takes after its step, or this one if none steps."""
+        """Return a checkpoint: the stepping thread takes it after its step, or this thread if none steps."""
         future: Future[Checkpoint] = Future()
         with self._lock:
             self._asked.append((request_id, future))
@@ -34,7 +34,7 @@ class CheckpointDesk:
         return future.result()
 
     def respond(self) -> None:
-        """Take what was asked for; the caller holds the lock of the stepping thread."""
+        """Answer pending requests; the caller holds the lock of the stepping thread."""
         if not self._asked:
             return
         with self._lock:
@@ -42,5 +42,5 @@ class CheckpointDesk:
         for request_id, future in asked:
             try:
                 future.set_result(self.take(request_id))
-            except Exception as error:  # raised where it was asked for; the step goes on
+            except Exception as error:  # raised in the requesting thread; the step goes on
                 future.set_exception(error)

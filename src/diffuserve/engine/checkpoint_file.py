@@ -1,4 +1,4 @@
-"""The file of a checkpoint: safetensors with a versioned header, refused unless it is whole."""
+"""The file of a checkpoint: safetensors with a versioned header, refused unless it is complete."""
 
 import math
 from collections.abc import Mapping
@@ -34,8 +34,8 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, most_bytes: int) -> Non
 def read_checkpoint(path: Path, most_bytes: int) -> Checkpoint:
     """Return a checkpoint of at most so many bytes.
 
-    Raise `CheckpointUnusable` for a damaged file and for another version of it. What it belongs to is checked
-    by the engine that resumes it.
+    Raise `CheckpointUnusable` for a damaged file and for another version of the format. Its identity is
+    checked by the engine that resumes it.
     """
     try:
         content = read_tensors(path, most_bytes)
@@ -88,7 +88,7 @@ def _checkpoint(content: TensorFile) -> Checkpoint:
 
 
 def _numbered(name: str, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    """Return the tensors `name.0`, `name.1` …, of which none may be missing."""
+    """Return the tensors `name.0`, `name.1` …; none may be missing."""
     count = sum(key.startswith(f"{name}.") for key in tensors)
     return tuple(tensors[f"{name}.{index}"] for index in range(count))
 

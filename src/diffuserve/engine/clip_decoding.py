@@ -13,15 +13,15 @@ from diffuserve.models.frames import Frames
 class ClipDecoding:
     """Decodes the clips of a request, one after another.
 
-    The frames that were passed on are counted in the request's state, so that a new object goes on where
-    one ended that failed: it decodes the clip again from its start, and passes on what is new.
+    The request's state counts the frames that were passed on. After a failure a new object therefore
+    decodes the clip again from its start, and passes on only the frames that are new.
     """
 
     def __init__(self, state: RequestState, num_bytes: int) -> None:
-        """Begin nothing yet; `num_bytes` are predicted from the first chunk on."""
+        """Start no work; `num_bytes` is the predicted memory from the first chunk on."""
         self.state, self.num_bytes = state, num_bytes
         self._chunks: Iterator[Frames] | None = None
-        self._position = 0  # of the frame of the clip that the iterator yields next
+        self._position = 0  # index in the clip of the frame that the iterator yields next
 
     @property
     def is_done(self) -> bool:
@@ -29,12 +29,12 @@ class ClipDecoding:
 
     @property
     def is_open(self) -> bool:
-        """True between the first chunk of a clip and its last: it holds memory."""
+        """True between the first chunk of a clip and its last, while it holds memory."""
         return self._chunks is not None
 
     @property
     def start(self) -> int:
-        """Number, within its clip, of the frame that is passed on next."""
+        """Index, within its clip, of the frame that is passed on next."""
         return self.state.num_decoded % self.state.clip_frames
 
     def next_chunk(self, pipeline: Pipeline) -> FrameChunk:
@@ -55,7 +55,7 @@ class ClipDecoding:
         return chunk
 
     def close(self) -> None:
-        """Free what the pipeline keeps between the chunks of a clip."""
+        """Free the memory that the pipeline keeps between the chunks of a clip."""
         close = getattr(self._chunks, "close", None)  # generators have it
         self._chunks = None
         if close is not None:
@@ -63,7 +63,7 @@ class ClipDecoding:
 
     def _next_frames(self) -> Frames:
         assert self._chunks is not None
-        with torch.inference_mode():  # of this thread: each chunk may be decoded on another
+        with torch.inference_mode():  # a thread's own mode, and each chunk may run on another thread
             frames = next(self._chunks, None)
         if not frames or self._position + len(frames) > self.state.clip_frames:
             count = self._position + len(frames or [])

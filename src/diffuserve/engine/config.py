@@ -12,8 +12,8 @@ DEFAULT_MODEL = "tiny-flux"
 class EngineConfig:
     """Configuration of an engine; every field but `cost_fit_path` is also an option of its worker.
 
-    `None` means "chosen from what was measured or found on this machine".
-    `cost_fit_path` is a JSON file in which the fitted cost model is kept between runs.
+    `None` means that the value is chosen from measurements and properties of this machine. `cost_fit_path` is
+    a JSON file in which the fitted cost model is kept between runs.
     """
 
     token_budget: int | None = option(
@@ -26,8 +26,8 @@ class EngineConfig:
     )
     max_wait_seconds: float = option(
         0.0,
-        "Seconds, up to 10, that an idle engine waits at most for company before the first step of a "
-        "request.",
+        "Seconds, up to 10, that an idle engine waits at most for other requests before the first step of "
+        "a request.",
         ge=0,
         le=10,
     )

@@ -1,4 +1,4 @@
-"""The engine's step, on one thread: choose requests, run them, and pass on those that are denoised."""
+"""The engine's step, on one thread: choose requests, run them, and queue the denoised ones for decoding."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ _MOST_CACHED = 1 / 8  # of the memory budget, for conditioning that nobody may a
 class EngineCore:
     """Leads each request through its phases. Not thread-safe, but for `decoder`: its callers take turns.
 
-    `on_decoded` is called from the decoder's thread when finished images wait to be collected.
+    `on_decoded` is called from the decoder's thread when finished images are ready to be collected.
     """
 
     def __init__(self, runner: ModelRunner, config: EngineConfig, on_decoded: Callable[[], None]) -> None:
@@ -67,19 +67,19 @@ class EngineCore:
 
     @property
     def goes_on(self) -> bool:
-        """Return whether a step without outputs is followed by others, as one of turns alone is."""
+        """Return whether more steps follow even if this one had no output, as after a turn within a step."""
         return bool(self._has_run or self.num_decoding or self.collecting_seconds)
 
     @property
     def seconds_to_wait(self) -> float | None:
-        """Seconds until the next step, unless a message comes before; `None` to wait for one."""
+        """Seconds until the next step, unless a message arrives first; `None` to wait for a message."""
         return 0.0 if self._has_run else self.collecting_seconds or None
 
     def step(self, arrived: Sequence[RequestState], aborted: Sequence[str]) -> list[StepOutput]:
         """Add requests, abort others, collect finished images, and run a denoising step if one is needed.
 
-        While requests wait for company instead, `collecting_seconds` says how long they still may.
-        Raise what no request is to blame for, such as an error of the stages: the engine is then broken.
+        While the engine waits for other requests instead, `collecting_seconds` says how much longer it may.
+        Raise errors that no request caused, such as a failure of a stage: the engine is then broken.
         """
         for state in arrived:
             self._accept(state)
@@ -203,7 +203,7 @@ class EngineCore:
         return [output for output in advanced if output is not None]
 
     def _advance(self, state: RequestState, outcome: StepOutcome) -> StepOutput | None:
-        """Count the step after its last turn; pass the request on to the decoder after its last step."""
+        """Count a step when its last turn is done; after the last step queue the request for decoding."""
         if isinstance(outcome, Exception):
             return self._endings.fail_or_retry(state, outcome)
         if isinstance(outcome, TurnResult):

@@ -16,15 +16,17 @@ from diffuserve.domain.models.cost import (
 )
 from diffuserve.engine.robust_fit import RobustFit
 
-_YOUNG = 10.0  # times the prediction; the prior may be that far off
-_MOST_KNEE_CHANGE = 8.0  # times the prior's knee; measurements of one size alone leave it open
+_YOUNG = 10.0  # times the prediction, while warming up: the prior may be off by this much
+_MOST_KNEE_CHANGE = 8.0  # times the prior's knee, since measurements of a single size do not determine it
 
 
 class CostModel:
-    """Owned by the engine. It observes steps that had the device to themselves, and predicts all."""
+    """Predicts the cost of all steps from those observed while they had the device to themselves.
+
+    It is owned by the engine."""
 
     def __init__(self, prior: CostFit, kept: CostFit | None = None) -> None:
-        """Start at the `kept` fit, as far as the prior bounds it, else at `prior`."""
+        """Start at the `kept` fit, clamped to bounds around the prior, or else at `prior`."""
         self._prior = prior
         self._encode = RobustFit(prior.encode, None if kept is None else kept.encode)
         self._step = RobustFit(prior.step, None if kept is None else kept.step)
@@ -42,27 +44,27 @@ class CostModel:
 
     @property
     def settled_fit(self) -> CostFit:
-        """The fit for other programs and later runs, which no noise of the moment changes."""
+        """The fit for other programs and later runs; momentary noise does not change it."""
         return _cost_fit(self._encode.settled, self._step.settled, self._decode.settled)
 
     @property
     def has_settled(self) -> bool:
-        """True once steps were measured that are worth keeping: few of them were disturbed.
+        """True once the measured steps are worth keeping because few of them were disturbed.
 
-        Of an engine that only decodes it is true once decodes were.
+        For an engine that only decodes, true once its measured decodes are.
         """
         return self._step.has_settled or (self._decode.has_settled and not self._step.has_observed)
 
     def save(self, path: Path) -> None:
         """Write the settled fit for the next run; write nothing before it has settled.
 
-        Of phases that were not measured the file keeps what another engine, of another role, has written.
+        For phases that this engine did not measure, the file keeps what an engine of another role wrote.
         """
         if self.has_settled:
             save_fit(path, self._merged(load_fit(path) or self.settled_fit))
 
     def _merged(self, kept: CostFit) -> CostFit:
-        """Return the settled fit, and where nothing was measured the `kept` one."""
+        """Return the settled fit, with the `kept` coefficients for phases that were not measured."""
         own = self.settled_fit
         return CostFit(
             own.encode if self._encode.has_observed else kept.encode,
@@ -77,7 +79,7 @@ class CostModel:
         return min(max(self.fit.knee_tokens(), low), high)
 
     def expected_step_seconds(self, workloads: Sequence[Workload]) -> float:
-        """Return the seconds that a step should take at most; generous while the fit is young."""
+        """Return the most seconds that a step should take; generous while the fit is warming up."""
         return self.fit.step_seconds(workloads) * (1 if self._step.is_trusted else _YOUNG)
 
     def expected_decode_seconds(self, workloads: Sequence[Workload]) -> float:
@@ -106,7 +108,7 @@ def _cost_fit(encode: Sequence[float], step: Sequence[float], decode: Sequence[f
 
 
 def load_fit(path: Path) -> CostFit | None:
-    """Return the fit that an earlier run kept, or `None` if there is none that can be read."""
+    """Return the fit that an earlier run kept, or `None` if there is no readable one."""
     try:
         return from_json(CostFit, path.read_bytes())
     except (OSError, ValueError):

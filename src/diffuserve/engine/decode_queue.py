@@ -22,7 +22,7 @@ _MOST_STEPS = 16  # in a row, for which clips that wait give way to steps of a h
 
 @dataclass(frozen=True)
 class Decoded:
-    """The next frames of a request, or its end with all of them or an exception."""
+    """The next frames of a request, or its end: all images and frames, or an exception."""
 
     state: RequestState
     outcome: FrameChunk | list[Frames] | Exception
@@ -34,9 +34,9 @@ class Decoded:
 
 @dataclass(frozen=True, eq=False)
 class QueuedDecode:
-    """A request that waits; `mark` identifies the device work that makes its latents.
+    """A request that waits for decoding; `mark` identifies the device work that makes its latents.
 
-    It makes a clip, or images, each of which takes `image_bytes`.
+    It has clips to decode, or images, each of which takes `image_bytes`.
     """
 
     state: RequestState
@@ -50,7 +50,7 @@ class QueuedDecode:
 
     @property
     def size(self) -> tuple[int | None, int | None, int | None]:
-        """Width, height and frames, in which requests that are decoded together agree."""
+        """Width, height and number of frames; requests are decoded together only if these are equal."""
         params = self.state.params
         return (params.width, params.height, params.num_frames)
 
@@ -64,7 +64,7 @@ class QueuedDecode:
         return self.state.workload.num_pixels // self.num_images
 
     def close(self) -> None:
-        """Free what the decoding of a clip keeps."""
+        """Free the memory that decoding the clip holds."""
         if self.clip is not None:
             self.clip.close()
 

@@ -20,8 +20,9 @@ from diffuserve.models.frames import Frames
 class Decoder:
     """A thread that decodes what its queue chooses, and a list of what was decoded. Safe from any thread.
 
-    `on_decoded` is called from the thread whenever `collect` has something to return or to raise. A
-    request's own failure is its outcome; any other error ends the thread, and `collect` raises it.
+    `on_decoded` is called from the decoder's thread whenever `collect` has something to return or to raise.
+    The failure of one request is that request's outcome; any other error ends the thread, and `collect`
+    raises it.
     """
 
     def __init__(
@@ -43,18 +44,18 @@ class Decoder:
         self._fault: BaseException | None = None
         self._closed = False
         self.predicted_seconds = 0.0
-        """Seconds that the decoding of this moment should take; written by the thread alone."""
+        """Predicted seconds of the decoding now running; written only by the decoder's thread."""
         self._thread = threading.Thread(target=self._run, name="diffuserve-decoder", daemon=True)
         self._thread.start()
 
     @property
     def outstanding(self) -> int:
-        """Number of requests put in and not yet collected to their end."""
+        """Number of requests that were put in and whose end was not collected yet."""
         return self._outstanding
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that clips hold which are being decoded, and that images take which are or come next."""
+        """Bytes held by clips in decoding, and needed by the images that are decoded now or next."""
         with self._changed:
             return self._queue.held_bytes(self._num_slots) if self._queue else 0
 
@@ -66,9 +67,9 @@ class Decoder:
             self._note_work()
 
     def collect(self) -> list[Decoded]:
-        """Return what was decoded since the last call; never block. Whoever collects a chunk consumes it.
+        """Return what was decoded since the last call; never block. Collecting a chunk consumes it.
 
-        Raise the error that ended the thread, if one did: what was put in will never be decoded.
+        Raise the error that ended the thread, if there is one: queued requests will never be decoded.
         """
         with self._changed:
             if self._fault is not None:
@@ -104,7 +105,7 @@ class Decoder:
             self._note_work()
 
     def drop(self, request_id: str) -> None:
-        """Forget a request; what is being decoded of it counts by prediction, as nobody waits for it."""
+        """Forget a request; charge it the predicted time of a decode in progress, which nobody waits for."""
         with self._changed:
             if (waiting := self._queue.remove(request_id)) is not None:
                 self._end_dropped(waiting)
@@ -116,7 +117,7 @@ class Decoder:
                     stopwatch.device_seconds += fit.decode_seconds([self._workload(request)])
 
     def close(self) -> None:
-        """Drop the requests that wait, and stop the thread after what it decodes."""
+        """Drop waiting requests, and stop the thread after its current decode."""
         with self._changed:
             self._closed = True
             for request in self._queue.clear():
@@ -137,7 +138,7 @@ class Decoder:
     def _run(self) -> None:
         try:
             self._decode_until_closed()
-        except BaseException as error:  # or whoever waits for the images would wait forever
+        except BaseException as error:  # without this, callers would wait for their images forever
             with self._changed:
                 self._fault = error
             self._on_decoded()
@@ -147,7 +148,7 @@ class Decoder:
             decoded = self._decode(groups)
             with self._changed:
                 self._take_back(decoded)
-            del groups, decoded  # or the last images would live until the next request
+            del groups, decoded  # otherwise the last images stay in memory until the next request
             self._on_decoded()
 
     def _next_groups(self) -> list[Group]:
@@ -179,7 +180,7 @@ class Decoder:
         return decoded
 
     def _workload(self, request: QueuedDecode, decoded: Decoded | None = None) -> Workload:
-        """Return the size of the request's turn: of its images, or of what was or will be decoded."""
+        """Return the size of the request's turn: of its images, or of the clip's chunk."""
         if request.clip is None:
             return request.state.turn_workload
         spec, params = self._runner.pipeline.spec, request.state.params
@@ -213,7 +214,7 @@ class Decoder:
         self._stages.set_busy(Stage.DECODE, self._queue.has_work)
 
     def _pass_on(self, request: QueuedDecode, decoded: Decoded) -> None:
-        """Pass on a chunk, and after the last one the end of its request."""
+        """Collect a chunk; the last one also ends its request."""
         state, clip, chunk = request.state, request.clip, decoded.outcome
         assert clip is not None
         assert isinstance(chunk, FrameChunk)
@@ -227,7 +228,7 @@ class Decoder:
             self._queue.put(request)
 
     def _keep(self, request: QueuedDecode, images: list[Frames]) -> None:
-        """Collect the images of a turn; the last ones end their request, and a dropped one ends with any."""
+        """Collect the images of a turn; end a request after its last images, or at once if it was dropped."""
         state = request.state
         state.frames += images
         if len(state.frames) < state.params.num_images and state.request_id not in self._dropped:
@@ -236,7 +237,7 @@ class Decoder:
             self._end(request, Decoded(state, state.frames))
 
     def _end(self, request: QueuedDecode, decoded: Decoded) -> None:
-        """Pass on the end of a request, and free what it has on the device, unless it is tried again."""
+        """Collect the end of a request, and free its memory on the device unless it is retried."""
         request.close()
         if not fails_for_lack_of_room(request.state, decoded.outcome):
             request.state.latents = None

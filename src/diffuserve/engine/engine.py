@@ -1,6 +1,6 @@
 """The engine: it takes requests, steps them together and returns images.
 
-One thread steps (the caller's, or the driver's once `submit` was used), another decodes. `add` and
+One thread steps (the caller's, or the driver's once `submit` was used) and another decodes. `add` and
 `abort` only leave a message for the stepping thread, so they are safe from any thread at any time.
 """
 
@@ -77,8 +77,8 @@ class Engine(AbstractContextManager["Engine"]):
 
         Without the `parts` for decoding, requests must end `until_denoised`; without those for denoising,
         they must bring `latents`. `device` is "cpu" or "cuda[:n]" (default: CUDA if there is a device).
-        `dtype` is "bfloat16", "float16" or "float32", for short "bf16", "fp16" or "fp32", or torch's own; by
-        default the checkpoint's, but on a CPU bf16 only where it has the instructions, and else float32.
+        `dtype` is "bfloat16", "float16" or "float32" ("bf16", "fp16" or "fp32" for short) or a torch dtype.
+        It defaults to the checkpoint's; a CPU without bf16 instructions uses float32 instead of bf16.
         `quantization` is "none", "int8", "fp8" or "int4"; by default the folder's own. `offload` is "none",
         "text", "model" or "layers". Raises `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
         """
@@ -111,7 +111,7 @@ class Engine(AbstractContextManager["Engine"]):
 
     @property
     def predicted_seconds(self) -> float:
-        """Seconds that the work of this moment should take."""
+        """Predicted duration in seconds of the work now running."""
         return self._core.predicted_seconds
 
     @property
@@ -145,17 +145,17 @@ class Engine(AbstractContextManager["Engine"]):
     ) -> str:
         """Queue a request and return its id; larger `priority` goes first. Safe from any thread.
 
-        With `preview` the outputs of its steps have previews; numbers, from 1 on, choose some of the steps.
-        A request that is `alone` shares no step with others. With `stream_frames` the frames of clips come
-        as `StepOutput.chunk` before the request is finished, and its result has none.
+        With `preview` the outputs of its steps have previews; a set of numbers, from 1 on, selects steps. A
+        request that is `alone` shares no step with others. With `stream_frames` the frames of clips arrive
+        as `StepOutput.chunk` while the request runs, and its result has none.
 
-        A request `until_denoised` ends after its last step, with the latents in its result. One with such
-        `latents`, of this engine or of another with the same model, is only decoded.
+        A request `until_denoised` ends after its last step, with the latents in its result. A request with
+        such `latents`, from this engine or another one with the same model, is only decoded.
 
-        One with a checkpoint to `resume` goes on after its step: raise `CheckpointUnusable` if it is of
-        other weights, parameters or another model.
+        A request with a checkpoint to `resume` continues after the checkpoint's step. Raise
+        `CheckpointUnusable` if the checkpoint has other weights, other parameters or another model.
 
-        Raise `InvalidParams` before any work if the model cannot do what is asked, and `EngineClosed`.
+        Raise `InvalidParams` before any work if the model does not support the request, and `EngineClosed`.
         """
         wishes = Wishes(
             priority=priority,
@@ -169,19 +169,19 @@ class Engine(AbstractContextManager["Engine"]):
         return state.request_id
 
     def checkpoint(self, request_id: str) -> Checkpoint:
-        """Return a request between two steps, to `resume` in an engine with these weights; it goes on here.
+        """Return a checkpoint to `resume` in an engine with the same weights; the request goes on here too.
 
-        Safe from any thread. Raise `NoCheckpoint` if it has done no step yet or has ended.
+        Safe from any thread. Raise `NoCheckpoint` if the request has done no step yet or has ended.
         """
         self.read_weights_hash()  # on this thread: the first time it may take long
         return self._loop.checkpoint(request_id)
 
     def hold_frames(self, request_id: str) -> None:
-        """Keep back the frames of a request: a chunk of it is not consumed yet. Safe from any thread.
+        """Count a chunk of the request as not yet consumed. Safe from any thread.
 
-        A chunk counts as consumed once `step` has returned it. Whoever hands it to another thread calls
-        this before the next `step`, and `release_frames` when that thread is done with it: a clip that has a
-        few chunks that nobody has consumed waits with its next one, while other requests go on.
+        A chunk counts as consumed once `step` has returned it. A caller that passes the chunk to another
+        thread calls this before the next `step`, and `release_frames` when that thread is done with it. A
+        clip with a few unconsumed chunks pauses its decoding, while other requests go on.
         """
         self._core.decoder.hold_frames(request_id)
 
@@ -196,8 +196,8 @@ class Engine(AbstractContextManager["Engine"]):
     def step(self) -> list[StepOutput]:
         """Advance the requests that the scheduler picks by one denoising step.
 
-        Blocks while only decodes are outstanding, or requests wait for company; returns an empty list when
-        there is nothing to do.
+        Block while only decodes are outstanding, or while the engine waits for more requests to share a
+        step. Return an empty list when there is nothing to do.
         """
         return self._loop.step()
 
@@ -219,9 +219,9 @@ class Engine(AbstractContextManager["Engine"]):
     ) -> GenerationResult | DiffuserveError | Sequence[GenerationResult | DiffuserveError]:
         """Generate requests together: a result for one request, a list in order for several.
 
-        A string is a prompt, and everything else the model's default. A request that fails does not
-        touch the others. Its exception is raised once all are done, or takes its place in the list with
-        `return_exceptions`.
+        A string is a prompt; everything else is then the model's default. A failed request does not
+        affect the others: its exception is raised once all are done or, with `return_exceptions`, takes
+        its place in the list.
         """
         is_one = isinstance(params, str | GenerationParams)
         wanted = [params] if isinstance(params, str | GenerationParams) else params

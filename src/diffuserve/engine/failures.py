@@ -1,4 +1,4 @@
-"""Failures: what a caller learns of a request that has one."""
+"""Failures: the errors that callers see when a request fails."""
 
 import logging
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def as_failure(request_id: str, cause: Exception) -> DiffuserveError:
-    """Return the error that a request ends with, and log it unless it is one of the engine's own."""
+    """Return the error that a request ends with, and log unexpected ones."""
     if isinstance(cause, RequestFailed | EngineClosed):
         return cause
     kind = RequestFailed

@@ -1,4 +1,4 @@
-"""Loads the model that an engine runs; several engines may run one that is loaded once."""
+"""Loads the model that an engine runs; several engines may share a loaded model."""
 
 import logging
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The memory budget of a denoising step, and the requests that are too large for it."""
+"""The memory budget of a denoising step, and the check of requests against it."""
 
 import os
 from bisect import bisect_right
@@ -20,12 +20,12 @@ NeededBytes = Callable[[GenerationParams], int]
 def memory_budget(device: "torch.device", configured_bytes: int | None) -> int:
     """Return the bytes that a step may take.
 
-    Without a configured number it is a part of what is free now: 90 % on a GPU, half on a CPU.
+    The default is a share of the memory that is free now: 90 % on a GPU, half on a CPU.
     """
     if configured_bytes is not None:
         return configured_bytes
     if device.type == "cuda":
-        import torch  # what a CPU has free can be told without it
+        import torch  # free memory of a CPU is read without it
 
         free, _ = torch.cuda.mem_get_info(device)
         return int(free * 0.9)
@@ -33,12 +33,12 @@ def memory_budget(device: "torch.device", configured_bytes: int | None) -> int:
 
 
 def cpu_memory_budget() -> int:
-    """Return the bytes that a step on a CPU may take: half of what is free now."""
+    """Return the bytes that a step on a CPU may take: half of the memory that is free now."""
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def check_memory(spec: ModelSpec, params: GenerationParams, needed: NeededBytes, budget: int) -> None:
-    """Raise `InvalidParams`, with the nearest that fits, if a request needs more than the budget."""
+    """Raise `InvalidParams`, with the nearest request that fits, if a request exceeds the budget."""
     num_bytes = needed(params)
     if num_bytes <= budget:
         return
@@ -51,7 +51,7 @@ def check_memory(spec: ModelSpec, params: GenerationParams, needed: NeededBytes,
 
 
 def _nearest(spec: ModelSpec, params: GenerationParams, needed: NeededBytes, budget: int) -> Iterator[str]:
-    """Yield the largest that fit of requests with fewer frames, with fewer images, and of a smaller size."""
+    """Yield the largest request that fits with fewer frames, with fewer images, and in a smaller size."""
     if shorter := _largest_fit(_shorter(spec, params), needed, budget):
         yield f"num_frames={shorter.num_frames}"
     fewer = [replace(params, num_images=count) for count in range(1, params.num_images)]
@@ -62,7 +62,7 @@ def _nearest(spec: ModelSpec, params: GenerationParams, needed: NeededBytes, bud
 
 
 def _shorter(spec: ModelSpec, params: GenerationParams) -> list[GenerationParams]:
-    """Return the shorter clips that the model generates, the shortest first."""
+    """Return the request with each shorter clip length of the model, the shortest first."""
     counts = range(1 + spec.temporal_stride, params.num_frames or 1, spec.temporal_stride)
     return [replace(params, num_frames=count) for count in counts]
 
@@ -85,6 +85,6 @@ def _smaller(spec: ModelSpec, params: GenerationParams) -> list[GenerationParams
 def _largest_fit(
     requests: Sequence[GenerationParams], needed: NeededBytes, budget: int
 ) -> GenerationParams | None:
-    """Return the last of the requests, which grow, that fits."""
+    """Return the last request that fits, of requests in ascending size."""
     count = bisect_right(requests, budget, key=needed)
     return requests[count - 1] if count else None

@@ -21,7 +21,7 @@ from diffuserve.models.frames import Frames
 from diffuserve.models.machine.devices import to_device
 from diffuserve.samplers.base import Memory
 
-_NOISE_SHOWN = 0.5  # in a preview; so much leaves the prediction legible
+_NOISE_SHOWN = 0.5  # the part of the noise kept in a preview; the prediction stays legible
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -29,9 +29,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class StepResult:
-    """A request's latents and its sampler's memory after a step, and its previews if it wants some.
+    """A request's latents and sampler memory after a step, and its previews if it asked for them.
 
-    Their levels are on the CPU once the stage has waited for its work.
+    The previews' pixels are on the CPU once the stage has waited for its work.
     """
 
     latents: Tensor
@@ -41,21 +41,21 @@ class StepResult:
 
 @dataclass(frozen=True)
 class TurnResult:
-    """The prediction of a turn after which a request's step is not done yet."""
+    """The prediction of a turn that is not the last one of its step."""
 
     prediction: Tensor
 
 
 StepOutcome = StepResult | TurnResult | Exception
-"""What a step or turn has made of a request."""
+"""The outcome of a step or turn for one request."""
 
 
 class ModelRunner:
     """Runs batches; methods return, for each request, its value or the exception that it alone raised.
 
-    `on_work` is called with the ids of the requests before each piece of work, on the thread that does
-    it. `num_ranks` is the number of processes that share the work. A runner that leads other
-    ranks overrides `forget` and `close` to pass them on.
+    `on_work` is called with the requests' ids before each piece of work, on the thread that does the work.
+    `num_ranks` is the number of processes that share the work. A runner that leads other ranks overrides
+    `forget` and `close` to pass them on.
     """
 
     num_ranks = 1
@@ -74,14 +74,14 @@ class ModelRunner:
         return isolate(params, self._encode)
 
     def step(self, states: Sequence[RequestState]) -> list[StepOutcome]:
-        """Run one denoising step of each request, or its turn, in one forward pass; no state advances."""
+        """Run one step or turn of each request in one forward pass; no state advances."""
         self._announce(states)
         return isolate(states, self._step)
 
     def prepare(self, states: Sequence[RequestState]) -> None:
-        """Draw the noise and lay out the tokens of a step that should come next, as far as it is known.
+        """Draw the noise and lay out the tokens of the step that is expected next.
 
-        What fails here is left to that step, where it fails again, and the request to blame is found.
+        A failure here is ignored: it recurs in the step itself, where the culprit is isolated.
         """
         encoded = [state for state in states if state.conditioning is not None and not state.exclusive]
         try:
@@ -91,12 +91,12 @@ class ModelRunner:
                 raise
 
     def decode(self, states: Sequence[RequestState]) -> list[list[Frames] | Exception]:
-        """Return the images of denoised requests that have their turn, which must be of one size."""
+        """Return the images in the turns of denoised requests; all must have one size."""
         self._announce(states)
         return isolate(states, self._decode_finite)
 
     def decodes_in_chunks(self, state: RequestState) -> bool:
-        """Return whether `decode_chunk` decodes the request, and not `decode`: its images are clips."""
+        """Return whether the request has clips, which `decode_chunk` decodes instead of `decode`."""
         return state.clip_frames > 1
 
     def decode_chunk(self, clip: ClipDecoding) -> FrameChunk | Exception:
@@ -109,7 +109,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
-        """Encode a batch, each request into memory of its own: as views they would keep all of it alive."""
+        """Encode a batch, each request into memory of its own: a view would keep the whole batch alive."""
         return [map_tensors(conditioning, _owned) for conditioning in self.pipeline.encode(params)]
 
     def _step(self, states: Sequence[RequestState]) -> list[StepResult | TurnResult]:
@@ -122,7 +122,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _draw(self, state: RequestState) -> None:
-        """Draw a request's first latents and the noise of its step, unless an earlier try has done so."""
+        """Draw a request's first latents and the noise of its step, unless an earlier attempt did."""
         if state.latents is None:
             assert state.conditioning is not None
             generators = image_generators(state.params)
@@ -144,9 +144,9 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _advance(self, state: RequestState, of_turn: Tensor) -> StepResult | TurnResult:
-        """Move latents one step along the request's own schedule, and make previews if it wants them.
+        """Move latents one step along the request's own schedule, and make previews if requested.
 
-        All images of a request advance at once, when the last of them has had its turn.
+        All images of a request advance together, after the last turn of the step.
         """
         assert state.latents is not None
         prediction = state.with_turn(of_turn)
@@ -160,11 +160,11 @@ class ModelRunner:
         finished = sampler.predict_x0(state.latents, prediction, at)
         images = zip(finished.split(1), latents.split(1), strict=True)
         previews = (self.pipeline.preview(_emerging(*image), state.params) for image in images)
-        # The host goes on while they are copied, to issue the work of the requests that follow.
+        # Copied without waiting, so that the host can issue the work of the next requests meanwhile.
         return StepResult(latents, memory, tuple(levels.to("cpu", non_blocking=True) for levels in previews))
 
     def _decode_finite(self, states: Sequence[RequestState]) -> list[list[Frames]]:
-        # Checked here and not between steps: off the denoising thread, and NaN never heals.
+        # Checked only here and not after each step: this is off the denoising thread, and NaN persists.
         latents = [finite(state.turn_latents) for state in states]
         return self.pipeline.decode(latents, [state.turn_params for state in states])
 
@@ -176,29 +176,29 @@ class ModelRunner:
 
 
 def finite(latents: Tensor) -> Tensor:
-    """Return the latents. Raise `FloatingPointError` if a number among them is not finite."""
+    """Return the latents. Raise `FloatingPointError` if any of them is not finite."""
     if not bool(latents.isfinite().all()):
         raise FloatingPointError("the latents are not finite")
     return latents
 
 
 def image_generators(params: GenerationParams) -> list[torch.Generator]:
-    """Return a generator for each image: image `i` is drawn as a request with `seed + i` alone."""
+    """Return one generator per image: image `i` is drawn like a single image with seed `seed + i`."""
     assert params.seed is not None
     return [torch.Generator("cpu").manual_seed(params.seed + i) for i in range(params.num_images)]
 
 
 def _owned(tensor: Tensor) -> Tensor:
-    """Return a tensor with memory of its own, a copy if it is a view of a part."""
+    """Return a tensor with memory of its own: a copy if it is a view of part of another."""
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
 def _emerging(finished: Tensor, latents: Tensor) -> Tensor:
-    """Return an image's finished latents that a step predicts, with a part of the noise left in `latents`.
+    """Return the finished latents that a step predicts, with part of the remaining noise added.
 
-    A good model predicts nearly the whole image in its first step, so that predictions look alike; the
-    noise that dissolves shows how far the request is. It is limited to the scale of finished latents, which
-    are about standard normal, whatever the scale of the sampler.
+    A good model predicts nearly the whole image in its first step, so all predictions look alike; the
+    fading noise shows how far the request is. The noise is limited to the scale of finished latents, which
+    are about standard normal, whatever scale the sampler uses.
     """
     noise = (latents - finished).float()
     return finished + _NOISE_SHOWN * noise / noise.std().clamp(min=1.0)
@@ -207,9 +207,9 @@ def _emerging(finished: Tensor, latents: Tensor) -> Tensor:
 def isolate(items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]]) -> list[Value | Exception]:
     """Run a batch; if it fails, halve it until only the culprits fail.
 
-    Smaller batches also need less memory, so a batch that ran out of it is tried down to single items.
-    A failure is kept without its frames, whose tensors would be missing where the neighbors are retried.
-    A fault of the device is no item's failure, and is raised.
+    Smaller batches also need less memory, so a batch that ran out of it is split down to single items. The
+    frames of a failure are dropped, as their tensors would take up memory that the retries need. A fault of
+    the device is no item's failure, and is raised.
     """
     if not items:
         return []
@@ -227,9 +227,9 @@ def isolate(items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]])
 
 
 def without_frames(error: Exception) -> Exception:
-    """Return an exception that keeps no frame alive, nor do those that it came from.
+    """Return an exception whose chain keeps no frames alive.
 
-    The places where it was raised become a note: text, for logs.
+    Its traceback becomes a note: text for the log.
     """
     places = "".join(traceback.format_tb(error.__traceback__)).rstrip()
     seen: set[int] = set()
@@ -255,8 +255,8 @@ def _free_cached_memory() -> None:
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether memory ran out.
 
-    CUDA's allocator has an exception of its own; the CPU's raises a plain `RuntimeError`, and CUDA itself
-    its error for everything.
+    CUDA's allocator has an exception of its own. The CPU's raises a plain `RuntimeError`, and CUDA itself
+    its one general error.
     """
     if isinstance(error, torch.AcceleratorError):
         return "out of memory" in str(error)
@@ -265,7 +265,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 @contextmanager
 def enough_memory(model: str, device: object) -> Iterator[None]:
-    """Raise `DeviceUnavailable` in place of an allocator's error: the device has no room for the model."""
+    """Raise `DeviceUnavailable` in place of an out-of-memory error: the model does not fit on the device."""
     try:
         yield
     except Exception as error:
@@ -278,10 +278,10 @@ def enough_memory(model: str, device: object) -> Iterator[None]:
 
 
 def is_device_fault(error: Exception) -> bool:
-    """Return whether the device itself failed: after such an error every later call may fail too."""
+    """Return whether the device itself failed, so that every later call may fail too."""
     return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
 
 
 def fails_for_lack_of_room(state: RequestState, outcome: object) -> bool:
-    """Return whether a request ran out of memory beside others, so that it may succeed by itself."""
+    """Return whether a request ran out of memory beside others, and so may succeed by itself."""
     return isinstance(outcome, Exception) and is_out_of_memory(outcome) and not state.exclusive

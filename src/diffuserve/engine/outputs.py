@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Timings:
     """Seconds of a request's phases: wall-clock time, except `device_seconds`.
 
-    `device_seconds` is the request's share of the busy device: a step that it shared with others
-    counts in part, so that over all requests the sum is the time the device was busy.
+    `device_seconds` is the request's share of the busy device: a step shared with others counts in part, so
+    that the sum over all requests is the time that the device was busy.
     """
 
     queue_seconds: float
@@ -32,7 +32,7 @@ class Timings:
     device_seconds: float
 
     def plus(self, other: "Timings") -> "Timings":
-        """Return the seconds of both, of a request that went on in another engine."""
+        """Return the sum of two timings, for a request that moved to another engine."""
         return Timings(*(own + added for own, added in zip(astuple(self), astuple(other), strict=True)))
 
 
@@ -40,8 +40,8 @@ class Timings:
 class GenerationResult:
     """A finished request. `params` has every default filled in; `frames[i]` belongs to seed `seed + i`.
 
-    `frames` is empty if they were passed on as they came, and if the request ended before its decoding: then
-    `latents` are its finished latents on the CPU, images along the first axis.
+    `frames` is empty if they were streamed, or if the request ended before decoding: then `latents` are its
+    finished latents on the CPU, with images along the first axis.
     """
 
     request_id: str
@@ -53,7 +53,7 @@ class GenerationResult:
 
     @property
     def images(self) -> list[Image]:
-        """The images, RGB; of a video its first frame."""
+        """The images, in RGB; for a video its first frame."""
         return [frames[0] for frames in self.frames]
 
     @property
@@ -64,7 +64,7 @@ class GenerationResult:
 
 @dataclass(frozen=True)
 class FrameChunk:
-    """Neighboring frames of the clip `index` of a request, the first of them being number `start`."""
+    """Consecutive frames of a request's clip `index`, starting at frame number `start`."""
 
     index: int
     start: int
@@ -76,11 +76,11 @@ class FrameChunk:
 class StepOutput:
     """A request's progress after `Engine.step`.
 
-    While it runs, `step` of `num_steps` are done, and then, of clips, `num_decoded` of all their `num_frames`
-    decoded; when `finished`, either `result` or `error` is set.
-    `latent_previews`, one of each image, have a pixel for each latent cell, if the request asked for them.
-    `chunk` has frames that were just decoded, if the request asked for them as they come.
-    `device_seconds` is the share of the device that the request has had, as in `Timings`.
+    `step` of `num_steps` steps are done; afterwards `num_decoded` of the `num_frames` frames of clips are
+    decoded. When `finished`, either `result` or `error` is set. `latent_previews` holds one small image per
+    image, with a pixel for each latent cell, if the request asked for previews. `chunk` has the frames just
+    decoded, if the request streams them. `device_seconds` is the request's share of the device so far, as in
+    `Timings`.
     """
 
     request_id: str
@@ -102,12 +102,12 @@ class StepOutput:
 
     @cached_property
     def previews(self) -> tuple[Image, ...]:
-        """The previews, enlarged to be looked at; by whoever reads them, so that no step waits for that."""
+        """The previews, enlarged for viewing; the reader's thread does this, so that no step waits for it."""
         return tuple(enlarged(preview) for preview in self.latent_previews)
 
 
 def outcome_of(future: Future[GenerationResult]) -> GenerationResult | DiffuserveError:
-    """Return the result of a request, or the error that it failed with, once it has either."""
+    """Return the result or the error of a finished request."""
     error = future.exception()
     if error is None:
         return future.result()

@@ -14,7 +14,7 @@ from diffuserve.models.base import Conditioning
 class PromptEncoder:
     """Encodes prompts and input images, and keeps `cache_bytes` of the most recently used conditioning.
 
-    `held_bytes` are those that it keeps now.
+    `held_bytes` is the size of what it keeps now.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PromptEncoder:
         return failures
 
     def drop(self, state: RequestState) -> None:
-        """Keep the conditioning of a request no longer."""
+        """Drop the conditioning of a request."""
         self._cache.pop(self._key(state), None)
 
     def _encode_missing(

@@ -24,7 +24,7 @@ from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
 class Stopwatch:
     """Moments of a request's life on the monotonic clock, and its share of the device, in seconds.
 
-    `earlier` are the timings of the engine whose checkpoint it went on from.
+    `earlier` are the timings from the engine whose checkpoint the request resumed, if it resumed one.
     """
 
     added: float = field(default_factory=time.perf_counter)
@@ -36,7 +36,7 @@ class Stopwatch:
 
     @property
     def device_seconds_in_all(self) -> float:
-        """The request's share of the device, and of those where it was before."""
+        """The request's share of this device and of the earlier ones that it ran on."""
         return self.device_seconds + (0.0 if self.earlier is None else self.earlier.device_seconds)
 
     def start(self) -> None:
@@ -44,7 +44,7 @@ class Stopwatch:
         self.started = self.started or time.perf_counter()
 
     def begin_decoding(self) -> None:
-        """Record the first work on a request that came with finished latents; for others nothing."""
+        """Record the first work on a request that arrived with finished latents; do nothing for others."""
         self.start()
         self.denoised = self.denoised or self.started
 
@@ -68,11 +68,11 @@ class Stopwatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """The ways in which a caller wants a request to be served.
+    """How a caller wants a request to be served.
 
-    It has previews after the steps of the numbers in `preview`, or after every step.
-    A request that is `alone` shares no step with others. With `stream_frames` the frames of clips are passed
-    on as they are decoded. A request `until_denoised` ends after its last step, with its latents.
+    `preview` asks for previews after every step, or after the steps with these numbers. A request that is
+    `alone` shares no step with others. With `stream_frames` the frames of clips are passed on as they are
+    decoded. A request `until_denoised` ends after its last step, with its latents.
     """
 
     priority: int = 0
@@ -82,7 +82,7 @@ class Wishes:
     until_denoised: bool = False
 
     def wants_preview(self, step: int) -> bool:
-        """Return whether there is to be a preview after a step, the first of which is number 1."""
+        """Return whether the caller wants a preview after this step; the first step is number 1."""
         return self.preview if isinstance(self.preview, bool) else step in self.preview
 
 
@@ -136,7 +136,7 @@ class RequestState:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the device that it gives back if it is swapped out: none before its latents are drawn."""
+        """Bytes that a swap-out frees on the device; 0 before the latents are drawn."""
         if self.latents is None:
             return 0
         noise = () if self.noise is None else (self.noise,)
@@ -174,7 +174,7 @@ class RequestState:
         return self.schedule.at(self.schedule.start + self.step)
 
     def take_turn(self, most_tokens: int) -> "RequestState":
-        """Choose the images of the next turn, if turns have at most so many tokens."""
+        """Choose the images of the next turn, of at most so many tokens."""
         turn = self._next_turn(most_tokens)
         self.turn = None if turn is None else turn.images
         return self
@@ -190,13 +190,13 @@ class RequestState:
         return self._bytes_of(self.turn)
 
     def advance(self, latents: Tensor, memory: Memory) -> None:
-        """Take over what a step has made."""
+        """Store the result of a step."""
         self.latents, self.memory, self.noise = latents, memory, None
         self.turn, self.predicted = None, ()
         self.step += 1
 
     def with_turn(self, prediction: Tensor) -> Tensor | None:
-        """Return the predictions of all images, if those of this turn are the last ones."""
+        """Return the predictions of all images, once this turn's complete the step."""
         predicted = (*self.predicted, prediction)
         if sum(map(len, predicted)) < self.params.num_images:
             return None
@@ -209,7 +209,7 @@ class RequestState:
         self.frames[chunk.index] += chunk.frames
 
     def candidate(self, most_tokens: int) -> Candidate:
-        """Return the request as the scheduler sees it, if turns have at most so many tokens."""
+        """Return the request as the scheduler sees it, with turns of at most so many tokens."""
         turn = self._next_turn(most_tokens)
         images = None if turn is None else turn.images
         return Candidate(
@@ -246,12 +246,12 @@ class RequestState:
 
     @property
     def turn_params(self) -> GenerationParams:
-        """The parameters, with as many images as have the turn."""
+        """The parameters, with the number of images in the turn."""
         return self.params if self.turn is None else replace(self.params, num_images=len(self.turn))
 
     @property
     def turn_latents(self) -> Tensor:
-        """The latents of the images that have the turn."""
+        """The latents of the images in the turn."""
         assert self.latents is not None
         return self._of_turn(self.latents)
 
@@ -275,7 +275,7 @@ class RequestState:
         return next_turn(num_images, num_done, self.workload.step_tokens // num_images, most_tokens)
 
     def _of_turn(self, tensor: Tensor) -> Tensor:
-        """Return the part of a tensor, whose first axis counts images, that has the turn."""
+        """Return the part of a tensor that belongs to the turn; its first axis counts images."""
         return tensor if self.turn is None else tensor[self.turn.start : self.turn.stop]
 
     def _workload_of(self, turn: range | None) -> Workload:

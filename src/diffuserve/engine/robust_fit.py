@@ -1,8 +1,8 @@
 """A fit of a few coefficients to measured seconds, on a machine that other programs use as well.
 
-Other programs only ever add time, so the fit belongs where the fast measurements are. It is found in two
-stages: a low quantile by regression, which slow measurements hardly move while a tenth are undisturbed,
-and then the mean of the measurements near it, over which ordinary jitter averages out.
+Other programs only ever add time, so the fit follows the fast measurements. It has two stages: quantile
+regression finds a low quantile, which slow measurements hardly move as long as a tenth are undisturbed; the
+mean of the measurements near that quantile then averages out ordinary jitter.
 """
 
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-_WINDOW = 256  # measurements that count; a change of the machine's speed is believed within them
-_SLOW_PULL = 0.1  # of a slow measurement, by that of a fast one: ten slow ones outweigh one fast one
+_WINDOW = 256  # latest measurements that count: the fit follows a change of speed within them
+_SLOW_PULL = 0.1  # relative to a fast measurement's pull: ten slow ones outweigh one fast one
 _FLOOR_WIDTH = 0.1  # relative error from which the pull of a measurement no longer grows
-_JITTER = 0.35  # above the low quantile; what took longer was disturbed
-_PRIOR_WEIGHT = 0.002  # of one measurement; enough to settle what the data leave open
+_JITTER = 0.35  # relative, above the low quantile; longer measurements were disturbed
+_PRIOR_WEIGHT = 0.002  # of one measurement; decides only what the data leave open
 _KEPT_WEIGHT = 8.0  # measurements that a kept fit stands for, while the window fills
-_CONTRADICTED = 2.0  # times off what is measured; a kept fit is then forgotten
-_MOST_TIMES_PRIOR = 50.0  # in both directions; devices that a prior stands for differ by less
+_CONTRADICTED = 2.0  # a kept fit that is off by this factor is forgotten
+_MOST_TIMES_PRIOR = 50.0  # up or down; devices that share a prior differ by less
 _TRUSTED_AFTER = 16
 _SETTLED_AFTER = 4
-_LATELY = 32  # the latest measurements, which tell whether the machine is quiet
+_LATELY = 32  # latest measurements, which show whether the machine is quiet
 _DISTURBED = 1.5  # times the fit
 _MAX_DISTURBED_SHARE = 1 / 3
 _REFIT_EVERY = 8
@@ -36,10 +36,10 @@ Rows = Float[np.ndarray, "measurements coefficients"]
 class RobustFit:
     """Coefficients within bounds around a prior, fitted to the last few hundred measurements.
 
-    A `kept` fit of an earlier run counts as a few measurements of the same sizes, until measurements
-    contradict it; only then the prior decides what they leave open. `settled` are the coefficients for
-    other programs and later runs: those of the last quiet time, or faster ones. `has_settled` is true once
-    they were measured.
+    A `kept` fit of an earlier run counts as a few measurements of the same sizes until measurements
+    contradict it. After that, the prior decides what measurements leave open. `settled` holds the
+    coefficients for other programs and later runs: those of the last quiet time, or faster ones.
+    `has_settled` is true once they come from measurements.
     """
 
     def __init__(self, prior: Sequence[float], kept: Sequence[float] | None = None) -> None:
@@ -58,16 +58,16 @@ class RobustFit:
 
     @property
     def has_observed(self) -> bool:
-        """True once anything was measured."""
+        """True after the first measurement."""
         return self.num_observations > 0
 
     @property
     def is_trusted(self) -> bool:
-        """True once enough was measured to tell an outlier from a bad prior."""
+        """True after enough measurements to tell an outlier from a bad prior."""
         return self.num_observations >= _TRUSTED_AFTER
 
     def observe(self, features: Sequence[float], seconds: float) -> None:
-        """Take in a measurement; one that is not positive is ignored."""
+        """Record a measurement; ignore it unless it is positive."""
         if seconds <= 0 or float(self._scale @ features) < _TINY_SECONDS:
             return
         place = self.num_observations % _WINDOW
@@ -114,9 +114,9 @@ class RobustFit:
     def _solve(
         self, features: Rows, seconds: Values, weights: Values, near: Vector, target: Vector
     ) -> Vector:
-        """Return the least squares of errors relative to the fit `near`, within the bounds.
+        """Return the bounded least-squares solution of errors relative to the fit `near`.
 
-        The pull to `target` counts its shape alone: it is brought to the level of `near` first.
+        The pull to `target` is only to its shape: it is scaled to the level of `near` first.
         """
         expected = features @ near
         level = float((expected / (features @ target)).mean())
@@ -128,7 +128,7 @@ class RobustFit:
         return solution
 
     def _may_settle(self) -> bool:
-        """Return whether the machine is quiet lately, or the fit is faster than what had settled."""
+        """Return whether the machine was quiet lately, or the fit is faster than the settled one."""
         latest = np.arange(max(0, self.num_observations - _LATELY), self.num_observations) % _WINDOW
         features, seconds = self._features[latest], self._seconds[latest]
         expected = features @ np.array(self.coefficients)
@@ -150,13 +150,13 @@ def _floor_weights(errors: Values) -> Values:
 
 
 def _jitter_weights(errors: Values) -> Values:
-    """Return the weights of measurements around the low quantile: none for those that were disturbed."""
+    """Return the weights of measurements around the low quantile: 0 for disturbed ones."""
     below = np.minimum(1.0, _JITTER / np.maximum(-errors, _TINY_SECONDS))
     return np.where(errors > _JITTER, 0.0, below)
 
 
 def _bounded_solution(gram: Float[np.ndarray, "n n"], wanted: Vector) -> Vector:
-    """Solve a small linear system; what would leave the bounds is fixed there, the worst one first."""
+    """Solve a small linear system; fix coefficients at the bounds that they exceed, the worst one first."""
     low, high = 1 / _MOST_TIMES_PRIOR, _MOST_TIMES_PRIOR
     is_free = np.ones(len(wanted), dtype=bool)
     solution = np.zeros(len(wanted))

@@ -10,12 +10,13 @@ _COMPANY = 4  # tokens of a step's first priority for each token of lower ones
 class Candidate:
     """A request as the scheduler sees it. Larger `priority` goes first, then smaller `arrival`.
 
-    `skipped` counts the steps in which other requests went first, `step` those that it has done itself, of
-    `num_steps`. A request that `is_alone` shares no step: it may be the cause of an earlier engine's death.
-    `held_bytes` are those that it gives back if it is swapped out.
+    `skipped` counts the steps in which other requests went first; `step` of `num_steps` steps are done. A
+    request that `is_alone` shares no step: it may be what killed an earlier engine. `held_bytes` are freed
+    if it is swapped out.
 
-    `tokens` and `step_bytes` are those of its turn, the next of `turns_left` in its step: one whose
-    `step_tokens` exceed a step's takes it in several. Without them the turn is its whole step.
+    A request whose `step_tokens` exceed the limit of a step takes its step in several turns, of which
+    `turns_left` remain; otherwise its turn is its whole step. `tokens` and `step_bytes` describe its next
+    turn.
     """
 
     request_id: str
@@ -32,7 +33,7 @@ class Candidate:
     step_tokens: int = 0
 
     def excess(self, limits: "StepLimits") -> int:
-        """Return the tokens of its step beyond those that a step may have."""
+        """Return by how many tokens its own step exceeds the limit of a step."""
         return max(0, max(self.tokens, self.step_tokens) - limits.tokens)
 
     def after_turn(self) -> "Candidate":
@@ -53,7 +54,7 @@ class StepLimits:
 
 @dataclass
 class _Step:
-    """A step that is filled; `first` leads it, and `company` counts the tokens of those of lower priority."""
+    """A step being filled; `first` leads it, and `company` counts the tokens of lower-priority requests."""
 
     limits: StepLimits
     first: Candidate
@@ -80,20 +81,21 @@ class _Step:
 
 @dataclass(frozen=True)
 class StepScheduler:
-    """Fills a step by priority, then arrival; what exceeds a step's tokens by itself goes after the others.
+    """Fills a step by priority, then arrival; requests that exceed a step's tokens by themselves go last.
 
-    Such a request, a long clip or many images, goes the later the more it exceeds them. So the few steps of
-    small requests, which arrive while it is drawn, go between its own, and it waits for them until ageing
-    puts it first. That is for one turn, after which it is as young as when it came: with all of its age it
-    would go before whatever comes, turn after turn, until its end.
+    The more such a request exceeds the limit (a long clip, or many images), the later it goes. Small
+    requests that arrive meanwhile run their few steps between its turns, and it waits for them until ageing
+    puts it first. It is then first for one turn only, and its age starts again at zero: otherwise it would
+    stay ahead of every newcomer until its end.
 
-    The first request in that order always goes, alone if it must, whatever its size; after it goes
-    every request that still fits, so none waits behind a request that does not fit. Those of a lower
-    priority than the first add a fourth to its step's tokens at most. A request rises by one priority for
-    every `ageing_steps` steps it was skipped, so each becomes first in the end.
+    The first request in that order always runs, whatever its size, if need be by itself; then every request
+    that still fits is added, so none waits behind a request that does not fit. Requests of a lower priority
+    than the first add at most a fourth to the step's tokens. A request rises by one priority for every
+    `ageing_steps` steps in which it was skipped, so each becomes first in the end.
 
-    With `same_steps_only` a step is shared only by requests with as many steps and as many of them done, as
-    in a static batch. An idle engine waits up to `max_wait_seconds` for company before it starts.
+    With `same_steps_only` a step is shared only by requests with the same number of steps, and of steps
+    done, as in a static batch. An idle engine waits up to `max_wait_seconds` for other requests before it
+    starts.
     """
 
     ageing_steps: int
@@ -108,16 +110,16 @@ class StepScheduler:
     def select_after(
         self, candidates: Iterable[Candidate], chosen: Collection[str], limits: StepLimits
     ) -> list[str]:
-        """Return the ids of those that take the step after that of the `chosen`, if none arrives or fails."""
+        """Return the ids of the requests of the step after that of `chosen`, if none arrives or fails."""
         after = [each.after_turn() if each.request_id in chosen else each for each in candidates]
         return self.select([each for each in after if each.step < each.num_steps], limits)
 
     def skipped_after_turn(self, skipped: int, step_tokens: int, limits: StepLimits) -> int:
-        """Return how often a request of so many tokens counts as skipped after a step of its own."""
+        """Return a request's `skipped` after a step of its own: 0 if it exceeds a step's tokens."""
         return 0 if step_tokens > limits.tokens else skipped
 
     def swapped_out(self, waiting: Iterable[Candidate], limits: StepLimits, excess_bytes: int) -> list[str]:
-        """Return the waiting requests that give back what they hold: the last ones, until it is enough."""
+        """Return the waiting requests to swap out: last in precedence first, until enough bytes are freed."""
         chosen = []
         for candidate in sorted(waiting, key=lambda each: self._precedence(each, limits), reverse=True):
             if excess_bytes <= 0:
@@ -130,10 +132,10 @@ class StepScheduler:
     def seconds_to_wait(
         self, candidates: Sequence[Candidate], limits: StepLimits, waited_seconds: float
     ) -> float:
-        """Return how long the next step should still wait for company; 0 if it is full, or has to start.
+        """Return how much longer the next step should wait for other requests; 0 if it should start now.
 
-        Only an idle engine waits, in which no request has done a step. `waited_seconds` is the longest that a
-        request has waited so far.
+        Only an idle engine waits, one in which no request has done a step. `waited_seconds` is the longest
+        time that a request has waited so far.
         """
         left = self.max_wait_seconds - waited_seconds
         if left <= 0 or any(candidate.step for candidate in candidates):
@@ -157,12 +159,12 @@ class StepScheduler:
         return step
 
     def _may_share(self, candidate: Candidate, first: Candidate) -> bool:
-        """Return whether a request may take a step together with the first, as far as there is room."""
+        """Return whether a request may share the first one's step, if there is room."""
         is_in_step = (candidate.num_steps, candidate.step) == (first.num_steps, first.step)
         return not (candidate.is_alone or first.is_alone) and (is_in_step or not self.same_steps_only)
 
     def _is_company(self, candidate: Candidate, first: Candidate) -> bool:
-        """Return whether a request is of a lower priority than the first, which its age does not make up."""
+        """Return whether a request's priority is lower than the first one's even with its age counted."""
         return candidate.priority < first.priority and self._aged(candidate) < self._aged(first)
 
     def _aged(self, candidate: Candidate) -> int:

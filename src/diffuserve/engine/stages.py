@@ -1,14 +1,14 @@
 """The two stages that share a device, denoising and decoding, and the threads or streams they run on.
 
-On a CPU each core is one core slot. While both stages have work each has half of the slots; a stage
-whose neighbour is idle has all of them. The tasks of a stage run side by side, each on one thread that
-uses one core: measured on small models, two such threads do 1.7 times the work of one, while one thread
-whose every operation is spread over both cores does 1.1-1.4 times. Only a stage with fewer tasks than
-core slots runs intra-op parallel, that is with each operation spread over several cores, and only on one
-thread of the process, because a second OpenMP pool would make both of them sleep between operations
-instead of spinning. Threads that wait for one another at every operation also lose all when another
-process wants the cores, up to a hundred times; so when an intra-op parallel run took far longer than
-expected, the next ones use one core for each task.
+On a CPU each core is one core slot. While both stages have work, each has half of the slots; when one is
+idle, the other has all of them. The tasks of a stage run side by side, each on one thread that uses one
+core: measured on small models, two such threads do 1.7 times the work of one, while one thread whose every
+operation is spread over both cores does 1.1-1.4 times. Only a stage with fewer tasks than core slots runs
+intra-op parallel, that is with each operation spread over several cores, and only on one thread of the
+process, because a second OpenMP pool would make both of them sleep between operations instead of spinning.
+Threads that wait for one another at every operation also slow down up to a hundredfold when another process
+competes for the cores. So after an intra-op parallel run that took far longer than expected, the next runs
+use one core for each task.
 
 On CUDA each stage has a stream of its own.
 """
@@ -64,7 +64,7 @@ class StageExecutor(Protocol):
         ...
 
     def num_core_slots(self, stage: Stage) -> int:
-        """Return the number of tasks of this stage that would run side by side now; at least 1."""
+        """Return how many tasks of this stage could run side by side now; at least 1."""
         ...
 
     def run(
@@ -77,10 +77,10 @@ class StageExecutor(Protocol):
     ) -> StageRun[T]:
         """Run tasks and wait for them; raise the first exception that one of them raised.
 
-        Core slots without a task may help with the others' operations; a run that takes several times
-        `expected_seconds`, where given, counts as a stall. `after` is the value that `mark` returned
-        where the tasks' input was issued. `meanwhile` is called while the device works on the tasks; not at
-        all where that device is the host itself, which has nothing to spare.
+        Core slots without a task may help with the others' operations. A run that takes several times
+        `expected_seconds`, if given, counts as a stall. `after` is the value that `mark` returned when the
+        tasks' input was issued. `meanwhile` is called while the device works on the tasks, but not on a CPU,
+        where it would compete with them.
         """
         ...
 
@@ -89,14 +89,14 @@ class StageExecutor(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop the threads, after the tasks that they run."""
+        """Stop the threads once their current tasks are done."""
         ...
 
 
 def make_stage_executor(device: torch.device, num_threads: int | None, deterministic: bool) -> StageExecutor:
     """Build the executor for a device; `num_threads` are core slots, by default torch's own number.
 
-    With `deterministic` no operation is ever spread over cores, so none is cut differently.
+    With `deterministic` no operation is ever spread over cores, so each is always computed in the same order.
     """
     if device.type == "cuda":
         return CudaStageExecutor(device)
@@ -221,12 +221,12 @@ class CudaStageExecutor:
             stream.wait_event(after)
         share = self._busy.share(stage)
         start = time.perf_counter()
-        # A stream alone would leave its device with the thread's own, and so make a context on that one.
+        # Setting only the stream would keep the thread's default device, and create a context there.
         with torch.cuda.device(self._device), torch.cuda.stream(stream):
             results = [task() for task in tasks]
             if meanwhile is not None:
                 meanwhile()
-        stream.synchronize()  # so that the seconds are the device's, and decisions see finished steps
+        stream.synchronize()  # so that the device's time is measured, and decisions see finished steps
         return StageRun(results, time.perf_counter() - start, share)
 
     def mark(self) -> object:

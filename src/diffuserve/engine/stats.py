@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass
 class EngineStats:
-    """Totals since the engine started, counted by the stepping thread and read by any."""
+    """Totals since the engine started; written by the stepping thread, and read by any thread."""
 
     num_steps: int = 0
     num_request_steps: int = 0

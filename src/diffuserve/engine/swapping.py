@@ -1,8 +1,8 @@
 """Half-done work, taken out of a request and put back: memory is given back to the device and taken again.
 
-What a waiting request has done so far goes to the CPU, and its conditioning is dropped: that is encoded
-again, or found in the cache. So it comes back where it was, also between two turns of a step: a large request
-that gave back its memory to small ones after each turn would otherwise never end a step.
+A waiting request's progress goes to the CPU. Its conditioning is dropped, to be encoded again or found in
+the cache. The request resumes exactly where it was, even between two turns of a step: otherwise a large
+request that is swapped out for small ones after each turn would never finish a step.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Safetensors files of a request's tensors with texts beside them, which come from other machines."""
+"""Safetensors files with a request's tensors and texts, received from other machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _LENGTH_BYTES = 8
 
 
 class DamagedFile(ValueError):
-    """A file is cut, changed or larger than it can be."""
+    """A file is truncated, altered or too large to be valid."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def write_tensors(path: Path, content: TensorFile) -> None:
 
 
 def read_tensors(path: Path, most_bytes: int | None = None) -> TensorFile:
-    """Return a file's content. Raise `DamagedFile` unless it is whole, and within its bounds."""
+    """Return a file's content. Raise `DamagedFile` unless it is complete and within bounds."""
     try:
         if most_bytes is not None:
             _check_bounds(path, most_bytes)
@@ -44,7 +44,7 @@ def read_tensors(path: Path, most_bytes: int | None = None) -> TensorFile:
 
 
 def _check_bounds(path: Path, most_bytes: int) -> None:
-    """Raise `ValueError` for a file that takes more memory to read than what it stands for can need."""
+    """Raise `ValueError` for a file that would take more memory to read than its content can need."""
     size = path.stat().st_size
     if size > most_bytes:
         raise ValueError(f"it has {size:,} bytes, and at most {most_bytes:,} are possible")

@@ -1,7 +1,7 @@
-"""Turns: a request whose images exceed a step's tokens takes its step in several, some of its images in each.
+"""Turns: a request whose images exceed a step's tokens takes its step in several turns of some images each.
 
-Its images are independent (INV-1), so it does not matter which of them share a forward pass. Between two
-turns other requests have theirs: they wait for a step of ordinary size, however many images a request has.
+Its images are independent (INV-1), so it does not matter which of them share a forward pass. Other requests
+run between two turns, so they wait for a step of ordinary size, however many images the request has.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Turn:
 
 
 def next_turn(num_images: int, num_done: int, image_tokens: int, most_tokens: int) -> Turn:
-    """Return the turn after that of the first `num_done` images: as many as fit, and about as many in each.
+    """Return the turn that follows the first `num_done` images; the turns of a step are about equally large.
 
     An image that exceeds `most_tokens` by itself has a turn of its own; a clip is an image here.
     """

@@ -15,7 +15,7 @@ from diffuserve.protocol.messages import EngineRefused, FromEngine, ToEngine, de
 from diffuserve.protocol.peer_messages import PeersTold
 from diffuserve.stop_signals import ignore_stop_signals
 
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 class AgentLink:
@@ -31,7 +31,7 @@ class AgentLink:
         self.crash_record = CrashRecord(path.parent)
 
     def send(self, *messages: FromEngine) -> None:
-        """Send messages, all at once: each send lets other threads go on, and waits for its turn again."""
+        """Send messages in one call: each call releases the interpreter's lock, and waits for it again."""
         content = b"".join(map(encode, messages))
         with self._sending:
             try:
@@ -42,7 +42,7 @@ class AgentLink:
     def refuse(self, reason: str) -> NoReturn:
         """Tell the agent why this engine cannot start, and exit.
 
-        It exits at once: threads of libraries may still run, and would abort a process that ends in order.
+        It exits without cleanup, since running threads of libraries would abort an orderly exit.
         """
         self.send(EngineRefused(reason=reason))
         _exit_at_once()
@@ -50,7 +50,7 @@ class AgentLink:
     def listen(
         self, on_message: Callable[[ToEngine], None], on_peers: Callable[[PeersTold], None] | None = None
     ) -> None:
-        """Pass every message to `on_message`, what is of peers to `on_peers`, on a thread of its own."""
+        """Pass messages to `on_message`, and those about peers to `on_peers`, on a thread of its own."""
         arguments = (on_message, on_peers)
         threading.Thread(target=self._listen, args=arguments, name="agent-link", daemon=True).start()
 
@@ -101,5 +101,5 @@ def die_with_parent() -> None:
 
 
 def _exit_at_once() -> NoReturn:
-    """Exit whatever the other threads do: nothing can receive their results any more."""
+    """Exit without waiting for other threads, whose results nothing can receive any more."""
     os._exit(1)

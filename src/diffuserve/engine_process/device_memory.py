@@ -1,11 +1,11 @@
-"""The memory that an engine's device has and uses."""
+"""The total and the used memory of an engine's device."""
 
 import psutil
 import torch
 
 
 def used_bytes(device: torch.device) -> int:
-    """Return the bytes that no request could get, which leaves out what torch keeps for the next one."""
+    """Return the bytes in use; memory that torch caches for later requests does not count."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -1,7 +1,7 @@
-"""Runs an engine for the agent: it owns the model and the device, and never touches HTTP.
+"""Runs an engine for the agent; this process owns the model and the device, and uses no HTTP.
 
-The main thread steps the engine; the link's thread adds and aborts; two more filter images and write
-files, so that no step waits for them.
+The main thread steps the engine, and the link's thread adds and aborts requests. Two more threads filter
+images and write files, so that no step waits for them.
 """
 
 import threading
@@ -51,7 +51,7 @@ from diffuserve.protocol.messages import (
 
 @dataclass
 class _Moves:
-    """The engine's progress, counted by several threads: a lost count does no harm, only change matters."""
+    """A counter of the engine's progress, incremented by several threads; a lost increment does no harm."""
 
     count: int = 0
     longest_step_seconds: float = 0.0
@@ -65,7 +65,7 @@ class _Moves:
 
 @dataclass
 class _Requests:
-    """The requests inside the engine, by their ids and by their jobs' attempts. Safe from any thread."""
+    """The requests inside the engine, by id and by job attempt. Safe from any thread."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     _by_id: dict[str, EngineRequest] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class _Requests:
             return self._ids.get(attempt)
 
     def attempts_of(self, request_ids: Sequence[str]) -> list[str]:
-        """Return the attempts of those requests that are still inside."""
+        """Return the attempts of those of the requests that are still in the engine."""
         with self.lock:
             return [self._by_id[known].job.attempt for known in request_ids if known in self._by_id]
 
@@ -140,7 +140,7 @@ class EngineHost:
                     self._report(output, writers)
 
     def handle(self, message: ToEngine) -> None:
-        """Follow a message of the agent; called on the link's thread."""
+        """Handle a message of the agent; called on the link's thread."""
         match message:
             case AddJob():
                 self._add(message)
@@ -193,7 +193,7 @@ class EngineHost:
             steps = preview_steps(num_steps, job.num_previews)
             given = self._handover.given(job, params)
             resume = self._checkpoints.given(job, params)
-            with self._requests.lock:  # the first output may come before `add` has returned
+            with self._requests.lock:  # the first output may arrive before `add` returns
                 request_id = self._engine.add(
                     params,
                     priority=job.priority,
@@ -208,7 +208,7 @@ class EngineHost:
                 timer = self._checkpoints.timer(job, params)
                 request = EngineRequest(job, num_steps, timer, steps, given.timings, clips)
                 self._requests.put(request_id, request)
-        except Exception as error:  # at the border of a job: it fails alone
+        except Exception as error:  # any error of a job fails only that job
             self._link.send(job_failure(job.attempt, error))
 
     def _abort(self, attempt: str) -> None:
@@ -217,7 +217,7 @@ class EngineHost:
             self._engine.abort(request_id)
 
     def _put_down(self, attempt: str) -> None:
-        """Have a job's last checkpoint written on a writer's thread, which waits for the step under way."""
+        """Write a job's last checkpoint on a writer's thread, which waits for the step in progress."""
         request_id = self._requests.id_of(attempt)
         if request_id is None:
             return
@@ -226,19 +226,19 @@ class EngineHost:
         self._writers.submit(f"{request_id} put down", work)
 
     def _keep(self, request_id: str, request: EngineRequest) -> None:
-        """Take a checkpoint here, between two steps, and have it written elsewhere."""
+        """Take a checkpoint on this thread, between two steps, and write it on a writer's thread."""
         checkpoint = self._checkpoints.take(request_id, request.timer)
         if checkpoint is not None:
             work = partial(self._checkpoints.give, request.job, checkpoint, request.timer)
             self._writers.submit(request_id, work, is_clip=request.clips is not None)
 
     def _note_work(self, request_ids: Sequence[str]) -> None:
-        """Note what the engine is about to work on; called on the threads that generate."""
+        """Record the requests that the engine is about to work on; called on its own threads."""
         if self._crash_record is not None:
             self._crash_record.note(self._requests.attempts_of(request_ids))
 
     def _report_progress(self, outputs: Sequence[StepOutput]) -> None:
-        """Report the steps of all requests that are not over."""
+        """Report the progress of all unfinished requests."""
         progress = [self._progress_of(output) for output in outputs if not output.finished]
         if progress:
             self._link.send(*progress)
@@ -254,7 +254,7 @@ class EngineHost:
         )
 
     def _report(self, output: StepOutput, writers: OrderedWriters) -> None:
-        """Report an output; images go by way of the writers, a job's previews before its result."""
+        """Report an output; images go through the writers, a job's previews before its result."""
         if output.result is not None:
             is_clip = self._requests.get(output.request_id).clips is not None
             writers.submit(output.request_id, partial(self._finish, output.result), is_clip=is_clip)
@@ -264,7 +264,7 @@ class EngineHost:
             self._follow_step(output, writers)
 
     def _report_error(self, output: StepOutput, error: DiffuserveError, writers: OrderedWriters) -> None:
-        """Report the end of a request without a result; that of a clip after what is written of it."""
+        """Report a failed request; for a clip, wait until its frames are written."""
         request, seconds = self._requests.pop(output.request_id), output.device_seconds
         if request.clips is None:
             self._link.send(job_failure(request.job.attempt, error, seconds))
@@ -273,7 +273,7 @@ class EngineHost:
             writers.submit(output.request_id, work, is_clip=True)
 
     def _follow_step(self, output: StepOutput, writers: OrderedWriters) -> None:
-        """Keep, write and show what a step gave."""
+        """Take due checkpoints, write frames and show previews after a step."""
         request = self._requests.get(output.request_id)
         if _phase_of(output) == "denoise" and request.timer.is_due(time.monotonic()):
             self._keep(output.request_id, request)
@@ -285,7 +285,7 @@ class EngineHost:
             writers.submit(output.request_id, work, is_clip=is_clip)
 
     def _write_frames(self, request: EngineRequest, output: StepOutput) -> None:
-        """Filter and write frames of a clip; on a writer's thread. If they cannot be, the request ends."""
+        """Filter and write frames of a clip, on a writer's thread; end the request if that fails."""
         assert request.clips is not None
         assert output.chunk is not None
         if not self._output.add_frames(request.job, request.clips, output.chunk):
@@ -305,7 +305,7 @@ class EngineHost:
     def _hand_over(self, job: AddJob, result: GenerationResult) -> None:
         try:
             self._link.send(self._handover.write(job, result))
-        except Exception as error:  # at the border of a job: it fails alone
+        except Exception as error:  # any error of a job fails only that job
             self._link.send(job_failure(job.attempt, error, result.timings.device_seconds))
 
 
@@ -330,7 +330,7 @@ def read_model(
 ) -> LoadedModel:
     """Load what an engine process of this configuration runs, from its prepared copy if there is one.
 
-    With `is_strict` from nothing else: raise `NotPrepared`; and as `load_model`.
+    With `is_strict` raise `NotPrepared` if there is none. Otherwise raise as `load_model` does.
     """
     plan = LoadPlan(
         choose_device(config.device),

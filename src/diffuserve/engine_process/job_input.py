@@ -27,6 +27,6 @@ def _with_pixels(field: str, image: InputImage, files: Mapping[str, str]) -> Inp
     try:
         with Path(files[image.id]).open("rb") as file:
             read = read_image(field, file, mode_of(field), name=image.id)
-    except (KeyError, FileNotFoundError) as error:  # the agent's folder is no business of clients
+    except (KeyError, FileNotFoundError) as error:  # clients must not see the agent's folder
         raise RuntimeError(f"{field}: the file of {image.id} is not here") from error
     return InputImage(image.id, read.width, read.height, read.mode, read.pixels)

@@ -1,4 +1,4 @@
-"""Tells the agent of denoising steps that traced jobs shared, one of several."""
+"""Reports a sample of the denoising steps that traced jobs shared to the agent."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,19 +6,19 @@ from diffuserve.engine.outputs import StepOutput
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.protocol.messages import AddJob, StepTaken
 
-# A job of 28 steps in batches of 32 would have 900 links, if all of its steps were told.
+# If all steps were reported, a job of 28 steps in batches of 32 would have 900 links.
 _STEPS_PER_SPAN = 8
 
 
 class TracedSteps:
-    """Counts the steps of an engine with jobs that are traced; `job_of` returns a request's job."""
+    """Counts an engine's steps with traced jobs; `job_of` returns the job of a request."""
 
     def __init__(self, link: AgentLink, job_of: Callable[[str], AddJob]) -> None:
         self._link, self._job_of = link, job_of
         self._num_steps = 0
 
     def tell(self, outputs: Sequence[StepOutput], began_at: float, seconds: float) -> None:
-        """Tell the first of every few steps in which traced jobs took part."""
+        """Report the first of every few steps that included traced jobs."""
         jobs = [self._job_of(output.request_id) for output in outputs if _is_denoised(output)]
         if not any(job.is_traced for job in jobs):
             return

@@ -1,4 +1,4 @@
-"""Warm-up of an engine before its first job, so that nobody waits for what a process does only once."""
+"""Warm-up of an engine before its first job, so that no job waits for one-time work of the process."""
 
 import logging
 from dataclasses import replace
@@ -13,14 +13,14 @@ from diffuserve.engine_process.output.image_output import ImageOutput
 
 log = logging.getLogger(__name__)
 
-_LONGEST_SECONDS = 5.0  # of a step at the model's own size, as predicted; a smaller image must do then
+_LONGEST_SECONDS = 5.0  # above this prediction for a step at the model's own size, a smaller image is drawn
 
 
 def warm_up(engine: Engine, images: ImageOutput) -> None:
-    """Draw an image in one step, or do the engine's part of that, and show it to the image filter.
+    """Draw an image in one step, or do the engine's phase of that, and pass it through the image filter.
 
-    A failure is logged, and left to the jobs. Threads are started, kernels chosen and buffers allocated by
-    then.
+    This starts threads, chooses kernels and allocates buffers. A failure is only logged: it will recur in
+    jobs.
     """
     params = engine.spec.simple_request("warm-up", num_inference_steps=1, seed=0)
     try:
@@ -34,7 +34,7 @@ def warm_up(engine: Engine, images: ImageOutput) -> None:
 
 
 def _result(engine: Engine, params: GenerationParams) -> GenerationResult:
-    """Have the engine do what its parts of the model can: of one that only decodes, with gray latents."""
+    """Run the phases that the engine's parts of the model support; decode gray latents if it only decodes."""
     parts = engine.pipeline.parts
     latents = None if parts.denoising else torch.zeros(engine.pipeline.latents_shape(params))
     engine.add(params, until_denoised=not parts.decoding, latents=latents)

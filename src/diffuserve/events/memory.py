@@ -44,7 +44,7 @@ class _Receiver(ABC):
 
 
 class _Listener(_Receiver):
-    """Hands each message to a function."""
+    """Passes each message to a function."""
 
     def __init__(
         self, bus: "MemoryEventBus", topic: str, listener: Callable[[Mapping[str, Any]], None]

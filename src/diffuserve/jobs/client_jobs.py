@@ -57,7 +57,7 @@ class ClientJobs:
         return await queries.read_job(self._database, job_id, tenant_id)
 
     async def get_many(self, job_ids: Collection[str]) -> dict[str, Job]:
-        """Return those of the jobs that exist, of whatever tenant, by id."""
+        """Return those of the jobs that exist, of any tenant, by id."""
         rows = await queries.rows_of(self._database, queries.JOBS_BY_ID, job_ids)
         return {row.id: queries.job_in(row) for row in rows}
 

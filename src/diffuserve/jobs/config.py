@@ -73,12 +73,12 @@ class StoreConfig:
     resident_wait_seconds: float = 0.5
     preempt_after_seconds: float = option(
         0.5,
-        "Seconds after which an interactive job for which no worker has room has a batch job put down; 0 for "
-        "never.",
+        "Seconds after which a batch job is preempted for an interactive job that no worker has room for; 0 "
+        "for never.",
         ge=0,
         le=3_600,
     )
-    max_preemptions: int = option(3, "Number of times that a job may be put down for others.", ge=0, le=1_000)
+    max_preemptions: int = option(3, "Times that a job may be preempted for others.", ge=0, le=1_000)
     max_transient_retries: int = 3
     max_worker_losses: int = 3
     retry_base_seconds: float = 1.0

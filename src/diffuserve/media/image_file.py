@@ -41,7 +41,7 @@ def save_image(
         image.save(partial, format=image_format, **options)
         os.replace(partial, path)
     finally:
-        partial.unlink(missing_ok=True)  # of a file that could not be written
+        partial.unlink(missing_ok=True)  # the rest of a failed write
 
 
 def _png_text(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _texts(image: Image.Image) -> Iterator[str | None]:
     packet, comment = image.info.get("xmp"), image.info.get("comment")
     yield image.info.get(_KEY)
     yield read_packet(packet) if isinstance(packet, bytes) else None
-    yield comment.decode(errors="replace") if isinstance(comment, bytes) else None  # of a GIF
+    yield comment.decode(errors="replace") if isinstance(comment, bytes) else None  # a GIF's comment
     yield image.getexif().get(ExifTags.Base.ImageDescription)
 
 

@@ -2,8 +2,8 @@
 
 from PIL.Image import Image, Resampling
 
-_LONGER_SIDE = 128  # in pixels, at least
-_LONGEST_SIDE = 1_024  # that an enlarged preview has
+_LONGER_SIDE = 128  # minimum, in pixels
+_LONGEST_SIDE = 1_024  # of an enlarged preview, in pixels
 
 
 def enlarged(image: Image) -> Image:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from PIL import Image
 
 MAX_SPRITES = 25
-_LONGER_SIDE = 160  # of a cell, in pixels, at most
+_LONGER_SIDE = 160  # of a cell; maximum, in pixels
 
 
 class SpriteSheet:

@@ -87,7 +87,7 @@ class VideoWriter:
 
     def abandon(self) -> None:
         """Give up, and remove what was written."""
-        with suppress(OSError):  # what cannot be written is not missed
+        with suppress(OSError):  # losing this output does no harm
             if self._encoder is not None:
                 self._encoder.close()
         self._partial.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The contract between the engine and a model family.
 
-A `Pipeline` holds weights and no request's progress: the state of a request lives in the engine's
-`RequestState`, so requests at different steps can share one forward pass.
+A `Pipeline` holds weights, but not the progress of requests: that is in the engine's `RequestState`, so
+requests at different steps can share one forward pass.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -30,15 +30,15 @@ Value = TypeVar("Value")
 class Conditioning(Sendable):
     """The output of the encoders for a request's prompts and images; families add their tensors.
 
-    It is the same whatever the seed. `warnings` are for the client: what was changed on the way, such as a
-    prompt that was cut.
+    It does not depend on the seed. `warnings` tell the client about changes to its request, such as a
+    truncated prompt.
     """
 
     warnings: tuple[str, ...]
 
     @property
     def num_bytes(self) -> int:
-        """Size of the tensors, and of what else says its own size."""
+        """Size of the tensors, and of other values that have a `num_bytes`."""
         return sum(_num_bytes(getattr(self, field.name)) for field in fields(self))
 
 
@@ -49,7 +49,7 @@ def _num_bytes(value: object) -> int:
 
 
 def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
-    """Return a value with the tensors in it changed, those in tuples and dataclasses too."""
+    """Return a value with `change` applied to its tensors, including those in tuples and dataclasses."""
     if isinstance(value, Tensor):
         return cast(Value, change(value))
     if isinstance(value, tuple):
@@ -62,10 +62,10 @@ def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
 
 @dataclass(frozen=True)
 class InitialLatents:
-    """Latents before the first step, images along the first axis, and what guides each step of them.
+    """Latents before the first step, with images along the first axis, and the tensors that guide all steps.
 
-    `guides` belong to the request as long as it lives: tensors that were drawn with its latents or are the
-    same for all its steps, such as a mask, the latents of a masked image, or the first noise.
+    `guides` stay with the request until its end. They were drawn with its latents or are the same for all its
+    steps, such as a mask, the latents of a masked image, or the first noise.
     """
 
     latents: Tensor
@@ -102,7 +102,7 @@ class CompilableParts:
 
 @runtime_checkable
 class Pipeline(Protocol):
-    """A loaded model. Parameters passed to it were resolved by `spec.resolve` before.
+    """A loaded model. Parameters passed to it must have been resolved by `spec.resolve`.
 
     `spec.workload` is the size that price, admission and budgets go by, so it must be the size of the
     work that `denoise` does. `max_decode_pixels` bounds the pixels of one `decode` call; a single request
@@ -139,7 +139,7 @@ class Pipeline(Protocol):
         ...
 
     def cost_prior(self) -> CostFit:
-        """Guess a fit from the architecture and the device; used until steps were measured."""
+        """Estimate a fit from the architecture and the device, for use until steps are measured."""
         ...
 
     def step_bytes(self, workload: Workload) -> int:
@@ -150,21 +150,22 @@ class Pipeline(Protocol):
         """Return the prompt cache's key: requests with equal keys have equal conditioning.
 
         It covers everything that `encode` reads: prompts, lengths, and input images with the size to which
-        they are brought.
+        they are scaled.
         """
         ...
 
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
-        """Encode prompts and input images, together where they fit together; results in order.
+        """Encode prompts and input images, in batches where possible; return results in order.
 
-        It draws nothing: of an input image's latents the distribution is kept, and `init_latents` draws.
+        This draws no random numbers: the result holds the distribution of an input image's latents, from
+        which `init_latents` draws.
         """
         ...
 
     def init_latents(
         self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
     ) -> InitialLatents:
-        """Return the latents before the first step, of the size that the request asks for.
+        """Return the latents before the first step, in the size of the request.
 
         Each image draws from its own generator, on the CPU and in the order in which diffusers draws;
         samplers draw their noise from the same generators later.
@@ -180,22 +181,22 @@ class Pipeline(Protocol):
         ...
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
-        """Return the noise levels of a request's steps, begun where its `strength` says."""
+        """Return the noise levels of a request's steps, starting at the level of its `strength`."""
         ...
 
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
         """Return the model's prediction for each request, shaped like its latents.
 
-        Requests may differ in everything. Each prediction depends on its own request alone (INV-1).
-        Guided requests are predicted with guidance applied.
+        Requests may differ in all parameters. Each prediction depends only on its own request (INV-1) and
+        includes guidance.
         """
         ...
 
     def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
-        """Return the latents after a step, with what the request keeps of its input image put back.
+        """Return the latents after a step, with the kept parts of the request's input image restored.
 
-        `request` is the input of the step `at`, `latents` stand at its next noise level. Families that put
-        nothing back return `latents`.
+        `request` is the input of the step `at`, and `latents` are at the next noise level. Families that
+        restore nothing return `latents`.
         """
         ...
 
@@ -206,15 +207,15 @@ class Pipeline(Protocol):
     def decode_bytes(self, params: GenerationParams) -> int:
         """Predict the peak memory, in bytes, of decoding one image or clip.
 
-        Of a clip that is a chunk, and what is kept between two.
+        For a clip this is the peak of decoding one chunk plus what is kept between chunks.
         """
         ...
 
     def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
-        """Return a small, cheap RGB image of unfinished latents (the first of these images).
+        """Return a small, cheap RGB preview of the first of these unfinished images.
 
-        A clip's is a strip: frames of it side by side, in order and evenly spaced. It is 8-bit levels of the
-        shape (rows, columns, 3) on the pipeline's device: to read it here would make the step wait.
+        For a clip it is a strip of evenly spaced frames. It is an 8-bit tensor of shape (rows, columns, 3) on
+        the pipeline's device, since copying it here would make the step wait.
         """
         ...
 
@@ -229,9 +230,9 @@ class Pipeline(Protocol):
     def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
         """Yield the frames of one clip in order, some at a time.
 
-        `latents` are those of a single clip, with a first axis of length 1. Each `next` does a chunk's work,
-        and in between the device may work on other requests. Together the chunks equal the clip decoded
-        as a whole, to the bit. What the iterator keeps from chunk to chunk goes when it is closed.
+        `latents` are those of a single clip, with a first axis of length 1. Each `next` decodes a chunk;
+        in between, the device may work on other requests. Together the chunks equal the clip decoded as a
+        whole, bit for bit. Closing the iterator frees what it keeps from chunk to chunk.
         """
         ...
 

@@ -47,11 +47,11 @@ class Capabilities:
 class PipelineFamily(Protocol):
     """An architecture: it reads its folders' configs, prices their requests and loads their weights.
 
-    All methods but `load` read configs and headers alone and import no torch.
+    All methods except `load` read only configs and headers, and import no torch.
     """
 
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
-        """Return the abilities and defaults of a model. Raise `InvalidModel` for a wrong config."""
+        """Return the capabilities and defaults of a model. Raise `InvalidModel` for an invalid config."""
         ...
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
@@ -59,7 +59,7 @@ class PipelineFamily(Protocol):
         ...
 
     def check_files(self, folder: ModelFolder) -> None:
-        """Raise `InvalidModel` if a file that `load` reads is missing or broken, as far as headers tell."""
+        """Raise `InvalidModel` if a file that `load` reads is missing, or its header is broken."""
         ...
 
     def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
@@ -67,7 +67,7 @@ class PipelineFamily(Protocol):
         ...
 
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
-        """Return what a step of a request takes at least, whatever the dtype: see `Pipeline.step_bytes`."""
+        """Return the minimum of `Pipeline.step_bytes` for a request, over all dtypes."""
         ...
 
     def default_fit(self, spec: ModelSpec) -> CostFit:
@@ -86,8 +86,8 @@ class PipelineFamily(Protocol):
 
 
 def wanted_folders(parts: Parts, denoisers: Sequence[str], encoders: Sequence[str]) -> tuple[str, ...]:
-    """Return the folders of the weights that `parts` are in, of a model whose autoencoder is in `vae`.
+    """Return the folders with the weights of `parts`, for a model whose autoencoder is in `vae`.
 
-    They are in the order in which families load them, which is that in which they are read ahead.
+    They are in the order in which families load them, and in which they are read ahead.
     """
     return (*(encoders if parts.encoding else ()), "vae", *(denoisers if parts.denoising else ()))

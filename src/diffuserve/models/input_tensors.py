@@ -18,7 +18,7 @@ from diffuserve.samplers.base import Sampler, ScheduleStep
 Pixels = Float[Tensor, "1 3 height width"]
 Mask = Float[Tensor, "1 1 height width"]
 
-_THRESHOLD = 0.5  # from this level on a mask says "change"
+_THRESHOLD = 0.5  # mask levels from here on mean "change"
 
 
 def image_tensor(image: InputImage, width: int, height: int) -> Pixels:

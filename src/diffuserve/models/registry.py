@@ -115,7 +115,7 @@ def read_weights_ahead(
         try:
             return replaced(weight_files(model, parts)) if find_local_model(model) is not None else []
         except DiffuserveError:
-            return []  # whoever loads the model says why
+            return []  # loading the model reports why
 
     return start_reading(find)
 

@@ -1,4 +1,4 @@
-"""Models in a bucket of S3 or Google Cloud Storage, or in a folder that stands for one."""
+"""Models in a bucket of S3 or Google Cloud Storage, or in a folder used as a bucket."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -40,7 +40,7 @@ class Version:
 
     @property
     def reference(self) -> str:
-        """Name and hash, which mean this version alone."""
+        """Name and hash, which identify exactly this version."""
         return f"{self.name}@{self.hash}"
 
 
@@ -71,9 +71,9 @@ class ModelBucket:
         return sorted(version for version in map(_version_of, found) if version is not None)
 
     def find(self, reference: Reference) -> Version:
-        """Return the version that is meant, without a hash the newest.
+        """Return the version of a reference; without a hash the newest one.
 
-        Raise `ModelNotFound` with the nearest names if there is none, or if several hashes begin so.
+        Raise `ModelNotFound`, with the nearest names, if there is none or if the hash is ambiguous.
         """
         fitting = [version for version in self.versions(reference.name) if reference.fits(version.hash)]
         if not fitting:
@@ -84,7 +84,7 @@ class ModelBucket:
         return fitting[-1]
 
     def manifest(self, version: str) -> Manifest:
-        """Return a version's manifest. Raise `ModelNotFound`, or `InvalidModel` for one that lies."""
+        """Return a version's manifest. Raise `ModelNotFound`, or `InvalidModel` if its hash differs."""
         try:
             with translated(_STORE, key := manifest_key(version)):
                 found = obstore.get(self._store, key)
@@ -105,12 +105,12 @@ class ModelBucket:
             ) from None
 
     def missing(self, manifest: Manifest) -> list[ModelFile]:
-        """Return the files of a manifest that are not there in their size."""
+        """Return the files of a manifest that are missing or have another size."""
         sizes = {found.key: found.size for found in self.objects(f"{MODELS}/{manifest.hash}")}
         return [file for file in manifest.files if sizes.get(file_key(manifest, file)) != file.size]
 
     def objects(self, folder: str) -> list[StoredObject]:
-        """Return everything under a folder."""
+        """Return all objects under a folder."""
         with translated(_STORE):
             return [
                 StoredObject(entry["path"], entry["size"], entry["last_modified"])
@@ -119,7 +119,7 @@ class ModelBucket:
             ]
 
     def put(self, key: str, content: bytes | Iterator[bytes]) -> None:
-        """Store an object, of which nothing is seen before it is complete."""
+        """Store an object, which becomes visible only once it is complete."""
         with translated(_STORE):
             obstore.put(self._store, key, content, chunk_size=_PART_BYTES)
 

@@ -1,4 +1,4 @@
-"""The models on a machine's disk, which all of its workers share: each is fetched once, and the oldest go."""
+"""The models on a machine's disk, shared by its workers: each is fetched once, and old ones are evicted."""
 
 import contextlib
 import logging
@@ -23,8 +23,8 @@ from diffuserve.private_files import check_own
 log = logging.getLogger(__name__)
 
 _PARTIAL, _LOCKS, _TRASH = "partial", "locks", "trash"
-_BLOCK_BYTES = 512  # in which `st_blocks` counts
-_SPARE_BYTES = 256 * 1024 * 1024  # of the disk, for everything else
+_BLOCK_BYTES = 512  # the unit of `st_blocks`
+_SPARE_BYTES = 256 * 1024 * 1024  # kept free on the disk for other files
 STALLED_SECONDS = 300.0
 """Seconds after which a process that fetches a model and brings nothing is not waited for any more."""
 _LOOK_SECONDS = 0.2
@@ -51,14 +51,14 @@ class HeldCopy:
     _lock: FileLock | None = None
 
     def release(self) -> None:
-        """Let the copy give way to models."""
+        """Let the copy be evicted for models."""
         if self._lock is not None:
             self._lock.release()
 
 
 @dataclass(frozen=True)
 class HeldModel:
-    """A whole model on this machine. It stays there until `release`, or until this process ends."""
+    """A complete model on this machine. It stays there until `release`, or until this process ends."""
 
     manifest: Manifest
     folder: Path
@@ -68,7 +68,7 @@ class HeldModel:
         publish(self.folder, {file.path: (file.size, file.sha256) for file in self.manifest.files})
 
     def release(self) -> None:
-        """Let the model give way to others."""
+        """Let the model be evicted for others."""
         if self._lock is not None:
             self._lock.release()
 
@@ -76,7 +76,7 @@ class HeldModel:
 class ModelCache:
     """Models under `root`, with the layout of a store. Several processes may use it at once.
 
-    Whoever uses a model, or fetches it, holds its lock shared; to take it away, one holds it alone.
+    Using or fetching a model takes its lock shared; removing it takes the lock exclusively.
     """
 
     def __init__(self, root: Path, max_bytes: int | None = None) -> None:
@@ -84,7 +84,7 @@ class ModelCache:
         self._root, self._max_bytes = root, max_bytes
 
     def hold(self, version: str) -> HeldModel | None:
-        """Return a model and keep it from giving way; `None` if it is not here as a whole."""
+        """Return a model and protect it from eviction; `None` if it is not here completely."""
         with explained(self._root):
             lock = FileLock(self._lock_path(version), is_shared=True)
             lock.take()
@@ -96,8 +96,8 @@ class ModelCache:
     def fetch(self, manifest: Manifest, fetch: Fetch) -> HeldModel:
         """Return a model that `fetch` brings, unless another process has done so meanwhile.
 
-        Raise `ModelCacheFull` if there is no room even without the models that nobody uses,
-        `InvalidParams`, and what `fetch` raises: what has arrived is kept for the next try.
+        Raise `ModelCacheFull` if there is no room even without the unused models, `InvalidParams`, and what
+        `fetch` raises: files that have arrived are kept for the next attempt.
         """
         with explained(self._root):
             lock = FileLock(self._lock_path(manifest.hash), is_shared=True)
@@ -108,9 +108,9 @@ class ModelCache:
             raise
 
     def hold_copy(self, key: str) -> HeldCopy | None:
-        """Return a prepared copy and keep it from giving way; `None` if there is none.
+        """Return a prepared copy and protect it from eviction; `None` if there is none.
 
-        Raise `InvalidParams` for one that another user may have written.
+        Raise `InvalidParams` if another user may have written it.
         """
         folder = self._root / PREPARED / key
         if not folder.is_dir():
@@ -130,13 +130,13 @@ class ModelCache:
     def make_copy(self, key: str, reference: str, write: WriteCopy) -> HeldCopy:
         """Return the prepared copy that `write` makes, unless another process has done so meanwhile.
 
-        It takes room that is free, or that other copies have: no model gives way to it. Raise
-        `ModelCacheFull`, `InvalidParams`, and what `write` raises; nothing is left of a copy that broke off.
+        It takes free room, or that of other copies: no model is evicted for it. Raise `ModelCacheFull`,
+        `InvalidParams`, and what `write` raises; an interrupted copy leaves nothing behind.
         """
         with explained(self._root):
             lock = FileLock(self._lock_path(key), is_shared=True)
         try:
-            lock.take()  # so that nobody takes it for garbage
+            lock.take()  # so that it is not collected as garbage
             with self._turn(key, reference) as name:
                 held = self.hold_copy(key)
                 if held is None:
@@ -165,14 +165,14 @@ class ModelCache:
                 raise
 
     def note_name(self, name: str, version: str) -> None:
-        """Note what a name means now, for times when the store cannot be asked."""
+        """Record the current version of a name, for times when the store is unavailable."""
         path = self._root / NAMES / name / version
         with explained(self._root):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
 
     def known_version(self, reference: Reference) -> str | None:
-        """Return what a name meant when it was noted last; `None` if it never was."""
+        """Return the last recorded version of a name; `None` if there is none."""
         return newest_version(self._root, reference)
 
     def _fetch(self, manifest: Manifest, fetch: Fetch, lock: FileLock) -> HeldModel:
@@ -206,8 +206,8 @@ class ModelCache:
     def _turn(self, version: str, reference: str) -> Iterator[str]:
         """Be the only process that fetches a model, or writes a copy, within the block.
 
-        Yield the name of the folder in which to do so: one beside that of a process which has the turn and
-        does not go on, as it was stopped.
+        Yield the name of the folder in which to do so; if the process that holds the lock makes no progress,
+        as when it is stopped, this is another folder beside its own.
         """
         with explained(self._root):
             lock = FileLock(self._root / _LOCKS / f"{version}.fetching")
@@ -224,7 +224,7 @@ class ModelCache:
             lock.release()
 
     def _wait(self, lock: FileLock, version: str, reference: str) -> bool:
-        """Wait for the lock as long as something arrives; return whether it is taken."""
+        """Wait for the lock as long as the other process makes progress; return whether it was acquired."""
         log.info("another process on this machine fetches %s; waiting for it", reference)
         seen, moved_at = -1, time.monotonic()
         while not lock.try_take():
@@ -237,7 +237,7 @@ class ModelCache:
 
     @contextmanager
     def _beside(self, version: str) -> Iterator[str]:
-        """Yield the name of a folder of this process alone, which is removed unless it was moved away."""
+        """Yield the name of a folder for only this process, which is removed unless it was moved away."""
         name = f"{version}-{secrets.token_hex(8)}"
         lock = FileLock(self._lock_path(name), is_shared=True)
         lock.take()
@@ -249,11 +249,11 @@ class ModelCache:
             lock.release()
 
     def _begin(self, manifest: Manifest, name: str) -> PartialModel:
-        """Make room for a model and reserve it; one at a time, so that no room is given away twice."""
+        """Make room for a model and reserve it, one at a time, so that no room is reserved twice."""
         folder = self._root / _PARTIAL / name
         with explained(self._root), locked(self._root / _LOCKS / "room"):
             shutil.rmtree(self._root / _TRASH, ignore_errors=True)  # of a process that was killed
-            if (self._root / MODELS / manifest.hash).exists():  # in spite of that not to be held
+            if (self._root / MODELS / manifest.hash).exists():  # although it could not be held
                 self._discard(manifest.hash)
             self._make_room(_Wanted(name, manifest.num_bytes, manifest.reference))
             return PartialModel(folder, manifest)
@@ -295,7 +295,7 @@ class ModelCache:
         return wanted.num_bytes + sum(model.num_bytes for model in others) - self._max_bytes
 
     def _bytes_short(self, wanted: _Wanted) -> int:
-        """Return how much more room a model needs than the disk has."""
+        """Return by how many bytes a model exceeds the free room."""
         part = (self._root / _PARTIAL / wanted.hash).rglob("*")
         there = sum(path.stat().st_blocks * _BLOCK_BYTES for path in part if path.is_file())
         return wanted.num_bytes - there + _SPARE_BYTES - shutil.disk_usage(self._root).free
@@ -311,7 +311,7 @@ class ModelCache:
         )
 
     def _discard(self, version: str) -> None:
-        """Remove a model: at once from where it is looked for, and then from the disk."""
+        """Remove a model: first from the folder of models, in one step, and then from the disk."""
         trash = self._root / _TRASH / secrets.token_hex(8)
         trash.mkdir(parents=True)
         for top in _TOPS:
@@ -327,6 +327,6 @@ def _newest_change(folder: Path) -> int:
     """Return when a file below a folder was last written to, in nanoseconds; 0 without files."""
     times = [0]
     for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # it is moved away this moment
+        with contextlib.suppress(FileNotFoundError):  # it is being moved away
             times.append(path.stat().st_mtime_ns)
     return max(times)

@@ -14,7 +14,7 @@ def _default_cache() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelStoreConfig:
-    """The places of models that are known by name."""
+    """The locations of models that are known by name."""
 
     model_store: str | None = option(
         None,
@@ -27,8 +27,8 @@ class ModelStoreConfig:
     )
     model_cache_bytes: int | None = option(
         None,
-        "Bytes that the folder may hold, of which the least recently used models give way, and none that is "
-        "in use; by default no limit.",
+        "Bytes that the folder may hold; the least recently used models are evicted, but none that is in "
+        "use; by default no limit.",
         gt=0,
     )
     model_volume: Path | None = option(

@@ -1,4 +1,4 @@
-"""The configs of a model of a store, without its weights: a worker offers a model before it has it."""
+"""The configs of a model in a store, without its weights: a worker offers models before fetching them."""
 
 import hashlib
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _TRIES = 2  # a single read may be damaged
 
 @dataclass(frozen=True)
 class DescribedModel:
-    """A manifest, and a folder that has the model's configs at least."""
+    """A manifest, and a folder that has at least the model's configs."""
 
     manifest: Manifest
     folder: Path
@@ -29,9 +29,9 @@ class DescribedModel:
 
 @contextmanager
 def fetched_configs(bucket: "ModelBucket", manifest: Manifest) -> Iterator[DescribedModel]:
-    """Fetch a model's configs, which are gone after the block.
+    """Fetch a model's configs, which are deleted after the block.
 
-    Raise `InvalidModel` for one that is not as the manifest says, and as the bucket does.
+    Raise `InvalidModel` for a config that does not match the manifest, and raise as the bucket does.
     """
     with TemporaryDirectory(prefix="diffuserve-configs-") as root:
         folder = Path(root) / manifest.name

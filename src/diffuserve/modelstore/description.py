@@ -30,7 +30,7 @@ def describe(
 ) -> Manifest:
     """Return the manifest of a model, whose files are read once; `report` receives the bytes read.
 
-    Raise `InvalidModel` if no worker could serve it, and `ModelNotFound` for a name that no store takes.
+    Raise `InvalidModel` if no worker could serve it, and `ModelNotFound` for a name that is not allowed.
     """
     if parse_reference(name).digits:
         raise InvalidModel(f"{name!r}: the hash of a model follows from its files; give its name alone")

@@ -22,7 +22,7 @@ Report = Callable[[int], None]
 def download(
     manifest: Manifest, partial: PartialModel, sources: Sequence[PieceSource], report: Report
 ) -> None:
-    """Fetch the missing pieces of a model; those that an earlier try left are verified again.
+    """Fetch the missing pieces of a model; those from an earlier attempt are verified again.
 
     Raise `InvalidModel` if no source has a piece as the manifest describes it, `ModelCacheFull`, or the error
     of the last source.
@@ -32,7 +32,7 @@ def download(
 
 
 def recheck_present(partial: PartialModel, report: Report) -> None:
-    """Verify again what an earlier try left."""
+    """Verify the pieces from an earlier attempt again."""
 
     def recheck(piece: Piece) -> None:
         if partial.recheck(piece):
@@ -42,7 +42,7 @@ def recheck_present(partial: PartialModel, report: Report) -> None:
 
 
 def damaged_error(manifest: Manifest, span: PieceRange, source: PieceSource) -> InvalidModel:
-    """Return the error of a span that a source has otherwise than the manifest says."""
+    """Return the error for a span whose content at a source does not match the manifest."""
     return InvalidModel(
         f"{manifest.reference}: {span.file.path} from byte {span.offset:,} on is not in {source.place} as "
         f"the manifest says; `diffuserve models verify {manifest.reference}` shows what is damaged"
@@ -56,7 +56,7 @@ def _fetch(
     sources: Sequence[PieceSource],
     report: Report,
 ) -> None:
-    """Fetch a span from the first source that has it; from the next what one lacks, or has otherwise."""
+    """Fetch a span from the first source; missing and damaged pieces come from the next ones."""
     pieces, error = span.pieces, InvalidModel(f"{manifest.reference}: no source has it")
     failed: DiffuserveError = error
     for source in (*sources, *sources[-1:]):  # the last one twice: a single read may be damaged
@@ -81,7 +81,7 @@ def _fetch(
 def _read(
     manifest: Manifest, span: PieceRange, source: PieceSource, partial: PartialModel, report: Report
 ) -> list[Piece]:
-    """Read a span and write its sound pieces; return these."""
+    """Read a span, write its valid pieces, and return them."""
     content = memoryview(source.read(manifest, span.file, span.bytes))
     damaged = damaged_pieces(span, content)
     sound = [piece for piece in span.pieces if piece not in damaged]
@@ -93,7 +93,7 @@ def _read(
 
 
 def _on_threads(items: Sequence[Item], work: Callable[[Item], None]) -> None:
-    """Work on all items, several at a time; the first error ends it."""
+    """Process all items, several at a time, until the first error."""
     stop = threading.Event()
 
     def unless_stopped(item: Item) -> None:
@@ -109,7 +109,7 @@ def _on_threads(items: Sequence[Item], work: Callable[[Item], None]) -> None:
 
 
 def _wait_for(futures: Iterable[Future[None]]) -> None:
-    """Wait for all, and raise the first error at once; those that have not begun are cancelled."""
+    """Wait for all futures, and raise the first error at once, canceling those that have not begun."""
     waiting = list(futures)
     try:
         for future in as_completed(waiting):

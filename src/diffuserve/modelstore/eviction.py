@@ -1,4 +1,4 @@
-"""The choice of the models that give way in a cache: pure functions of values."""
+"""The choice of the models to evict from a cache: pure functions of values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class CachedModel:
 
 
 def choose_victims(models: Sequence[CachedModel], bytes_to_free: int) -> list[CachedModel] | None:
-    """Return the least recently used models that free so many bytes together; `None` if all do not suffice.
+    """Return the least recently used models that together free so many bytes; `None` if all are not enough.
 
     Models in use are never chosen.
     """

@@ -1,7 +1,7 @@
-"""A swarm by libtorrent: private torrents of which only those know that the control plane told.
+"""A swarm by libtorrent: private torrents, known only to the workers that the control plane names.
 
-It listens on one address, speaks TCP to private addresses alone, and looks for nobody: it has no tracker, no
-DHT, no local discovery, and opens no port of a router. What is sent is not encrypted.
+It listens on one address, and speaks TCP only to private addresses. It does not search for peers: it has no
+tracker, no DHT and no local discovery, and opens no port of a router. Traffic is not encrypted.
 """
 
 import ipaddress
@@ -25,7 +25,7 @@ _ALL = ("0.0.0.0/0", "::/0")
 _BLOCKED = 1  # libtorrent's flag of a range of addresses
 _MAX_CONNECTIONS = 200
 _MAX_ALERTS = 10_000
-_MAX_FAILURES = 100  # of connections to a peer, which may be on its way
+_MAX_FAILURES = 100  # to connect to a peer, which may be starting
 _UNLIMITED = 0
 
 
@@ -47,7 +47,7 @@ class LibtorrentSwarm:
         self.address = PeerAddress(host, self._listen(host, port))
 
     def join(self, manifest: Manifest, folder: Path, present: Iterable[Piece]) -> "LibtorrentTransfer":
-        """Take part in a model whose files are in `folder`, of which these pieces are there already."""
+        """Join the swarm of a model whose files are in `folder`, which has these pieces already."""
         there = {piece.index for piece in present}
         params = self._lt.add_torrent_params()
         params.ti = self._lt.torrent_info(self._lt.bdecode(torrent_of(manifest)))
@@ -64,7 +64,7 @@ class LibtorrentSwarm:
         return transfer
 
     def drop(self, transfer: "LibtorrentTransfer") -> None:
-        """Take no part in a model any more."""
+        """Leave the swarm of a model."""
         if transfer in self._transfers:
             self._transfers.remove(transfer)
             self._session.remove_torrent(transfer.handle)
@@ -83,7 +83,7 @@ class LibtorrentSwarm:
         self._session.pause()
 
     def pump(self) -> None:
-        """Pass what has happened to the transfers that it concerns."""
+        """Pass libtorrent's alerts to their transfers."""
         for alert in self._session.pop_alerts():
             if isinstance(alert, self._lt.peer_ban_alert):
                 self._shut_out(alert.ip[0])
@@ -92,7 +92,7 @@ class LibtorrentSwarm:
                     transfer.note(alert)
 
     def _shut_out(self, host: str) -> None:
-        """Speak no more to a host that has lied: libtorrent would let it come back from another port."""
+        """Ban a host that sent bad data, as libtorrent would let it come back from another port."""
         self._passing.add_rule(host, host, _BLOCKED)
         self._session.set_ip_filter(self._passing)
         log.warning("%s sends what is not as the manifest says; it is a peer no more", host)
@@ -117,7 +117,7 @@ class LibtorrentTransfer:
     ) -> None:
         self._swarm, self._manifest, self.handle = swarm, manifest, handle
         self._lt = _libtorrent()
-        self._there, self._added = set(there), set[int]()  # what is verified, and what is being verified
+        self._there, self._added = set(there), set[int]()  # verified pieces, and pieces being verified
         # What is verified stays in memory until it is flushed, up to 100 MB of it; a kill would lose that.
         self._unwritten, self._flushing, self._written = list[Piece](), list[Piece](), list[Piece]()
         self._met = set[PeerAddress]()
@@ -171,22 +171,22 @@ class LibtorrentTransfer:
         return len(self._there) == len(self._manifest.pieces) and not self._flushing
 
     def moved(self, folder: Path) -> None:
-        """Go on with the files in their new folder."""
+        """Continue with the files in their new folder."""
         self.handle.move_storage(str(folder), self._lt.move_flags_t.reset_save_path_unchecked)
 
     def leave(self) -> None:
-        """Neither fetch nor give this model any more."""
+        """Stop fetching and seeding this model."""
         self._swarm.drop(self)
 
     def _flush(self) -> None:
-        """Take note of what has happened, and have written what was verified, one flush after the other."""
+        """Process alerts, and flush verified pieces to the disk, one flush at a time."""
         self._swarm.pump()
         if self._unwritten and not self._flushing:
             self._flushing, self._unwritten = self._unwritten, []
             self.handle.flush_cache()
 
     def note(self, alert: Any) -> None:
-        """Note what has happened to this model."""
+        """Process an alert about this model."""
         if isinstance(alert, self._lt.piece_finished_alert):
             if alert.piece_index not in self._there:
                 self._there.add(alert.piece_index)
@@ -230,12 +230,12 @@ def _settings(lt: Any, host: str, port: int) -> dict[str, Any]:
         "max_failcount": _MAX_FAILURES,
         "min_reconnect_time": 1,
         "outgoing_interfaces": host,
-        "unchoke_slots_limit": -1,  # peers are colleagues: none has to give in order to get
+        "unchoke_slots_limit": -1,  # all peers are workers of one operator: none must upload to download
     }
 
 
 def _private_alone(lt: Any) -> Any:
-    """Return the filter that lets private addresses pass."""
+    """Return the filter that allows only private addresses."""
     passing = lt.ip_filter()
     for networks, flag in ((_ALL, _BLOCKED), (PRIVATE_NETWORKS, 0)):
         for first, last in _ranges(networks):

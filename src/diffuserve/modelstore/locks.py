@@ -1,4 +1,4 @@
-"""Locks between the processes of one machine: files held by `flock`, which a killed process lets go."""
+"""Locks between the processes of one machine: files locked by `flock`, which a kill releases."""
 
 import fcntl
 import os
@@ -18,11 +18,11 @@ class FileLock:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def take(self) -> None:
-        """Wait until no other process stands against it."""
+        """Wait until no other process holds a conflicting lock."""
         fcntl.flock(self._file, self._mode)
 
     def try_take(self) -> bool:
-        """Take the lock if nobody stands against it now."""
+        """Take the lock if no other process holds a conflicting one."""
         try:
             fcntl.flock(self._file, self._mode | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -30,11 +30,11 @@ class FileLock:
         return True
 
     def touch(self) -> None:
-        """Note the time of this use in the file."""
+        """Record the time of this use in the file."""
         os.utime(self._file)
 
     def release(self) -> None:
-        """Let go of the lock. A second call does nothing."""
+        """Release the lock. Further calls do nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -42,7 +42,7 @@ class FileLock:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock alone within the block; wait for it."""
+    """Wait for an exclusive lock, and hold it within the block."""
     lock = FileLock(path)
     try:
         lock.take()

@@ -1,4 +1,4 @@
-"""The manifest of a model: what its files are, and the one hash that identifies this version of it."""
+"""The manifest of a model: its files, and the hash that identifies this version of it."""
 
 import hashlib
 import re
@@ -23,7 +23,7 @@ _MAX_FILE_BYTES = 1 << 40
 _MAX_PIECES = 500_000  # 2 TB
 _SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _PATH = r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,99}/)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$"  # none begins with a dot
-_LEAST_DIGITS = 12  # of a hash that is given in short
+_LEAST_DIGITS = 12  # of an abbreviated hash
 
 Words = Annotated[str, StringConstraints(max_length=500)]
 
@@ -58,7 +58,7 @@ class Piece:
 class Manifest:
     """The files of a version of a model, in the order of their paths' parts.
 
-    `family` is what reads it, `license` and `source` are words for people.
+    `family` is the family that loads it; `license` and `source` are for people.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid", strict=True)
@@ -77,7 +77,7 @@ class Manifest:
 
     @property
     def reference(self) -> str:
-        """Name and hash, which mean this version alone."""
+        """Name and hash, which identify exactly this version."""
         return f"{self.name}@{self.hash}"
 
     @property
@@ -107,7 +107,7 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 def parse_manifest(content: bytes, expected_hash: str | None = None) -> Manifest:
-    """Return the manifest that a file holds, of which nothing is trusted.
+    """Return the manifest in a file, which is not trusted.
 
     Raise `InvalidModel` if it is too large, malformed, contradicts itself, or is not the one with
     `expected_hash`.
@@ -132,7 +132,7 @@ def parse_manifest(content: bytes, expected_hash: str | None = None) -> Manifest
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Raise `InvalidModel` if files contradict one another, or are none that a pipeline reads."""
+    """Raise `InvalidModel` if files contradict one another, or a pipeline does not read them."""
     for file in manifest.files:
         if PurePosixPath(file.path).suffix not in _SUFFIXES:
             known = ", ".join(_SUFFIXES)
@@ -169,12 +169,12 @@ class Reference:
         return f"{self.name}@{self.digits}" if self.digits else self.name
 
     def fits(self, version: str) -> bool:
-        """Return whether a version may be meant."""
+        """Return whether a version matches the reference."""
         return version.startswith(self.digits)
 
 
 def parse_reference(text: str) -> Reference:
-    """Return what a text names. Raise `ModelNotFound` if no store can have a model of that name."""
+    """Return the reference in a text. Raise `ModelNotFound` if no store can have a model of that name."""
     name, at, digits = text.partition("@")
     is_hash = not at or re.fullmatch(rf"[0-9a-f]{{{_LEAST_DIGITS},64}}", digits)
     if not FILE_NAME.fullmatch(name) or not is_hash:

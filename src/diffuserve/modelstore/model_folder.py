@@ -8,13 +8,13 @@ from diffuserve.modelstore.manifest import MAX_MANIFEST_BYTES, Manifest, Referen
 
 
 def newest_version(root: Path, reference: Reference) -> str | None:
-    """Return the version that was noted last of those that may be meant; `None` if there is none."""
+    """Return the most recently recorded version that matches a reference; `None` if there is none."""
     notes = [path for path in (root / NAMES / reference.name).glob("*") if reference.fits(path.name)]
     return max(notes, key=lambda path: (path.stat().st_mtime_ns, path.name)).name if notes else None
 
 
 def read_manifest(folder: Path, version: str) -> Manifest:
-    """Return the manifest of a folder whose files are all there in their size.
+    """Return the manifest of a folder that has all files in their sizes.
 
     Raise `InvalidModel` if one is not, or if the manifest is another; `FileNotFoundError` without a manifest,
     and other `OSError`s.

@@ -1,4 +1,4 @@
-"""A model that is on its way: sparse files, and a bit for each piece that was verified and written."""
+"""A partially fetched model: sparse files, and a bit for each piece that was verified and written."""
 
 import errno
 import hashlib
@@ -29,7 +29,7 @@ class PartialModel:
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        """Open what is there, or begin. Raise `ModelCacheFull` or `InvalidParams`."""
+        """Open the existing files, or create them. Raise `ModelCacheFull` or `InvalidParams`."""
         self.folder, self._manifest = folder, manifest
         self._lock = threading.Lock()
         with explained(folder):
@@ -56,7 +56,7 @@ class PartialModel:
         return [piece for piece in self._manifest.pieces if not self._has(piece)]
 
     def recheck(self, piece: Piece) -> bool:
-        """Return whether a piece that is marked is there, and unmark it otherwise.
+        """Return whether a marked piece is valid, and unmark it otherwise.
 
         After a crash of the machine the disk may have the mark and not the piece.
         """
@@ -81,10 +81,10 @@ class PartialModel:
             self._mark(piece, is_there=True)
 
     def complete(self, target: Path) -> None:
-        """Bring everything to the disk and move it to where whole models are.
+        """Sync all files to the disk and move them to the folder of complete models.
 
-        Raise `InvalidModel` if a file is not the one whose hash the manifest names: its pieces are as the
-        manifest says, but their hashes do not bear out that of the whole, which stands for the weights.
+        Raise `InvalidModel` if a file's hash differs from the manifest's although its pieces match: the hash
+        of the whole file identifies the weights.
         """
         with explained(self.folder):
             with ThreadPoolExecutor(_HASHERS) as threads:
@@ -102,7 +102,7 @@ class PartialModel:
     def _hash(self, file: ModelFile) -> str:
         with self._path(file.path).open("rb") as content:
             found = hashlib.file_digest(content, "sha256").hexdigest()
-        os.utime(self.folder / _BITMAP)  # whoever waits for this process sees that it goes on
+        os.utime(self.folder / _BITMAP)  # shows waiting processes that this one makes progress
         return found
 
     def _path(self, path: str) -> Path:
@@ -119,9 +119,9 @@ class PartialModel:
 
 
 def move_synced(folder: Path, target: Path) -> None:
-    """Bring a folder to the disk with all that it holds, and then move it: what is at `target` is whole.
+    """Sync a folder with its content to the disk, and then move it, so that `target` is always complete.
 
-    If another process has moved one there meanwhile, that stays, and this one is removed.
+    If another process has moved a folder there meanwhile, that one stays, and this one is removed.
     """
     _sync_all(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def move_synced(folder: Path, target: Path) -> None:
 def explained(folder: Path, is_kept: bool = True) -> Iterator[None]:
     """Raise `ModelCacheFull` for a full disk, and `InvalidParams` for other errors of it.
 
-    `is_kept` says that a download continues with what has arrived.
+    `is_kept` means that a later download continues with the pieces that have arrived.
     """
     with refused_if_unusable(folder, "model_cache"):
         try:
@@ -154,7 +154,7 @@ def explained(folder: Path, is_kept: bool = True) -> Iterator[None]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Yield a file, created where need be, that is no link to elsewhere."""
+    """Yield an open file, created if it is missing; a link is refused."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         yield file

@@ -1,4 +1,4 @@
-"""The patience of a download with its peers, before it takes from the bucket what others were to read."""
+"""The timeouts of a download with peers, after which it reads other workers' shares from the bucket."""
 
 _UNADVISED_WAITS = 12
 """Waits until peers are named, in place of one: a worker that the control plane does not answer gets no jobs
@@ -14,27 +14,27 @@ PATIENT_WAITS = 2
 
 
 class Patience:
-    """Counts waits in vain, in which nothing moved here or at the peers. Times are of any steady clock."""
+    """Counts timeouts: waits without progress here or at the peers. Times are of any monotonic clock."""
 
     def __init__(self, wait_seconds: float, num_missing: int, now: float) -> None:
-        """Wait for at least `wait_seconds`. So many pieces are neither here nor at a peer."""
+        """Wait at least `wait_seconds` each time; `num_missing` pieces are neither here nor at a peer."""
         self.num_waits = 0
         self._wait_seconds, self._moved_at, self._longest_rest = wait_seconds, now, 0.0
         self._num_received, self._fewest_missing = 0, num_missing
         self._has_peers = self._has_moved = False
 
     def meet(self, now: float) -> None:
-        """Note that peers are named. Waits before that were not in vain."""
+        """Record that peers are known. Waits before that do not count as timeouts."""
         if not self._has_peers:
             self._has_peers, self._moved_at, self.num_waits = True, now, 0
 
     def look(self, num_received: int, num_missing: int, now: float) -> None:
-        """Note how many bytes peers have sent, and how many pieces nobody has.
+        """Record how many bytes peers have sent, and how many pieces no peer has.
 
-        What was waited for the first bytes tells of a slow start, and not that a share is lost: many workers
-        that read others' shares for that would read the bucket twice. As long as peers send, they are also
-        trusted to send what they have. Only fewer missing pieces than ever are a movement, or a peer that
-        comes and goes would keep everybody waiting.
+        A long wait for the first bytes means a slow start, not a lost share: if many workers read others'
+        shares because of it, they would read the bucket twice. While peers send, they are trusted to send
+        what they have. Only a new minimum of missing pieces counts as progress: otherwise a peer that comes
+        and goes would keep all others waiting.
         """
         has_bytes = num_received - self._num_received >= _STEP_BYTES
         if has_bytes:
@@ -45,12 +45,12 @@ class Patience:
             self.move(now)
 
     def move(self, now: float) -> None:
-        """Note that a piece has come, from anywhere."""
+        """Record that a piece has arrived from any source."""
         self._longest_rest, self._moved_at = max(self._longest_rest, now - self._moved_at), now
         self._has_moved = True
 
     def wait(self, now: float) -> None:
-        """Count a wait in vain if nothing has moved for long enough."""
+        """Count a timeout if there was no progress for long enough."""
         if now - self._moved_at >= self._seconds():
             self.num_waits, self._moved_at = self.num_waits + 1, now
 

@@ -25,7 +25,7 @@ as after a change of how weights are fused, quantized or ordered."""
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """The way in which a model is loaded, on which a copy of its weights depends."""
+    """The options of loading a model on which a copy of its weights depends."""
 
     model: str
     device: str | None = None
@@ -38,7 +38,7 @@ def find_copy(options: LoadOptions, config: ModelStoreConfig) -> HeldCopy | None
     try:
         return _cache(config).hold_copy(copy_key(options))
     except DiffuserveError:
-        return None  # whoever loads the model says what is wrong with it
+        return None  # loading the model reports the error
 
 
 def make_copy(options: LoadOptions, config: ModelStoreConfig) -> HeldCopy:
@@ -72,7 +72,7 @@ def is_cached(model: str, config: ModelStoreConfig) -> bool:
 
 
 def copied_files(copy: Path, files: Sequence[Path]) -> list[Path]:
-    """Return what is read in place of a model's files: those of the copy, as far as it has their folder's."""
+    """Return the files to read instead of a model's: the copy's for all folders that it has."""
     folders = dict.fromkeys(file.parent for file in files)
     found = {folder: sorted(copy.glob(f"{folder.name}.*.safetensors")) for folder in folders}
     own = {folder: [file for file in files if file.parent == folder] for folder in folders}
@@ -98,7 +98,7 @@ def copy_key(options: LoadOptions) -> str:
 
 
 def _identity(file: Path) -> tuple[str | int, ...]:
-    """Return what tells a file's content from others, without reading it."""
+    """Return the identity of a file's content without reading the file."""
     if (known := known_hash(file)) is not None:
         return (known,)
     found = file.stat()

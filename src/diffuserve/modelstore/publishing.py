@@ -17,14 +17,14 @@ from diffuserve.modelstore.spans import CONNECTIONS, PieceRange, damaged_pieces,
 Report = Callable[[int], None]
 _PART_BYTES = 8 * 1024 * 1024
 _ATTEMPTS = 3
-_MARK = "pushing"  # it makes the folder young, so that nobody collects what is there already
+_MARK = "pushing"  # it marks the folder as recent, so that its objects are not collected
 
 
 def push(bucket: ModelBucket, folder: Path, manifest: Manifest, report: Report = lambda _: None) -> None:
-    """Publish a model: its files, then its manifest, then its name; files that are there already stay.
+    """Publish a model: its files, then its manifest, then its name; existing files are kept.
 
-    Several may push at once. Raise `InvalidModel` if a file is no longer what the manifest says, and
-    `ServerUnavailable` if somebody removes the files again and again.
+    Several processes may push at once. Raise `InvalidModel` if a file no longer matches the manifest, and
+    `ServerUnavailable` if another process keeps removing the files.
     """
     mark = f"{folder_key(manifest.hash)}/{_MARK}"
     for _ in range(_ATTEMPTS):
@@ -45,7 +45,7 @@ def push(bucket: ModelBucket, folder: Path, manifest: Manifest, report: Report =
 
 
 def _checked(path: Path, file: ModelFile, report: Report) -> Iterator[bytes]:
-    """Yield a file's content; raise `InvalidModel` before its end if it is not what the manifest says."""
+    """Yield a file's content; raise `InvalidModel` before its end if it does not match the manifest."""
     digest, size, held = hashlib.sha256(), 0, b""
     with path.open("rb", buffering=0) as content:
         while part := content.read(_PART_BYTES):
@@ -61,7 +61,7 @@ def _checked(path: Path, file: ModelFile, report: Report) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class Damage:
-    """A part of a file that is not as its manifest says."""
+    """A part of a file that does not match its manifest."""
 
     path: str
     offset: int
@@ -69,7 +69,7 @@ class Damage:
 
 
 def verify(bucket: ModelBucket, manifest: Manifest, report: Report = lambda _: None) -> list[Damage]:
-    """Read every byte of a model and return what is wrong with it.
+    """Read every byte of a model and return its damaged parts.
 
     Raise `ServerUnavailable` if the bucket does not respond, and `ModelNotFound` if the model is removed
     meanwhile.
@@ -92,7 +92,7 @@ def verify(bucket: ModelBucket, manifest: Manifest, report: Report = lambda _: N
 
 
 def remove(bucket: ModelBucket, version: Version) -> int:
-    """Remove a version: its name first, so that nobody finds it half there. Return the bytes freed.
+    """Remove a version, its name first, so that it is never found incomplete. Return the bytes freed.
 
     Workers that have it in their caches keep it; one that is fetching it fails with `ModelNotFound`.
     """
@@ -111,9 +111,9 @@ class Garbage:
 
 
 def find_garbage(objects: list[StoredObject], before: datetime) -> Garbage:
-    """Return what belongs to no published model, and has not been changed since `before`.
+    """Return the objects that belong to no published model and were not changed since `before`.
 
-    A push that broke off, or a removal, leaves files without a name; a name without a manifest is stale too.
+    An interrupted push, or a removal, leaves files without a name; a name without a manifest is stale too.
     """
     folders = defaultdict[str, list[StoredObject]](list)
     for stored in objects:
@@ -138,7 +138,7 @@ def find_garbage(objects: list[StoredObject], before: datetime) -> Garbage:
 
 
 def collect_garbage(bucket: ModelBucket, now: datetime, older_than: timedelta) -> Garbage:
-    """Delete what belongs to no published model and was not changed for a time; return it."""
+    """Delete objects that belong to no published model and were not changed for some time; return them."""
     garbage = find_garbage([*bucket.objects(NAMES), *bucket.objects(MODELS)], now - older_than)
     bucket.delete(garbage.keys)
     return garbage

@@ -6,11 +6,11 @@ from diffuserve.modelstore.manifest import Manifest, ModelFile
 
 
 class PieceSource(Protocol):
-    """A place that may have pieces of a model; what it gives is verified. Safe from any thread."""
+    """A place that may have pieces of a model; its content is verified. Safe from any thread."""
 
     @property
     def place(self) -> str:
-        """Return where it is, for messages."""
+        """Return its location, for messages."""
         ...
 
     def read(self, manifest: Manifest, file: ModelFile, part: range) -> bytes | memoryview:

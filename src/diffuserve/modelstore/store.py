@@ -1,4 +1,4 @@
-"""The door to models by name: from a name to a folder whose every byte was verified."""
+"""Models by name: resolves a name to a folder whose every byte was verified."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ _HASH_DIGITS = 64
 
 
 def is_stored(model: str, config: ModelStoreConfig) -> bool:
-    """Return whether a name is the store's to answer: there is one, and it is no bundled model or path."""
+    """Return whether a name is looked up in a store: there is one, and it is no bundled model or path."""
     if config.model_store is None and config.model_volume is None:
         return False
     return is_reference(model) and model not in bundled_models() and existing(model) is None
@@ -57,15 +57,15 @@ class ModelStore:
         peers: Sequence[PieceSource] = (),
         together: Together | None = None,
     ) -> None:
-        """Open nothing yet: a model in the cache needs no bucket."""
+        """Open no connection yet: a model in the cache needs no bucket."""
         self._config, self._peers, self._together = config, peers, together
         self._cache = ModelCache(config.model_cache, config.model_cache_bytes)
 
     def open(self, name: str, on_fetch: OnFetch) -> HeldModel:
-        """Return a model that is on this machine as a whole, fetched if need be.
+        """Return a model that is completely on this machine, fetching it if necessary.
 
-        Raise `ModelNotFound`, `InvalidModel` for one that lies or is damaged, `ModelCacheFull`,
-        `InvalidParams`, and `ServerUnavailable` if the bucket is needed and does not respond.
+        Raise `ModelNotFound`, `InvalidModel` for a damaged or forged one, `ModelCacheFull`, `InvalidParams`,
+        and `ServerUnavailable` if the bucket is needed and does not respond.
         """
         version = self.find(parse_reference(name))
         held = self._on_this_machine(version)
@@ -76,14 +76,14 @@ class ModelStore:
         return held or self._fetched(version, on_fetch)
 
     def known(self, name: str) -> HeldModel | None:
-        """Return a model that was opened on this machine before, as it was then; the bucket is not asked."""
+        """Return a model in the version last opened on this machine, without asking the bucket."""
         reference = parse_reference(name)
         version = self._version_in_volume(reference) or self._cache.known_version(reference)
         return None if version is None else self._on_this_machine(version)
 
     @contextmanager
     def described(self, name: str) -> Iterator[DescribedModel]:
-        """Return what describes a model, within the block: its weights need not be here. Raise as `open`."""
+        """Yield a model's description, for which its weights need not be here. Raise as `open`."""
         version = self.find(parse_reference(name))
         held = self._on_this_machine(version)
         if held is not None:
@@ -98,7 +98,7 @@ class ModelStore:
                 yield described
 
     def find(self, reference: Reference) -> str:
-        """Return the hash that is meant: what the bucket says, the volume, or what the name meant last.
+        """Return the hash of a reference: by the bucket, by the volume, or the last one known.
 
         Raise `ModelNotFound`, or `ServerUnavailable`.
         """
@@ -141,7 +141,7 @@ class ModelStore:
         return self._cache.hold(version) or self._in_volume(version)
 
     def _in_volume(self, version: str) -> HeldModel | None:
-        """Return a model in the volume, which is used where it is; `None` if it is not there as a whole."""
+        """Return a model in the volume, which is used in place; `None` if it is not complete there."""
         if self._config.model_volume is None:
             return None
         folder = self._config.model_volume / folder_key(version)
@@ -194,7 +194,7 @@ class ModelStore:
 def check_stored(model: str, config: ModelStoreConfig) -> None:
     """Raise `ModelNotFound` if neither the store nor the hub has a model, and `StorageRefused`.
 
-    A store that does not respond now is asked again by whoever opens the model.
+    A store that does not respond now is asked again when the model is opened.
     """
     try:
         ModelStore(config).find(parse_reference(model))

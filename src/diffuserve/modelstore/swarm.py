@@ -1,4 +1,4 @@
-"""The interface of a swarm: peers that fetch a model together, each of them a source for the others."""
+"""The interface of a swarm: peers that fetch a model together, and are sources for one another."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,9 +9,9 @@ from diffuserve.modelstore.manifest import Manifest, Piece
 
 
 class Transfer(Protocol):
-    """A model that this process fetches with its peers, or has and gives to them. One thread uses it.
+    """A model that this process fetches with its peers or seeds to them. Used by one thread.
 
-    What comes from peers and from `add` is verified, and then written into the files.
+    Pieces from peers and from `add` are verified, and then written into the files.
     """
 
     def meet(self, peers: Iterable[PeerAddress]) -> None:
@@ -45,17 +45,17 @@ class Transfer(Protocol):
         ...
 
     def moved(self, folder: Path) -> None:
-        """Go on with the files in their new folder."""
+        """Continue with the files in their new folder."""
         ...
 
     def leave(self) -> None:
-        """Neither fetch nor give this model any more."""
+        """Stop fetching and seeding this model."""
         ...
 
 
 class Swarm(Protocol):
-    """Peers that give pieces of models to one another, of which this process is one."""
+    """Peers, including this process, that exchange pieces of models."""
 
     def join(self, manifest: Manifest, folder: Path, present: Iterable[Piece]) -> Transfer:
-        """Take part in a model whose files are in `folder`, of which these pieces are there already."""
+        """Join the swarm of a model whose files are in `folder`, which has these pieces already."""
         ...

@@ -1,4 +1,4 @@
-"""The download of a model with peers: each piece from whoever has it, from the bucket what nobody has."""
+"""The download of a model with peers: pieces come from peers, or from the bucket if no peer has them."""
 
 import logging
 import time
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 WAIT_SECONDS = 5.0
 """Seconds in which nothing moves, here or at the peers, after which another's share is read too."""
 _LOOK_SECONDS = 0.1
-_MOST_FAILURES = 3  # of one piece
+_MOST_FAILURES = 3  # to read one piece
 Guide = Callable[[Manifest], PeerAdvice]
 """Tells who the peers are, and which share is this worker's; asked several times a second."""
 
 
 @dataclass(frozen=True)
 class Together:
-    """Way of fetching models with others: the swarm, who guides it, and the patience with its peers."""
+    """How to fetch models with peers: the swarm, its guide, and how long to wait for peers."""
 
     swarm: Swarm
     guide: Guide
@@ -39,9 +39,9 @@ class Together:
 def download_together(
     manifest: Manifest, partial: PartialModel, source: PieceSource, together: Together, report: Report
 ) -> Transfer:
-    """Fetch the missing pieces of a model with peers; return its transfer, which goes on giving them.
+    """Fetch the missing pieces of a model with peers; return its transfer, which goes on seeding.
 
-    Raise the error of `source`, or `InvalidModel`, for a piece that neither it nor a peer gives.
+    Raise the error of `source`, or `InvalidModel`, for a piece that comes neither from it nor from a peer.
     """
     recheck_present(partial, report)
     transfer = together.swarm.join(manifest, partial.folder, partial.present)
@@ -55,7 +55,7 @@ def download_together(
 
 
 class _Fetching:
-    """Fetches one model. The thread that runs it owns it; `_read` alone runs on others."""
+    """Fetches one model. It is owned by the thread that calls `run`; only `_read` runs on other threads."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class _Fetching:
         self._failures: Counter[Piece] = Counter()
 
     def run(self, guide: Guide) -> None:
-        """Bring all pieces. Raise what the source raises for one that nobody has."""
+        """Fetch all pieces. Raise the source's error for a piece that no peer has."""
         threads = ThreadPoolExecutor(MOST_READS)
         try:
             while not self._is_done():
@@ -97,7 +97,7 @@ class _Fetching:
             self._patience.move(time.monotonic())
 
     def _look_at_peers(self, peers: Sequence[PeerAddress]) -> Sequence[Piece]:
-        """Connect to peers; return the pieces that nobody has."""
+        """Connect to peers; return the pieces that none of them has."""
         self._transfer.meet(peers)
         missing, now = self._transfer.missing(), time.monotonic()
         if peers:
@@ -108,7 +108,7 @@ class _Fetching:
         return missing
 
     def _begin_reads(self, threads: ThreadPoolExecutor, share: Share, missing: Sequence[Piece]) -> None:
-        """Read what nobody has; after two waits in vain also what peers have and do not send."""
+        """Read pieces that no peer has; after two timeouts also pieces that peers have but do not send."""
         num_waits = self._patience.num_waits
         candidates = missing if num_waits < PATIENT_WAITS else self._transfer.lacking()
         free = share.reads_at_once(num_waits) - len(self._reads)
@@ -127,7 +127,7 @@ class _Fetching:
                 self._patience.move(time.monotonic())
 
     def _bear(self, piece: Piece, error: DiffuserveError) -> None:
-        """Try a piece again; raise its error after too many failures."""
+        """Record a failed read, so that it is retried; raise the error after too many failures."""
         self._failures[piece] += 1
         log.warning("%s", error)
         if self._failures[piece] >= _MOST_FAILURES:

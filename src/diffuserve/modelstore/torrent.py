@@ -1,4 +1,4 @@
-"""A model as a private BitTorrent v2 torrent: what its manifest says, in the words that peers exchange."""
+"""A model as a private BitTorrent v2 torrent, built from its manifest."""
 
 from diffuserve.modelstore.manifest import Manifest, torrent_info
 from diffuserve.modelstore.piece_hashes import bencode, pieces_root

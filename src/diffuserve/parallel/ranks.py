@@ -165,8 +165,8 @@ class TensorRanks:
 class Ranks:
     """The ranks of a worker, after `init_process_group`.
 
-    `sequence` are those that share sequences with this rank; `tensor`, if the plan cuts the weights, those
-    that share the denoiser's weights, and `world` are all of them: the text encoder's are cut over these.
+    `sequence` are those that share sequences with this rank; `tensor`, if the plan shards the weights, those
+    that share the denoiser's weights, and `world` are all of them: the text encoder's are sharded over these.
 
     Two groups on the CPU stand beside those of the device: commands and agreements use the first, on the
     thread that steps; finished images use the second, on the decoder's thread. Both prove each message with
@@ -240,10 +240,10 @@ def _own_group(groups: Iterable[Sequence[int]], timeout: timedelta | None) -> di
 
 
 def prove_neighbors(group: dist.ProcessGroup, seal: Seal) -> None:
-    """Have each two ranks of a group on the CPU prove themselves, over the connection between them.
+    """Authenticate each two ranks of a group on the CPU to one another, over their connection.
 
-    Gloo takes whoever connects first for the rank that it waits for. NCCL asks for a number that only the
-    store knows. Raise `GroupBroken` if a stranger has taken a rank's place.
+    Gloo accepts the first process that connects as the rank that it waits for. NCCL asks for a number that
+    only the store knows. Raise `GroupBroken` if a stranger has taken a rank's place.
     """
     if dist.get_backend(group) != "gloo":
         return

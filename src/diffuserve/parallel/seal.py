@@ -1,4 +1,4 @@
-"""Proofs of who wrote a message: HMAC-SHA256 with a secret that the ranks of one group share."""
+"""Authentication of messages: HMAC-SHA256 with a secret that the ranks of one group share."""
 
 import hashlib
 import hmac
@@ -15,11 +15,11 @@ _CLIENT, _SERVER = 0, 1
 
 
 class NotProven(RuntimeError):
-    """A message whose writer has not proven to know the secret, or that was changed, repeated or moved."""
+    """A message that is not authentic: without the secret, or changed, replayed or reordered."""
 
 
 class Seal:
-    """Proves messages of one purpose; those of another purpose, or of another secret, do not pass."""
+    """Authenticates messages of one purpose; those of another purpose or secret are refused."""
 
     def __init__(self, secret: bytes, *purpose: bytes) -> None:
         self._key = _mac(secret, *purpose)
@@ -41,7 +41,7 @@ class Seal:
 
 
 class SealedConnection:
-    """A stream whose two ends have proven themselves, and each message with its number.
+    """A stream whose two ends are authenticated, as is each message by its number.
 
     Used by one thread at a time.
     """
@@ -78,7 +78,7 @@ class SealedConnection:
         self._stream.close()
 
     def _shake_hands(self, secret: bytes) -> Seal:
-        """Return the seal of this connection alone, which nothing of an earlier one passes."""
+        """Return a seal for only this connection, which refuses messages of earlier ones."""
         own = secrets.token_bytes(_NONCE_BYTES)
         self._stream.sendall(own)
         other = self._receive(_NONCE_BYTES)
@@ -93,7 +93,7 @@ class SealedConnection:
     def _receive(self, num_bytes: int) -> bytes:
         received = bytearray()
         while len(received) < num_bytes:
-            if self._deadline is not None:  # of the handshake as a whole, however slowly its bytes come
+            if self._deadline is not None:  # for the whole handshake, even if its bytes arrive slowly
                 self._stream.settimeout(max(self._deadline - time.monotonic(), 0.001))
             if not (part := self._stream.recv(min(num_bytes - len(received), 65_536))):
                 raise ConnectionResetError("the other end has closed the connection")
@@ -102,6 +102,6 @@ class SealedConnection:
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
-    """Return the proof of parts; the length before each keeps their bounds apart."""
+    """Return the MAC of several parts, each preceded by its length so that bounds are unambiguous."""
     content = b"".join(_LENGTH.pack(len(part)) + part for part in parts)
     return hmac.digest(key, content, hashlib.sha256)

@@ -87,7 +87,7 @@ class StoreServer:
         while listener.fileno() >= 0:
             try:
                 stream, _ = listener.accept()
-            except OSError:  # of a client that has gone already, or too many open files
+            except OSError:  # the client is gone, or too many files are open
                 time.sleep(_RETRY_SECONDS)
                 continue
             if self._strangers.acquire(blocking=False):

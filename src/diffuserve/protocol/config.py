@@ -19,7 +19,7 @@ from diffuserve.telemetry.log_config import LogConfig
 
 
 def _canonical_dtype(name: str | None) -> str | None:
-    """Return torch's name of a dtype, so that it has one cost fit however it is given."""
+    """Return torch's name of a dtype, so that each dtype has one cost fit under all its spellings."""
     return None if name is None else find_dtype(name) or name
 
 
@@ -46,7 +46,7 @@ class EngineProcessConfig:
     """Configuration of an engine process, sent to it as one JSON value on its command line.
 
     It holds no secrets, since other users can read command lines. The ranks of a worker of several GPUs
-    receive the same value. `parts` of the model are those that the worker's role needs, which sets them.
+    receive the same value. `parts` are the parts of the model that the worker's role needs.
     """
 
     model: str = option(

@@ -12,7 +12,7 @@ _NAME = "crash-record.json"
 class CrashRecord:
     """Keeps the attempts that each thread of the engine works on, or worked on last.
 
-    The file is not synced: written bytes outlive the process, and only the machine's failure loses them.
+    The file is not synced: written bytes survive the process, and are lost only if the machine fails.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -21,7 +21,7 @@ class CrashRecord:
         self._lock = threading.Lock()
 
     def note(self, attempts: Iterable[str]) -> None:
-        """Note that the calling thread works on `attempts` from now on; usually the same as before."""
+        """Record that the calling thread now works on `attempts`, which are usually the same as before."""
         current, thread = sorted(attempts), threading.get_ident()
         if self._attempts.get(thread) == current:
             return

@@ -28,8 +28,8 @@ from diffuserve.protocol.zygote_messages import ForkEngine, FromZygote
 class ModelAnnounced:
     """The engine loads this model, whose family has this default fit.
 
-    `reference` is what loads this version of it, and `num_bytes` are those of its weights' files, 0 where
-    they are not known yet.
+    `reference` names exactly this version of it. `num_bytes` is the size of its weights' files, or 0 if it is
+    not known yet.
     """
 
     spec: ModelSpec
@@ -40,7 +40,7 @@ class ModelAnnounced:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLoading:
-    """The engine is in this phase of its start; while it reads the weights, the bytes are those so far."""
+    """The engine is in this phase of its start; while it reads weights, with the bytes read so far."""
 
     phase: str
     bytes_read: int = 0
@@ -68,7 +68,7 @@ class EngineReady:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRefused:
-    """The engine cannot serve this model here, and would not the next time either; the process ends."""
+    """The engine cannot serve this model here, now or after a restart; the process ends."""
 
     reason: str
 
@@ -87,7 +87,7 @@ class EngineHeartbeat:
     """The engine is alive. `num_moves` counts steps and finished jobs: while there is work it must grow.
 
     `num_steps`, and the requests, tokens and seconds of these steps, count since the engine started.
-    `predicted_seconds` are those that the work of this moment should take. `memory_limit_bytes` is 0 if the
+    `predicted_seconds` is the predicted duration of the current work. `memory_limit_bytes` is 0 if the
     device has no memory of its own.
     """
 
@@ -146,7 +146,7 @@ class StepProgress:
 class StepTaken:
     """Tells which attempts shared a denoising step, which began at a time in seconds since the epoch.
 
-    It is told of some of the steps alone in which jobs took part that are traced.
+    It is sent for a sample of the steps that include traced jobs.
     """
 
     attempts: tuple[str, ...]
@@ -156,7 +156,7 @@ class StepTaken:
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewReady:
-    """A preview of the unfinished image number `image`, itself that one's number `index`: `png` is base64."""
+    """Preview number `index` of the unfinished image number `image`; `png` is base64."""
 
     attempt: str
     image: int
@@ -177,7 +177,7 @@ class LivePart:
 
 @dataclass(frozen=True, kw_only=True)
 class LiveDropped:
-    """A live job's clip may not be shown any more, nor the parts of it that were."""
+    """A live job's clip may no longer be shown; parts already shown are withdrawn."""
 
     attempt: str
 
@@ -242,8 +242,8 @@ class JobDenoised:
 class CheckpointReady:
     """A job's checkpoint after `step` steps is the file at `path`, which the agent deletes.
 
-    If it `is_last` the job was put down: the engine does not go on with it. One that was put down without a
-    checkpoint has no `path`. `seconds` are the device-seconds in the checkpoint.
+    If it `is_last`, the job was preempted: the engine has dropped it. There is no `path` if it was preempted
+    without a checkpoint. `seconds` are the device-seconds in the checkpoint.
     """
 
     attempt: str
@@ -269,11 +269,12 @@ class JobFailed:
 class AddJob:
     """Generate a job's images into `folder`.
 
-    Jobs of a larger `priority` step first; one that `is_alone` shares no step with others. Of a `live` one
-    the first clip comes in parts as well. `files` are the paths of the images that it reads, by their ids;
-    of finished latents, `LATENTS_ID`, it is only decoded; from a checkpoint, `CHECKPOINT_ID`, it goes on.
-    With `until` "latents" it is not decoded. It gives a checkpoint every `checkpoint_seconds`, with 0 none.
-    `log_names` are what lines of the log about the job say; of one that `is_traced` some steps are told.
+    Jobs of a larger `priority` step first; a job that `is_alone` shares no step with others. The first clip
+    of a `live` job is also sent in parts. `files` maps the ids of its input files to their paths: with
+    finished latents (`LATENTS_ID`) it is only decoded, and with a checkpoint (`CHECKPOINT_ID`) it is resumed.
+    With `until` "latents" it is not decoded. The engine sends a checkpoint every `checkpoint_seconds`, or
+    none for 0. `log_names` are fields of log lines about the job. Steps of a job that `is_traced` are
+    sampled.
     """
 
     attempt: str

@@ -1,4 +1,4 @@
-"""Machines that form one worker: where they meet, and the secret by which they know one another."""
+"""Machines that form one worker: their meeting address, and the secret that authenticates them."""
 
 import socket
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _LEAST_SECRET = 32
 class Nodes:
     """Machines that form one worker: their number, the rank of this one, and the address of rank 0.
 
-    `secret_file` holds what proves that a rank is one of them, the same on each machine.
+    `secret_file` holds the secret, the same on each machine, by which ranks prove that they belong to it.
     """
 
     count: int
@@ -55,7 +55,7 @@ def private_address(host: str) -> str:
 
 
 def read_node_secret(path: Path) -> bytes:
-    """Return the secret in the file. Raise `InvalidParams` if it is missing or short, or everybody's."""
+    """Return the secret in the file. Raise `InvalidParams` if it is missing, short, or readable by others."""
     try:
         check_not_public(path, "node_secret_file")
         secret = path.read_bytes().strip()

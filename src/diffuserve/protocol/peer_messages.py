@@ -7,7 +7,7 @@ from diffuserve.domain.workers.peers import PeerAdvice
 
 @dataclass(frozen=True, kw_only=True)
 class PeerAnnounced:
-    """The engine process fetches the model with this hash with peers, or has it; it listens there."""
+    """The engine process has or fetches the model with this hash, and listens for peers at this address."""
 
     model: str
     host: str

@@ -19,7 +19,7 @@ class ForkEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineForked:
-    """The zygote has forked the engine that was asked for."""
+    """The zygote has forked the requested engine."""
 
     pid: int
 

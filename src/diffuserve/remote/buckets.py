@@ -30,11 +30,11 @@ RETRIES: "RetryConfig" = {
 }
 SCHEMES = ("s3", "gs")
 _NO_BUCKET = "NoSuchBucket"
-_METADATA_SERVICE = "http://169.254.169.254"  # of a cloud's machine, asked where nothing else gives a key
+_METADATA_SERVICE = "http://169.254.169.254"  # asked for credentials if nothing else provides them
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _SERVER = re.compile(r"performing [A-Z]+ (https?://[^/\s]+)")
-_NOT_ALLOWED = re.compile(r"Permission denied|Read-only file system")  # of a folder that stands for a bucket
+_NOT_ALLOWED = re.compile(r"Permission denied|Read-only file system")  # for a folder used as a bucket
 
 
 def open_bucket(scheme: str, name: str, prefix: str | None, setting: str) -> S3Store | GCSStore:

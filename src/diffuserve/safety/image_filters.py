@@ -24,7 +24,7 @@ def check_image_filter_name(name: str) -> str:
 
 
 def check_image_filter(name: str, rules: Mapping[str, Any] | None = None) -> None:
-    """Check what can be told of a filter without loading it: its packages, its folder, its rules.
+    """Check the parts of a filter that need no loading: its packages, its folder, its rules.
 
     Raise `InvalidParams` for `image_filter` or `image_rules`, with the remedy.
     """

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-_BYTES_PER_CHARACTER = 12  # of JSON, which may write a character as two escapes of six bytes
+_BYTES_PER_CHARACTER = 12  # in JSON, which may write a character as two escapes of six bytes
 _OVERHEAD_BYTES = 4_096
 
 

@@ -11,7 +11,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folders.folder import ModelFolder
 
 MAX_TOKENS = 512
-_MIN_TOKENS = 8  # with its special tokens, and some that adjacent windows share
+_MIN_TOKENS = 8  # including special tokens, and tokens that adjacent windows share
 _MULTI, _SINGLE = "multi_label_classification", "single_label_classification"
 _UNNAMED = {"0": "LABEL_0", "1": "LABEL_1"}  # transformers does not store its default labels
 _STRIDE = 64  # tokens that adjacent windows share, so that each phrase is whole in some window

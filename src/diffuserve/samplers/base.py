@@ -1,8 +1,8 @@
 """The contract of samplers: noise schedules and update rules, as pure maths.
 
 A sampler holds only a checkpoint's constants, never a request's progress, so one sampler serves
-any number of requests that stand at different steps. What a multistep solver remembers between two
-steps is a `Memory`: the request keeps it and hands it back.
+any number of requests at different steps. What a multistep solver remembers between two
+steps is a `Memory`: the request keeps it and passes it to the next step.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ Memory = tuple[Tensor, ...]
 class NoiseSchedule:
     """The noise levels of a request.
 
-    `sigmas` has one entry more than there are steps; the last is the level that remains, mostly 0.
+    `sigmas` has one entry more than there are steps; the last is the level that remains, usually 0.
     `timesteps[i]` is the model's input at step `i`. Pure noise is multiplied by `init_scale` before the
     first step, and the latents by `input_scales[i]` before they enter the model; an empty `input_scales`
     stands for ones. The request begins at step `start`, which image-to-image moves to the middle. Plain
@@ -40,7 +40,7 @@ class NoiseSchedule:
         return len(self.timesteps) - self.start
 
     def starting_at(self, start: int) -> "NoiseSchedule":
-        """Return the same levels, begun at step `start`."""
+        """Return the same levels, with `start` as the first step."""
         return replace(self, start=start)
 
     def at(self, index: int) -> "ScheduleStep":
@@ -111,5 +111,5 @@ class Sampler(Protocol):
         ...
 
     def add_noise(self, clean: Tensor, noise: Tensor, at: ScheduleStep) -> Tensor:
-        """Return clean latents with as much noise as the latents have at the beginning of a step."""
+        """Return clean latents with the noise level of the beginning of a step."""
         ...

@@ -81,7 +81,7 @@ class DiffusionNoise:
 
     @classmethod
     def adapt(cls, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a config in this sampler's own words. Raise `InvalidModel` for unsupported options."""
+        """Return a config with this sampler's own option names. Raise `InvalidModel` for unsupported ones."""
         for option in cls.unsupported:
             if config.get(option):
                 raise InvalidModel(f"scheduler_config.json: {option}={config[option]!r} is not supported")
@@ -97,16 +97,16 @@ class DiffusionNoise:
         """Return σ by timestep, rising."""
         alphas_cumprod = self.alphas_cumprod.clone()
         if self.rescale_betas_zero_snr:
-            alphas_cumprod[-1] = 2**-24  # so that the first σ is finite; fp16's smallest number
+            alphas_cumprod[-1] = 2**-24  # fp16's smallest number, so that the first σ is finite
         sigmas: NDArray[np.float32] = (((1 - alphas_cumprod) / alphas_cumprod) ** 0.5).numpy()
         return sigmas
 
     def spaced_timesteps(self, num_inference_steps: int, drop_last: bool = False) -> Doubles:
         """Return falling timesteps, not yet rounded for "linspace".
 
-        With `drop_last` one more is spaced and the last is dropped, as solvers do that end between it and
-        zero. "Trailing" yields one timestep too many where T/n is rounded up (n = 61 of
-        1,000), which the reference takes as timestep -1; here the list is cut.
+        With `drop_last` one extra timestep is spaced and the last one dropped, for solvers that end between
+        it and zero. "Trailing" yields one timestep too many where T/n is rounded up (n = 61 of
+        1,000), which the reference takes as timestep -1; here the list is truncated.
         """
         total, count = self.num_train_timesteps, num_inference_steps + drop_last
         if self.timestep_spacing == "linspace":
@@ -160,7 +160,7 @@ def exponential_sigmas(sigma_max: float, sigma_min: float, count: int) -> Double
 
 
 def floats(values: NDArray[Any] | Tensor) -> tuple[float, ...]:
-    """Return values as Python's floats, each exact in float32."""
+    """Return values as Python floats, each exact in float32."""
     return tuple(map(float, values.tolist()))
 
 

@@ -33,7 +33,7 @@ class DpmSolver(ExponentialSolver):
 
     @classmethod
     def adapt(cls, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Refuse also clipped levels and an SDE of order 3; take other solvers' names as diffusers does."""
+        """Refuse also clipped levels and an SDE of order 3; map other solvers' names as diffusers does."""
         if (clipped := config.get("lambda_min_clipped", -math.inf)) != -math.inf:
             raise InvalidModel(f"scheduler_config.json: lambda_min_clipped={clipped!r} is not supported")
         values = dict(config)
@@ -79,7 +79,7 @@ class DpmSolver(ExponentialSolver):
     ) -> Tensor:
         """Return latents at the first of `levels`; the others are those of the predictions, newest first.
 
-        The SDE is the ODE over twice the distance, with noise in place of what it leaves out.
+        The SDE is the ODE over twice the distance, with noise instead of the part that is left out.
         """
         target, source = levels[:2]
         h = target.lambda_ - source.lambda_

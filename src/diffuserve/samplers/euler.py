@@ -115,7 +115,7 @@ class Euler(_SigmaScaled):
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class EulerAncestral(_SigmaScaled):
-    """Steps to a level below the next one, from which fresh noise leads up to it."""
+    """Steps to a level below the next one, and adds fresh noise up to it."""
 
     prediction_types: ClassVar[tuple[PredictionType, ...]] = ("epsilon", "v_prediction")
 

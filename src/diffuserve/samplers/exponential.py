@@ -101,7 +101,7 @@ class ExponentialSolver(DiffusionNoise, ABC):
         return alpha, sigma * alpha
 
     def _spaced(self, count: int) -> tuple[Doubles, Doubles]:
-        """Return timesteps and levels. Karras's ends are those of the whole of training."""
+        """Return timesteps and levels. Karras levels span the whole range of training."""
         ends = (float(self.train_sigmas[-1]), float(self.train_sigmas[0]))
         if self.use_karras_sigmas:
             sigmas = karras_sigmas(*ends, count)

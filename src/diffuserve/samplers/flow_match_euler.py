@@ -34,7 +34,7 @@ _UNSUPPORTED = (
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class FlowMatchEuler:
-    """`shift` bends every schedule alike; dynamic shifting bends each by a μ that the family computes.
+    """`shift` bends all schedules equally; dynamic shifting bends each by a μ that the family computes.
 
     The shift is that of Esser et al. 2024 (arXiv:2403.03206, section 5.3.2): more noise for larger
     images. Field names are those of `scheduler_config.json`.
@@ -90,7 +90,7 @@ class FlowMatchEuler:
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class FlowMatchEulerBetweenEnds(FlowMatchEuler):
-    """The same steps over the levels that the reference takes if its pipeline gives it none.
+    """The same steps over the levels that the reference uses if its pipeline passes none.
 
     They are spaced evenly between the ends of training's levels, which are shifted already, and then
     shifted again: a schedule with a shift above 1 ends with one long step.

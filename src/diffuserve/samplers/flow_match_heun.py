@@ -1,4 +1,4 @@
-"""Heun's method along a rectified flow: each step is taken twice, the second time by its mean slope.
+"""Heun's method along a rectified flow: each step is taken twice, the second time with the mean slope.
 
 Reference implementation: diffusers' `FlowMatchHeunDiscreteScheduler` without churn. n steps call the model
 2n - 1 times; the last is a plain Euler step.

@@ -34,7 +34,7 @@ class Lcm(VariancePreserving):
     unsupported: ClassVar[tuple[str, ...]] = ("thresholding",)
 
     def schedule(self, num_inference_steps: int, mu: float | None = None) -> NoiseSchedule:
-        """Return some of the distilled timesteps. Raise `InvalidParams` if there are fewer than asked."""
+        """Return some of the distilled timesteps. Raise `InvalidParams` if there are not enough."""
         distilled = self.original_inference_steps
         if num_inference_steps > distilled:
             raise InvalidParams(

@@ -35,7 +35,7 @@ class UniPC(ExponentialSolver):
 
     @classmethod
     def adapt(cls, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Refuse also to solve for the noise; take the names of other solvers as diffusers does."""
+        """Refuse also solving for the noise; map the names of other solvers as diffusers does."""
         if not config.get("predict_x0", True):
             raise InvalidModel("scheduler_config.json: predict_x0=false is not supported")
         values = dict(config)
@@ -58,7 +58,7 @@ class UniPC(ExponentialSolver):
         return moved.to(latents.dtype), (latents, *predictions)
 
     def _correct(self, x0: Tensor, at: ScheduleStep, memory: Memory) -> Tensor:
-        """Return the last step taken once more, with the prediction that it led to as a further node."""
+        """Return the last step repeated, with the prediction at its end as an additional node."""
         last = at.schedule.at(at.index - 1)
         return self._move(memory[0], memory[1:][-self._order(last) :], last, x0)
 

@@ -30,7 +30,7 @@ def input_key(file_id: str) -> str:
 
 
 def latents_key(job_id: str, lease_token: int) -> str:
-    """Return the key of a job's finished latents, which no client gets a URL of."""
+    """Return the key of a job's finished latents; no client gets a URL for them."""
     return f"{job_id}/{lease_token}/{LATENTS_NAME}"
 
 
@@ -92,7 +92,7 @@ class ArtifactStore(Protocol):
         ...
 
     def read(self, key: str, part: range | None = None) -> AsyncIterator[bytes]:
-        """Yield the content in chunks, or the bytes of it at the places in `part`, which is not empty.
+        """Yield the content in chunks, or only the byte range `part`, which must not be empty.
 
         Raise `ArtifactNotFound` if there is no such file.
         """

@@ -167,7 +167,7 @@ def _changed_at(folder: Path) -> float:
 
 @contextmanager
 def _partial(path: Path) -> Iterator[BinaryIO]:
-    """Open a file with a name of its own beside `path`, which is deleted in the end unless it was renamed."""
+    """Open a file with a name of its own beside `path`, which is deleted at the end unless it was renamed."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("xb") as file:
@@ -178,7 +178,7 @@ def _partial(path: Path) -> Iterator[BinaryIO]:
 
 def _publish(file: BinaryIO, path: Path, folders: Iterable[Path]) -> None:
     """Sync a file, give it its name, and sync the folders that have new entries by that."""
-    file.flush()  # what Python still buffers is not the kernel's to sync
+    file.flush()  # `fsync` does not write Python's own buffer
     os.fsync(file.fileno())
     os.replace(file.name, path)
     for folder in folders:

@@ -1,4 +1,4 @@
-"""Trial of an artifact store: a tiny file is stored, found and deleted."""
+"""Test of an artifact store: a tiny file is stored, found and deleted."""
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -15,9 +15,9 @@ async def probe(store: ArtifactStore) -> None:
     """Store, find and delete a tiny file.
 
     Raise `StorageRefused` if the place is wrong or its credentials do not suffice, else `ServerUnavailable`.
-    The message says where, what failed, and what to do.
+    The message names the place, the failed action and the remedy.
     """
-    folder = f"probe-{secrets.token_hex(8)}"  # no name of a job
+    folder = f"probe-{secrets.token_hex(8)}"  # cannot be the name of a job
     key = f"{folder}/file"
     with _explained(store, "put"):
         await store.put(key, _content(), len(_CONTENT))
@@ -60,7 +60,7 @@ def _remedy(place: str, *, is_missing: bool) -> str:
 
 
 def _way_to(place: str) -> str:
-    """Say what to check of a store that does not respond."""
+    """Return what to check if a store does not respond."""
     if place.startswith("s3://"):
         return "check AWS_ENDPOINT_URL, AWS_REGION, the credentials (AWS_ACCESS_KEY_ID …) and the network"
     if place.startswith("gs://"):

@@ -1,4 +1,4 @@
-"""The watch of the artifact store: while it is away it is tried again and again, whoever needs it."""
+"""The watch of the artifact store: while it is unavailable, one task retries for all that need it."""
 
 import asyncio
 import logging
@@ -19,10 +19,10 @@ _MEANWHILE = "no job finishes until this works, and their results wait"
 
 
 class StorageWatch:
-    """Looks after the artifact store, for as long as `run` does.
+    """Monitors the artifact store while `run` runs.
 
-    A look reads a file that does not exist, which finds out that the store is away, lost or closed to us.
-    Every few minutes, and as long as it is away, a tiny file is stored as well.
+    A check reads a file that does not exist, which shows whether the store is unavailable, gone or forbidden.
+    Every few minutes, and while the store is unavailable, a tiny file is stored as well.
     """
 
     def __init__(self, store: ArtifactStore, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,13 +44,13 @@ class StorageWatch:
             raise StorageAway(message, retry_after=_RETRY_SECONDS)
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Check forever."""
         while True:
             await self.look()
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Try the store, and log what has changed, and once a minute that nothing has."""
+        """Check the store, log a change of its state, and log once a minute that it is still unavailable."""
         try:
             async with asyncio.timeout(_LONGEST_LOOK_SECONDS):
                 await self._try()

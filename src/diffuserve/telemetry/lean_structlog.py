@@ -12,7 +12,7 @@ from contextlib import contextmanager
 def _without(package: str) -> Iterator[None]:
     """Let imports in the block find no such package."""
     known = {name: module for name, module in sys.modules.items() if name == package}
-    sys.modules[package] = None  # type: ignore[assignment]  # which is how Python marks it
+    sys.modules[package] = None  # type: ignore[assignment]  # marks it as not importable
     try:
         yield
     finally:

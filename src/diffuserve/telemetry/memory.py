@@ -32,7 +32,7 @@ def read_memory(pids: Sequence[int]) -> Memory:
         try:
             used += _process(pid).memory_info().rss
         except psutil.NoSuchProcess:
-            continue  # it has just died
+            continue  # the process has just ended
     return Memory(used, memory_limit())
 
 

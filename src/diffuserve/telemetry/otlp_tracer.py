@@ -45,7 +45,7 @@ class OtlpTracer(Tracer):
     """
 
     def __init__(self, endpoint: str, ratio: float, service: str) -> None:
-        # What the SDK logs may quote the endpoint; `_LoggedExporter` tells of what matters.
+        # What the SDK logs may quote the endpoint; `_LoggedExporter` logs what matters.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         url = endpoint.rstrip("/").removesuffix(_PATH) + _PATH
         self._provider = TracerProvider(
@@ -68,7 +68,7 @@ class OtlpTracer(Tracer):
         at: float | None = None,
     ) -> Span:
         if parent is not None and not parent.is_sampled:
-            return Span(parent)  # as the SDK would decide, at a tenth of the cost
+            return Span(parent)  # the SDK's decision at a tenth of its cost
         span = self._tracer.start_span(
             name,
             # Never the SDK's own current span: contexts are ours, and a span without a parent has none.

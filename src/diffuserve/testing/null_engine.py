@@ -139,7 +139,7 @@ class NullEngine:
         )
 
     def _tell_step(self, job: AddJob) -> None:
-        """Tell of a traced job's step, which it shared with all jobs of the moment."""
+        """Report a traced job's step, shared with all current jobs."""
         if job.is_traced:
             attempts, began_at = (job.attempt, *self._timers), time.time() - self.seconds
             self.link.send(StepTaken(attempts=attempts, began_at=began_at, seconds=self.seconds))

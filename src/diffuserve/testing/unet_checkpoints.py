@@ -85,7 +85,7 @@ def _unet(kind: Kind, options: Mapping[str, Any]) -> nn.Module:
     from diffusers import UNet2DConditionModel
 
     is_xl, is_refiner = kind.endswith("xl"), kind.startswith("refiner")
-    num_sizes = _SIZES - is_refiner  # and a score in place of two of them
+    num_sizes = _SIZES - is_refiner  # a refiner has one score in place of two sizes
     layout: dict[str, Any] = {
         "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
         "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),

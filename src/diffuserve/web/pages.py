@@ -39,7 +39,7 @@ _HEADERS = {
 class Pages:
     """The page at its paths.
 
-    `media_origins` tells of which other origins images and clips may be: that of a bucket, for instance.
+    `media_origins` lists the other origins that may serve images and clips, such as that of a bucket.
     """
 
     media_origins: Callable[[], Awaitable[Sequence[str]]]

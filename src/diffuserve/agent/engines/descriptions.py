@@ -1,4 +1,4 @@
-"""The agent's view of the models that it has yet to load: another process reads what they are."""
+"""Descriptions of models that are not loaded yet, which another process reads for the agent."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ from diffuserve.protocol.messages import MAX_LINE_BYTES, EngineRefused, ModelAnn
 
 
 async def read_descriptions(config: WorkerConfig) -> list[ModelAnnounced | EngineRefused]:
-    """Return what each of a worker's models is, or why it cannot be served, in their order."""
+    """Return, in order, the description of each of a worker's models, or why it cannot be served."""
     words = [word for process in config.own_processes for word in ("--config", process.to_json())]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "diffuserve.engine_process.start.describe", *words),

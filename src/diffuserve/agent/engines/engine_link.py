@@ -134,7 +134,7 @@ async def _wait_for_connection(connected: asyncio.Future[Any], process: EnginePr
         await asyncio.wait(either, timeout=_CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         is_connected = connected.done()
     finally:
-        if not is_connected:  # nor is it used if this was cancelled in the moment in which it connected
+        if not is_connected:  # also if this task was canceled just as the engine connected
             _kill(process)
             await died
     if not is_connected:

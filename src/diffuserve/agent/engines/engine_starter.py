@@ -1,4 +1,4 @@
-"""Starts engine processes: by fork from a zygote as soon as there is one, else as programs of their own."""
+"""Starts engine processes: by fork once there is a zygote, and otherwise as programs."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 _SETTLE_SECONDS = 20.0
 """Seconds for which an engine has been ready before the zygote is prepared, which takes a core for some."""
-_NOT_FOUND = 127  # the exit code that shells give a command that cannot be run
+_NOT_FOUND = 127  # a shell's exit code for a command that it cannot run
 
 
 class EngineExited(Exception):
@@ -59,12 +59,12 @@ class EngineStarter:
         return await self._execute(process, engine_socket)
 
     def want_zygote(self) -> None:
-        """Have a zygote prepared some time after this, unless there is one: an engine is ready."""
+        """Request a zygote, now that an engine is ready, unless there is one."""
         if self._config.has_zygote:
             self._is_wanted.set()
 
     async def keep_zygote(self) -> None:
-        """Prepare a zygote each time that one is wanted and missing."""
+        """Prepare a zygote whenever one is requested and missing."""
         while True:
             await self._is_wanted.wait()
             await asyncio.sleep(_SETTLE_SECONDS)

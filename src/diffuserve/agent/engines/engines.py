@@ -1,4 +1,4 @@
-"""The engines of one agent: one for each model in memory, and the models that give way to others."""
+"""The engines of one agent, one for each model in memory, and the unloading of models for others."""
 
 import asyncio
 import logging
@@ -63,12 +63,12 @@ class Engines:
         return self._withdrawal
 
     async def stop(self) -> None:
-        """End all engines, which save their cost fits, and what others would start from."""
+        """End all engines, which save their cost fits, and the zygotes."""
         await asyncio.gather(*(self._end(engine) for engine in list(self._tasks)))
         await self._starter.close()
 
     async def prepare_restarts(self) -> None:
-        """Keep ready, beside engines that run, what the next one starts from."""
+        """Keep a zygote ready for the next engine to start from."""
         await self._starter.keep_zygote()
 
     async def _describe(self) -> None:
@@ -130,7 +130,7 @@ class Engines:
         self._models.use(model)
 
     async def _unload(self, model: ServedModel) -> None:
-        """End the engine of a model that has no job; with the process ends its hold on the model's files."""
+        """End the engine of a model without jobs; its process's lock on the model's files ends too."""
         log.info("unloading %s", model.name)
         engine, model.engine = model.engine, None
         assert engine is not None
@@ -157,13 +157,13 @@ class Engines:
         self._models.due.set()
 
     def _announced(self, model: ServedModel, announced: ModelAnnounced) -> None:
-        """Note what the first engine of a worker's only model says of it; several are known before."""
+        """Store the description of a worker's only model from its engine; several are described before."""
         if model.announced is None:
             model.announced = announced
             self._on_announced([announced])
 
     def _changed(self, model: ServedModel, engine: EngineSupervisor) -> None:
-        if model.engine is engine:  # else it is being unloaded
+        if model.engine is engine:  # otherwise it is being unloaded
             if engine.last_heartbeat is not None:
                 model.fit = engine.last_heartbeat.fit
             self._on_change(model)

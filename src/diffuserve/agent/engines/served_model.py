@@ -13,11 +13,11 @@ from diffuserve.protocol.messages import ModelAnnounced
 
 @dataclass(eq=False)
 class ServedModel:
-    """A model, its engine while it is resident or being loaded, and what its last engine told.
+    """A model, its engine while it is resident or being loaded, and the last engine's report.
 
-    `last_use` is the number of the last job, of any model, that was for this one. `load_seconds` are those
-    that the last of `num_loads` took; `loading_since` is when the present one began. A model with a `refusal`
-    is withdrawn: no engine could load it.
+    `last_use` is the sequence number of its last job among those of all models. `load_seconds` is the
+    duration of the last of `num_loads` loads; `loading_since` is when the current one began. A model with a
+    `refusal` is withdrawn: no engine could load it.
     """
 
     config: EngineProcessConfig
@@ -40,14 +40,14 @@ class ServedModel:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of its weights on the device; until its engine tells which wait on the host those of all."""
+        """Bytes of its weights on the device; of all weights until its engine reports which are offloaded."""
         if self.residency is not None and self.residency.device_bytes:
             return self.residency.device_bytes
         return 0 if self.announced is None else self.announced.num_bytes
 
     @property
     def may_be_smaller(self) -> bool:
-        """True until it is known how many of its weights wait on the host."""
+        """True until it is known how many of its weights are offloaded to the host."""
         return self.config.offload is not Offload.NONE and self.residency is None
 
     @property
@@ -56,7 +56,7 @@ class ServedModel:
 
     @property
     def is_resident(self) -> bool:
-        """True while its engine has it in memory, even if that is stuck."""
+        """True while its engine has it in memory, even if the engine is stuck."""
         return self.engine is not None and self.engine.has_model
 
     @property
@@ -65,12 +65,12 @@ class ServedModel:
 
     @property
     def is_loading(self) -> bool:
-        """True from its engine's start until that is ready for the first time."""
+        """True from its engine's start until the engine is first ready."""
         return self.engine is not None and not self.engine.was_ever_ready and not self.is_withdrawn
 
     @property
     def is_cold(self) -> bool:
-        """True if it could be loaded, and is not."""
+        """True if it can be loaded but is not."""
         return self.engine is None and not self.is_withdrawn
 
     @property

@@ -29,18 +29,18 @@ log = logging.getLogger(__name__)
 
 _BACKOFF = Backoff(first_seconds=0.5, longest_seconds=30.0)
 _HEALTHY_SECONDS = 60.0
-_MOST_DEATHS_WHILE_LOADING = 3  # such as by the kernel, when memory runs out; a later one may fit in
+_MOST_DEATHS_WHILE_LOADING = 3  # by the kernel, for example, when memory is short; a later attempt may fit
 
 
 class EngineSupervisor:
     """Supervises one engine after another, of one model; `start_engine` starts each.
 
-    `on_announced` is called with the first message of each engine, `on_job` with every message about a
-    job, `on_ready` when an engine becomes ready, and `on_change` then and when one sends a heartbeat, gets
-    stuck, or, with `None` for `link`, has died. `token_budget` is that of a ready engine, else `None`;
-    `image_filter` describes the filter of the last engine that was ready, `quantization` and `residency` its
-    weights; `suspects` are the attempts that the last engine to die was working on; `loading` is the progress
-    of an engine that is not ready yet; `refusal` is why the last engine did not start, in its own words.
+    `on_announced` is called with the first message of each engine, `on_job` with every message about a job,
+    and `on_ready` when an engine becomes ready. `on_change` is called then, and when an engine sends a
+    heartbeat, gets stuck or has died (`link` is then `None`). `token_budget` is that of a ready engine, else
+    `None`. `image_filter` describes the filter of the last ready engine, and `quantization` and `residency`
+    its weights. `suspects` are the attempts that the last dead engine was working on. `loading` is the
+    progress of an engine that is not ready yet. `refusal` is the last engine's reason for not starting.
     """
 
     def __init__(  # noqa: PLR0913 (what it tells of)
@@ -96,7 +96,7 @@ class EngineSupervisor:
         return PeerReport(model=self._peer.model, address=address, is_complete=self._peer.is_complete)
 
     def tell_peers(self, message: PeersTold) -> None:
-        """Pass on what the control plane says of peers."""
+        """Pass the control plane's advice on peers to the engine."""
         if self.link is not None:
             self.link.send(message)
 
@@ -118,9 +118,10 @@ class EngineSupervisor:
         return code
 
     def cannot_start(self, code: int) -> bool:
-        """Return whether it is of no use to start another engine.
+        """Return whether starting another engine is pointless.
 
-        None was ever ready, and the last one refused or exited by itself, or several were killed.
+        It is if no engine was ever ready, and the last one refused or exited by itself, or several were
+        killed.
         """
         if self.was_ever_ready:
             return False
@@ -128,7 +129,7 @@ class EngineSupervisor:
         return exited or self.num_deaths + 1 >= _MOST_DEATHS_WHILE_LOADING
 
     def reason(self, code: int) -> str:
-        """Say why the last engine ended, as it said itself or as its exit code tells."""
+        """Return why the last engine ended, in its own words or by its exit code."""
         return self.refusal or describe(code)
 
     async def stop(self) -> None:
@@ -153,7 +154,7 @@ class EngineSupervisor:
                 self.link.kill()
 
     def got_work(self) -> None:
-        """Note that an idle engine got its first job: only from now on must it make progress."""
+        """Record that an idle engine got its first job: it must make progress from now on."""
         self._pulse = self._pulse.after_progress(asyncio.get_running_loop().time())
 
     def _engine_died(self, code: int, pause_seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The choice of the models that give way to another one: a pure function of what is in memory."""
+"""The choice of the models to unload for another one: a pure function of the models in memory."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,9 +17,10 @@ class ModelInMemory:
 
 
 def choose_unloads(in_memory: Iterable[ModelInMemory], num_bytes: int, budget: int | None) -> list[str]:
-    """Return the models that must go before another one of `num_bytes` fits: the least recently used.
+    """Return the least recently used models that must be unloaded before one of `num_bytes` fits.
 
-    Without a budget all may stay. One that is too large alone fits once all others are gone.
+    Without a budget all may stay. A model that exceeds the budget by itself fits once all others are
+    unloaded.
     """
     by_use = sorted(in_memory, key=lambda model: (model.last_use, model.name))
     if budget is None:

@@ -37,8 +37,8 @@ class Pulse:
 def stall_reason(pulse: Pulse, is_occupied: bool, now: float, config: WorkerConfig) -> str | None:
     """Return why the engine counts as stuck, or `None` if it does not.
 
-    An occupied engine may make no progress for `stall_seconds`, or for ten times its longest step, or for ten
-    times what it is doing should take: a first step may be longer than all that is known of the device.
+    An occupied engine may go without progress for `stall_seconds`, for ten times its longest step, or for ten
+    times the prediction for its current work: a first step may take longer than anything measured so far.
     """
     silence = now - pulse.heartbeat_at
     if silence > config.silence_seconds:

@@ -24,7 +24,7 @@ class ZygoteEnded(Exception):
 
 
 class ForkedEngine:
-    """An engine process that the zygote forked, with what an `asyncio.subprocess.Process` says of itself."""
+    """An engine process that the zygote forked, with the interface of `asyncio.subprocess.Process`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -44,7 +44,7 @@ class ForkedEngine:
 
 
 class Zygote:
-    """A zygote that is ready to be forked."""
+    """A zygote that is ready to fork engines."""
 
     def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._process, self._reader, self._writer = process, reader, writer
@@ -56,9 +56,9 @@ class Zygote:
 
     @classmethod
     async def start(cls, config: EngineProcessConfig, holds_model: bool = True) -> "Zygote":
-        """Start a zygote, and wait until it is ready. Raise `ZygoteEnded` if it does not become so.
+        """Start a zygote, and wait until it is ready. Raise `ZygoteEnded` if it ends before.
 
-        One that `holds_model` may keep the weights, which its engines then share.
+        A zygote that `holds_model` may keep the weights in memory, shared by its engines.
         """
         ours, its = socket.socketpair()
         with its:
@@ -93,7 +93,7 @@ class Zygote:
         return engine
 
     async def close(self) -> None:
-        """End the zygote, and what it forked."""
+        """End the zygote and the engines that it forked."""
         self._writer.close()
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

@@ -1,1 +1,1 @@
-"""The way of leased jobs through the agent: claimed, given to an engine, and given up."""
+"""Leased jobs in the agent: claimed, sent to an engine, and finished or released."""

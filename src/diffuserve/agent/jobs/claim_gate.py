@@ -1,4 +1,4 @@
-"""Opens the way for claims while the worker has room for more jobs."""
+"""Allows claims while the worker has room for more jobs."""
 
 import logging
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class ClaimGate:
             self._state.cut_claim()  # it is not for those that may be claimed now
         if room.capacity.num_jobs > 0:
             self._state.has_capacity.set()
-        elif not self._state.is_draining:  # a drain leaves it open: the claim loop must pass, and end
+        elif not self._state.is_draining:  # a drain leaves it set, so that the claim loop wakes and ends
             self._state.has_capacity.clear()
 
     def forget(self, job: HeldJob) -> None:
@@ -58,10 +58,10 @@ class ClaimGate:
         self.update()
 
     def room(self) -> Room:
-        """Return what may be claimed now: nothing while no engine is ready, or memory or disk is short.
+        """Return the capacity for claims: none while no engine is ready, or memory or disk is short.
 
-        Models without capacity are left out, and the least of the others holds for all: any of them may get
-        what is claimed.
+        Models without capacity are left out. The minimum of the others applies to all, since any of them may
+        get the claimed job.
         """
         if self._is_memory_short() or _is_disk_short():
             return NO_ROOM

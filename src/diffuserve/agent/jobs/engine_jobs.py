@@ -72,7 +72,7 @@ class EngineJobs:
         self._entry.begin_awaiting(model)
 
     def handle(self, message: EngineReport) -> None:
-        """Follow a message of the engine."""
+        """Handle a message of the engine."""
         if isinstance(message, StepTaken):
             jobs = map(self._state.job_in_engine, message.attempts)
             self._spans.step(message, [job for job in jobs if job is not None])
@@ -94,7 +94,7 @@ class EngineJobs:
             self._abort(job)
 
     def drop_lost(self, lost: Sequence[str], heartbeat: Heartbeat) -> None:
-        """Drop the leases that the response to `heartbeat` calls lost.
+        """Drop the leases that the response to `heartbeat` reports as lost.
 
         A job may have been leased to this worker again while the heartbeat was under way; the token that
         the heartbeat named tells the two leases apart.
@@ -112,9 +112,9 @@ class EngineJobs:
             self._exit.lose(job)
 
     def put_down(self) -> bool:
-        """Have the engine give last checkpoints of the jobs that are worth it; each is released with its own.
+        """Ask the engine for last checkpoints of jobs worth one; each job is released with its checkpoint.
 
-        Return whether it still has some to give.
+        Return whether any of these checkpoints are still outstanding.
         """
         kept = [job for job in self._state.jobs_in_engine if job.step and job.checkpoint_seconds]
         for job in kept:
@@ -122,9 +122,9 @@ class EngineJobs:
         return bool(kept)
 
     def preempt(self, attempt: str) -> None:
-        """Make room for a more urgent job: put this one down after its step, and hand it back.
+        """Preempt a job for a more urgent one: stop it after its step, and release it.
 
-        One that is canceled, or that has left the engine, ends soon by itself.
+        A job that is canceled, or that has left the engine, ends soon by itself.
         """
         job = self._state.held.get(attempt.rpartition("-")[0])
         if job is None or job.attempt != attempt or JobCommand.PREEMPT in job.commands:
@@ -138,7 +138,7 @@ class EngineJobs:
             self._put_down(job)
 
     def release_unfinished(self, patience_seconds: float) -> None:
-        """Hand back what is in the engine, or waits for the artifact store, as at the end of a drain."""
+        """Release the jobs that are in the engine or wait for the artifact store, at the end of a drain."""
         for job in list(self._state.held.values()):
             if job.is_in_engine:
                 self._stop(job)
@@ -147,10 +147,10 @@ class EngineJobs:
             self._exit.hand_back_at_once(job, patience_seconds)
 
     def release_all_of_dead_engine(self, model: ServedModel) -> None:
-        """Hand back what was inside an engine that died; jobs that had left it are still delivered.
+        """Release the jobs inside an engine that died; jobs that had left it are still delivered.
 
-        Where the crash record tells which jobs the engine was working on, its death counts against those
-        alone, and the others are released as bystanders; so are those that had not entered it yet.
+        If the crash record names the jobs that the engine was working on, the death counts only against
+        those. The others, and jobs that had not entered the engine yet, are released as bystanders.
         """
         inside = [job for job in self._state.held_for(model.name) if job.is_in_engine]
         attempts = frozenset() if model.engine is None else model.engine.suspects

@@ -1,4 +1,4 @@
-"""Fetches the files that jobs read, before the engine gets the jobs."""
+"""Fetches the input files of jobs before the jobs enter the engine."""
 
 import asyncio
 import logging
@@ -25,13 +25,13 @@ class InputFetcher:
     """Fetches each job's files in a task of its own, so that no job waits for another's."""
 
     def __init__(self, client: LeaseClient, on_end: Callable[[HeldJob, Fetched], None]) -> None:
-        """Call `on_end` with each job whose files are here or cannot be had, unless it was stopped."""
+        """Call `on_end` with each job once its files are fetched or have failed, unless it was stopped."""
         self._client = client
         self._on_end = on_end
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by their jobs' attempts
 
     def start(self, job: HeldJob) -> None:
-        """Begin to fetch a job's files into its folder."""
+        """Start fetching a job's files into its folder."""
         job.advance(Phase.LOAD, 0, 0)
         self._tasks[job.attempt] = asyncio.create_task(self._fetch(job))
 
@@ -44,7 +44,7 @@ class InputFetcher:
         fetched: Fetched
         try:
             fetched = {**await self._fetch_files(job), **await self._fetch_checkpoint(job)}
-        except Exception as error:  # at the border of a job: it fails alone
+        except Exception as error:  # any error of a job fails that job alone
             fetched = error
         self._on_end(job, fetched)
         self._tasks.pop(job.attempt, None)
@@ -56,7 +56,7 @@ class InputFetcher:
         return await self._client.fetch_inputs(lease.job_id, lease.lease_token, files_of(lease), job.folder)
 
     async def _fetch_checkpoint(self, job: HeldJob) -> Mapping[str, Path]:
-        """Fetch the checkpoint that a job goes on from; without it the job begins anew."""
+        """Fetch the checkpoint that a job resumes from; if it cannot be fetched, the job starts over."""
         lease = job.lease
         if lease.checkpoint is None:
             return {}
@@ -81,7 +81,7 @@ def files_of(lease: Lease) -> tuple[str, ...]:
 
 
 def fetch_failure(job: HeldJob, error: Exception) -> JobFailed:
-    """Build the report of a job without its files; a file that is gone stays so, whoever asks."""
+    """Build the failure report of a job whose files cannot be fetched; a deleted file is not retried."""
     if isinstance(error, NotFound | LatentsUnusable):
         return JobFailed(attempt=job.attempt, code=error.code, message=str(error))
     if isinstance(error, DiffuserveError):

@@ -1,4 +1,4 @@
-"""The folder of finished jobs' files, which the agent keeps until they are delivered."""
+"""The folder in which the agent keeps the files of finished jobs until they are delivered."""
 
 import logging
 from functools import cached_property
@@ -10,9 +10,10 @@ log = logging.getLogger(__name__)
 
 
 class ResultFolder:
-    """Takes the files of finished jobs out of their engine's folder, which ends with the engine.
+    """Moves the files of finished jobs out of their engine's folder, which is deleted with the engine.
 
-    Where the artifact store is away they wait here for hours, and engines may die or make room meanwhile.
+    While the artifact store is unavailable they may wait here for hours, and engines may die or be unloaded
+    meanwhile.
     """
 
     @cached_property
@@ -20,7 +21,7 @@ class ResultFolder:
         return PrivateFolder()
 
     def take(self, job: HeldJob) -> None:
-        """Move a job's folder here. Both are in the folder for temporary files, so that nothing is copied."""
+        """Move a job's folder here. Both are on the file system of temporary files, so nothing is copied."""
         kept = self._folder.path / job.attempt
         try:
             job.folder.rename(kept)
@@ -30,6 +31,6 @@ class ResultFolder:
             job.folder = kept
 
     def delete(self) -> None:
-        """Delete the folder, with what was not delivered."""
+        """Delete the folder and all undelivered files."""
         if "_folder" in vars(self):
             self._folder.delete()

@@ -15,7 +15,7 @@ _FORGOTTEN_SECONDS = 1.0
 
 
 class ControlLoop:
-    """Long-polls for control commands beyond those that are being followed."""
+    """Long-polls for control commands that were not received yet."""
 
     def __init__(
         self, client: LeaseClient, membership: Membership, state: AgentState, jobs: EngineJobs

@@ -14,19 +14,19 @@ from diffuserve.telemetry.log_fields import once_a_minute
 log = logging.getLogger(__name__)
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-_LOOK_SECONDS = 15.0  # as often as Kubernetes scales
+_LOOK_SECONDS = 15.0  # the period at which Kubernetes scales
 _BAND_SECONDS = 100
 _MOST_SECONDS = 900
 
 
 class DeletionCostLoop:
-    """Annotates the worker's pod with what its end would cost, whenever that has changed much."""
+    """Annotates the worker's pod with its deletion cost whenever that has changed much."""
 
     def __init__(self, pod: Pod | None, state: AgentState) -> None:
         self._pod, self._state = pod, state
 
     async def run(self) -> None:
-        """Look at the held jobs until the agent ends; return at once without a pod."""
+        """Watch the held jobs until the agent ends; return at once without a pod."""
         if self._pod is None:
             return
         told = -1

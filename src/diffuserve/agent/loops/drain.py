@@ -16,15 +16,15 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.05
 _ANNOUNCE_SECONDS = 3.0
 _RELEASE_PATIENCE_SECONDS = 5.0
-_PUT_DOWN_SECONDS = 10.0  # a step, and the file of what it led to
+_PUT_DOWN_SECONDS = 10.0  # for a step, and for the checkpoint's file
 _REPORT_SECONDS = 10.0
 
 
 class DrainLoop:
-    """Waits for a drain, gives held jobs `drain_seconds` to finish, hands back the rest, and ends.
+    """Waits for a drain, gives held jobs `drain_seconds` to finish, releases the rest, and ends.
 
-    Long ones are handed back with what is done of them. When the machine is taken away the times for
-    putting down and reporting stay the same, and jobs finish within what is left of that before.
+    Long jobs are released with a checkpoint. When the machine is taken away, the times for preempting and
+    reporting stay the same, and jobs must finish in the time left before them.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class DrainLoop:
 
     async def run(self) -> None:
         await self._state.drain_requested.wait()
-        self._ends_at()  # from now on
+        self._ends_at()  # starts the time
         start = asyncio.get_running_loop().time()
         self._state.has_capacity.set()  # wakes the claim loop, which ends
         await self._announce()
@@ -58,12 +58,12 @@ class DrainLoop:
         self._state.end(0)
 
     async def _wait(self, is_over: Callable[[], bool], seconds_after: float) -> None:
-        """Wait until it is over, or only `seconds_after` are left of the drain."""
+        """Wait until `is_over()`, or until only `seconds_after` of the drain are left."""
         while not is_over() and asyncio.get_running_loop().time() < self._ends_at() - seconds_after:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _ends_at(self) -> float:
-        """Return when everything is to be handed back: it changes with the order that is followed."""
+        """Return the time by which all jobs are released; it changes when a new order arrives."""
         order = self._state.drain_order
         assert order is not None
         if order is not self._order:

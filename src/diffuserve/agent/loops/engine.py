@@ -1,4 +1,4 @@
-"""Keeps engines running, and ends the agent when none can be."""
+"""Keeps engines running, and ends the agent when none can run."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ _REPORT_SECONDS = 0.6
 
 
 class EngineLoop:
-    """Runs engines until none can be kept running."""
+    """Runs engines until none can run."""
 
     def __init__(self, engines: Engines, state: AgentState, reporter: ResultReporter) -> None:
         self._engines, self._state, self._reporter = engines, state, reporter

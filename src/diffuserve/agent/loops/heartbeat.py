@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 
 class HeartbeatLoop:
-    """Sends heartbeats at the interval that the control plane asks for, and follows its responses.
+    """Sends heartbeats at the control plane's interval, and handles its responses.
 
-    One that gets no response within a fifth of a lease, as from a frozen control plane, is given up: behind a
-    load balancer one of the next reaches another in time. It counts all the same if it arrives.
+    A heartbeat without a response within a fifth of a lease, as from a frozen control plane, is abandoned:
+    behind a load balancer a later one reaches another control plane in time. It still counts if it arrives.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class HeartbeatLoop:
             worker_id = await self._membership.worker_id()
             interval = self._membership.heartbeat_seconds
             start = asyncio.get_running_loop().time()
-            self._state.heartbeat_due.clear()  # a change from here on may be missing in this heartbeat
+            self._state.heartbeat_due.clear()  # later changes may be missing in this heartbeat
             heartbeat = self._status.heartbeat()
             try:
                 async with asyncio.timeout(self._membership.lease_seconds / 5):
@@ -50,7 +50,7 @@ class HeartbeatLoop:
             except TimeoutError:
                 continue
             except ServerUnavailable as error:
-                log.debug("no heartbeat: %s", error)  # the log of outages tells of it
+                log.debug("no heartbeat: %s", error)  # logged as an outage
             await self._rest(max(interval - (asyncio.get_running_loop().time() - start), 0.0))
 
     async def _rest(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Has a worker leave that nobody needs for now."""
+"""Ends a worker that is not needed for now."""
 
 import asyncio
 import logging
@@ -18,10 +18,10 @@ _ASK_AGAIN_SECONDS = 15.0
 
 
 class IdleLoop:
-    """Asks the control plane whether the worker may leave once it was ready for so long without a job.
+    """Asks the control plane whether the worker may leave, once it was ready without a job for some time.
 
-    It may while enough others are there, and then drains. What is claimed before the answer is finished, and
-    without an answer the worker stays.
+    It may while there are enough others, and then drains. Jobs claimed before the answer are finished.
+    Without an answer the worker stays.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class IdleLoop:
         self._idle_seconds = idle_seconds
 
     async def run(self) -> None:
-        """Look for work until the worker may leave; return at once if it is to stay."""
+        """Watch for work until the worker may leave; return at once if it must stay."""
         if self._idle_seconds is None:
             return
         num_taken, ask_at = -1, 0.0

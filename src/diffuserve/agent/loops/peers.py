@@ -1,4 +1,4 @@
-"""Asks the control plane, for engines that fetch a model with peers, who these are."""
+"""Asks the control plane for the peers of engines that fetch a model."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _ASK_SECONDS = 1.0
 
 
 class PeersLoop:
-    """Tells engines what the control plane advises, as long as they fetch their models."""
+    """Passes the control plane's advice to engines while they fetch their models."""
 
     def __init__(self, client: LeaseClient, membership: Membership, models: ServedModels) -> None:
         self._client, self._membership, self._models = client, membership, models
@@ -27,7 +27,7 @@ class PeersLoop:
                     await self._advise(peer.model, engine.tell_peers)
 
     async def _advise(self, model: str, send: Callable[[PeersTold], None]) -> None:
-        """Ask once; without an answer the engine goes on with the last one."""
+        """Ask once; without an answer the engine keeps the previous advice."""
         try:
             advice = await self._client.peers(await self._membership.worker_id(), model)
         except DiffuserveError:

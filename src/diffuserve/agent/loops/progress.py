@@ -10,15 +10,15 @@ from diffuserve.agent.state.held_job import HeldJob
 from diffuserve.domain.jobs.progress_report import MAX_PROGRESS_JOBS
 
 _REPORT_SECONDS = 0.5
-_UNWATCHED_SECONDS = 1.9  # a bit less than four rounds, whose moments vary
+_UNWATCHED_SECONDS = 1.9  # slightly less than four rounds, as their times vary
 
 
 class ProgressLoop:
     """Reports jobs that advanced in one request, at most twice a second.
 
-    A job is not reported in its first half second: most are over by then. After that those that somebody
-    watches are in each request, and the others in every fourth: so whoever begins to watch is seen, and what
-    clients read of a job is never far behind. What does not fit into a request has its turn in the next.
+    A job is not reported in its first half second, as most are over by then. After that, watched jobs are in
+    each request and the others in every fourth: so new watchers are noticed, and clients never read old
+    progress. Jobs that do not fit into a request are in the next one.
     """
 
     def __init__(self, state: AgentState, membership: Membership, reporter: ResultReporter) -> None:

@@ -1,4 +1,4 @@
-"""Follows what the cloud announces of the end of this machine."""
+"""Follows the cloud's notices about the end of this machine."""
 
 import asyncio
 import logging
@@ -12,15 +12,14 @@ from diffuserve.telemetry.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
 
-_ACKNOWLEDGE_SECONDS = 1.0  # it saves the cloud a little time, and nothing else
+_ACKNOWLEDGE_SECONDS = 1.0  # an acknowledgement only saves the cloud a little time
 
 
 class SpotLoop:
     """Looks for notices as long as the agent runs: an interruption drains it at once, a hint at leisure.
 
-    A hint (`REBALANCE`) leads to an ordinary drain: no more claims, and `drain_seconds` for what is held. One
-    that already stands when the worker starts is not heeded, as somebody wants to use the machine until
-    its end.
+    A hint (`REBALANCE`) leads to an ordinary drain: no more claims, and `drain_seconds` for held jobs. A hint
+    that is older than the worker is ignored: the worker was started to use the machine until its end.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class SpotLoop:
             await asyncio.sleep(self._source.pause_seconds)
 
     async def acknowledge(self) -> None:
-        """Tell the cloud that everything is handed back, if it announced the end of this machine."""
+        """Tell the cloud that all jobs are released, if it announced the end of this machine."""
         if self._source is None or self._interruption is None:
             return
         try:

@@ -22,7 +22,7 @@ from diffuserve.telemetry import log_context
 log = logging.getLogger(__name__)
 
 _CONFLICT_PAUSE_SECONDS = 5.0
-_LEAVE_SECONDS = 1.0  # nothing is lost without it but a clean list of workers
+_LEAVE_SECONDS = 1.0  # leaving only keeps the list of workers clean
 _KEY_REMEDY = (
     "give a worker's key with --key-file, --key or DIFFUSERVE_API_KEY; "
     "`diffuserve keys create --role worker` makes one"
@@ -32,7 +32,7 @@ _KEY_REMEDY = (
 class Membership:
     """Registers once the models are known, and again after the control plane has forgotten the worker.
 
-    `on_refused` is called when the control plane refuses the worker, so that trying again is of no use.
+    `on_refused` is called when the control plane refuses the worker for good.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Membership:
 
     @property
     def registration(self) -> Registration:
-        """The request that registered the worker; not to be asked for before it is registered."""
+        """The request that registered the worker, which must be registered."""
         assert self._registration is not None
         return self._registration
 
@@ -61,7 +61,7 @@ class Membership:
 
     @property
     def lease_seconds(self) -> float:
-        """Seconds for which the control plane takes a worker for alive that sends no heartbeat."""
+        """Seconds without a heartbeat for which the control plane considers the worker alive."""
         assert self._registered is not None
         return self._registered.lease_seconds
 
@@ -70,13 +70,13 @@ class Membership:
         return self._is_registered.is_set()
 
     def announce(self, announced: Sequence[ModelAnnounced]) -> None:
-        """Note the models that the worker offers; later engines load the same."""
+        """Set the models that the worker offers; later engines load the same ones."""
         if self._registration is None:
             self._registration = new_registration(self._config, announced, self._is_spot)
             self._is_announced.set()
 
     async def run(self) -> None:
-        """Register, as soon as the models are known, and keep trying while it cannot be.
+        """Register as soon as the models are known, and keep trying until it succeeds.
 
         The control plane may be unavailable, or other workers still offer an earlier form of the model.
         """
@@ -86,8 +86,8 @@ class Membership:
                 registered = await self._client.register(self.registration)
                 check_times(registered.lease_seconds, self._config.heartbeat_seconds or 0.0)
             except ServerUnavailable as error:
-                log.debug("cannot register yet: %s", error)  # the log of outages tells of it
-            except ModelConflict as error:  # the other workers may leave: this is how a model is upgraded
+                log.debug("cannot register yet: %s", error)  # logged as an outage
+            except ModelConflict as error:  # in an upgrade of a model the other workers leave
                 log.warning("cannot register yet: %s", error)
                 await asyncio.sleep(_CONFLICT_PAUSE_SECONDS)
             except DiffuserveError as error:  # most likely a wrong API key
@@ -100,7 +100,7 @@ class Membership:
                 self._is_registered.set()
 
     async def worker_id(self) -> str:
-        """Wait until the worker is registered; return its id, which the task's lines show from now on."""
+        """Wait until the worker is registered; return its id, which the task's log lines show from now on."""
         await self._is_registered.wait()
         assert self._registered is not None
         log_context.bind(worker_id=self._registered.worker_id)
@@ -114,7 +114,7 @@ class Membership:
         if self._has_left:
             return
         if self._registered is None or self._registered.worker_id != worker_id or not self.is_registered:
-            return  # another loop has already begun to
+            return  # another loop is already registering
         log.warning("the control plane does not know this worker any more; registering again")
         self._is_registered.clear()
         await self.run()
@@ -132,5 +132,5 @@ class Membership:
 
 
 def with_key_remedy(error: DiffuserveError) -> str:
-    """Return the message of an error, and how to give another key if that is the remedy."""
+    """Return the message of an error and, if another key would help, how to set one."""
     return f"{error}; {_KEY_REMEDY}" if isinstance(error, Unauthorized | Forbidden) else str(error)

@@ -1,4 +1,4 @@
-"""A worker's reports about itself. Pure, but for the clock."""
+"""A worker's reports about itself; pure functions except for the clock."""
 
 import os
 import time
@@ -53,7 +53,7 @@ def worker_report(
 
 
 def new_claim(room: Room, claim_id: str) -> Claim:
-    """Build a claim for as much as there is room for."""
+    """Build a claim for all the room that there is."""
     return Claim(
         claim_id=claim_id,
         num_jobs=room.capacity.num_jobs,

@@ -47,7 +47,7 @@ class WorkerStatus:
         return WorkerState.OCCUPIED if self._state.held else WorkerState.READY
 
     def request_heartbeat_if_changed(self) -> None:
-        """Have a change reported at once: progress of loading, or of the state but for ready and occupied."""
+        """Report progress of loading, and changes of state other than between ready and occupied, at once."""
         current, reported = self.worker_state, self._state.reported_state
         has_changed = current is not reported and {current, reported} != _USUAL_STATES
         has_changed = has_changed or _parts(self._peers()) != self._reported_peers
@@ -57,7 +57,7 @@ class WorkerStatus:
     def heartbeat(self) -> Heartbeat:
         """Build a heartbeat, which counts as reported from here on.
 
-        Leases of jobs inside an engine are named, and so renewed, only while that responds.
+        Leases of jobs inside an engine are included, and so renewed, only while the engine responds.
         """
         state, models, engine = self.worker_state, self._models, self._models.latest
         held = tuple(job.to_renew() for job in self._state.held.values() if self._is_alive(job))
@@ -108,5 +108,5 @@ class WorkerStatus:
 
 
 def _parts(peers: Iterable[PeerReport]) -> set[tuple[str, bool]]:
-    """Return what cannot wait for the next heartbeat."""
+    """Return the parts of the state whose changes cannot wait for the next heartbeat."""
     return {(peer.model, peer.is_complete) for peer in peers}

@@ -1,4 +1,4 @@
-"""Uploads of checkpoints: of each job one at a time, and always the newest."""
+"""Uploads of checkpoints: one at a time per job, and always the newest."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 class CheckpointReporter:
-    """Stores checkpoints of held jobs. One that cannot be stored costs nothing but the time that it saves.
+    """Stores checkpoints of held jobs. A failed upload only loses the time that the checkpoint would save.
 
     `start` runs work as a task.
     """
@@ -29,7 +29,7 @@ class CheckpointReporter:
         self._client, self._start = client, start
 
     def keep(self, job: HeldJob, ready: CheckpointReady) -> None:
-        """Read a checkpoint's file at once, as its folder may go with the job, and upload it in its turn."""
+        """Read a checkpoint's file at once, as its folder may be deleted, and queue it for upload."""
         path = Path(ready.path)
         try:
             job.unsent_checkpoint = (ready, path.read_bytes())
@@ -41,7 +41,7 @@ class CheckpointReporter:
             job.checkpoint_upload = self._start(self._upload(job))
 
     async def finish(self, job: HeldJob) -> None:
-        """Wait for the upload under way, within reason, before the job's lease ends."""
+        """Wait, up to a limit, for the upload in progress before the job's lease ends."""
         if job.checkpoint_upload is not None:
             await asyncio.wait({job.checkpoint_upload}, timeout=_PATIENCE_SECONDS)
             job.checkpoint_upload.cancel()
@@ -60,6 +60,6 @@ class CheckpointReporter:
                 await self._client.keep_checkpoint(lease.job_id, lease.lease_token, slot, ready.step, content)
                 job.num_checkpoints += 1
                 job.kept_seconds = ready.seconds
-            except DiffuserveError as error:  # the heartbeat tells of a lost lease
+            except DiffuserveError as error:  # the heartbeat reports a lost lease
                 message = "job %s: its checkpoint is not stored: %s"
                 log.warning(message, lease.job_id, error, extra=job.log_fields)

@@ -1,4 +1,4 @@
-"""Spans of what a worker does with its jobs, made by its agent alone: engine processes only tell it."""
+"""Spans of a worker's work on its jobs, recorded by its agent from the engine processes' messages."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,15 +27,15 @@ class JobSpans:
         self._tracer = tracer
 
     def begin(self, lease: Lease) -> Span:
-        """Begin the span of an attempt, with which everything that the worker does for it belongs."""
+        """Begin the span of an attempt, the parent of all the worker's spans for it."""
         parent = TraceContext.parse(lease.traceparent)
-        if parent is None:  # no trace begins here: its submission would not be part of it
+        if parent is None:  # no trace starts here, as it would lack the job's submission
             return Span()
         attributes = {**attributes_of(lease), ATTEMPT: lease.attempt}
         return self._tracer.start("job.run", parent, attributes, kind=SpanKind.CONSUMER)
 
     def left_engine(self, job: HeldJob, message: JobFinished | JobDenoised | JobFailed) -> None:
-        """Record the phases that an attempt has gone through, once its engine tells how long they took."""
+        """Record an attempt's phases, once its engine has reported how long they took."""
         if not job.span.is_recorded:
             return
         if isinstance(message, JobFailed):
@@ -51,18 +51,18 @@ class JobSpans:
             self._record(job, phase, begin, end)
 
     def begin_upload(self, job: HeldJob) -> Span:
-        """Begin the span of the upload and of the report that the job is done."""
+        """Begin the span of the upload and of the completion report."""
         if job.span.context is None:
             return Span()
         return self._tracer.start(_name(Phase.UPLOAD), job.span.context)
 
     def end(self, job: HeldJob, status: str) -> None:
-        """End the span of an attempt, which left the job in this status."""
+        """End the span of an attempt with the job's new status."""
         job.span.set({STATUS: status})
         job.span.end()
 
     def step(self, step: StepTaken, jobs: Iterable[HeldJob]) -> None:
-        """Record a denoising step, of a trace of its own, with links to the attempts that shared it."""
+        """Record a denoising step as a trace of its own, with links to the attempts that shared it."""
         contexts = [job.span.context for job in jobs if job.span.is_recorded]
         links = [context for context in contexts if context is not None]
         if links:
@@ -77,10 +77,10 @@ class JobSpans:
 def phases_of(
     message: JobFinished | JobDenoised, since: float, now: float, *, is_decoded_only: bool
 ) -> Iterator[tuple[Phase, float, float]]:
-    """Yield the phases of a job that entered its engine at `since` and left it `now`, with begin and end.
+    """Yield the phases, with start and end, of a job that entered its engine at `since` and left it `now`.
 
-    They follow one another in the engine's queue, and it tells how long each took. A job that is only decoded
-    here has seconds of earlier phases too, which passed elsewhere.
+    Phases follow one another, and the engine reports the duration of each. A job that is only decoded here
+    also has durations of earlier phases, which ran elsewhere.
     """
     if isinstance(message, JobDenoised):
         yield Phase.DENOISE, since, now

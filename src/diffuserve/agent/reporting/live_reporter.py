@@ -1,4 +1,4 @@
-"""Uploads of the parts of live clips, each job's in their order."""
+"""Uploads of the parts of live clips, in order for each job."""
 
 import asyncio
 import logging
@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class LiveReporter:
-    """Uploads parts while their clip is being decoded, and takes them back.
+    """Uploads parts while their clip is being decoded, and deletes them if the job does not finish.
 
-    A part that cannot be uploaded ends what is shown of its clip, not the job: the finished file has it all.
+    A part that cannot be uploaded ends the live view of its clip, not the job: the finished file is complete.
     `start` runs work as a task.
     """
 
@@ -40,7 +40,7 @@ class LiveReporter:
         await _done(job.live_upload)
 
     async def take_back(self, job: HeldJob) -> None:
-        """Delete what is stored, before the job fails or is handed back."""
+        """Delete the stored parts, before the job fails or is released."""
         self.drop(job)
         await self.finish(job)
 

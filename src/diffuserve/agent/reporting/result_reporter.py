@@ -44,19 +44,19 @@ log = logging.getLogger(__name__)
 LEASE_LOST = "lease_lost"
 """How an attempt is counted whose lease was lost."""
 
-# A result whose files do not arrive is uploaded so often before the job is left to another worker.
+# How often a result whose files do not arrive is uploaded before the job is left to another worker.
 _NUM_UPLOADS, _UPLOAD_PAUSE_SECONDS = 3, 1.0
-# What is stored of a job is put in order for so long before it is handed back: uploads may hang.
+# Limit of the cleanup of a job's stored files before its release, as uploads may hang.
 _TIDY_SECONDS = 6.0
-# Files of clips that are uploaded at a time: they leave connections, memory and bandwidth to images.
+# Limit of concurrent uploads of clips, which leaves connections, memory and bandwidth to images.
 _MOST_CLIP_UPLOADS = 4
 
 
 class ResultReporter:
     """Reports progress and outcomes; `forget` is called with each job whose outcome was reported.
 
-    An outcome that cannot be reported is logged and counted, and the job is forgotten all the same: its
-    lease expires.
+    An outcome that cannot be reported is logged and counted, and the job is forgotten too: its lease then
+    expires.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class ResultReporter:
         self._clip_uploads = asyncio.Semaphore(_MOST_CLIP_UPLOADS)
 
     def finished(self, job: HeldJob, finished: JobFinished | JobDenoised) -> None:
-        """Upload a job's files and complete it, or its latents and hand it over."""
+        """Upload a job's files and complete it, or upload its latents and hand it over for decoding."""
         delivery = self._start(self._report_outcome(job, self._complete(job, finished)))
         self._deliveries[job.attempt] = delivery
         delivery.add_done_callback(lambda _done: self._deliveries.pop(job.attempt, None))
 
     def take_back(self, job: HeldJob) -> bool:
-        """Deliver a finished job no more that waits for the artifact store; return whether it did."""
+        """Stop delivering a finished job that waits for the artifact store; return whether it was waiting."""
         delivery = self._deliveries.get(job.attempt)
         if delivery is None or not self._client.is_storage_away:
             return False
@@ -102,14 +102,14 @@ class ResultReporter:
         patience_seconds: float | None = None,
         is_suspect: bool = False,
     ) -> None:
-        """Hand a job back to the queue."""
+        """Release a job to the queue."""
         release = Release(lease_token=job.lease.lease_token, cause=cause, is_suspect=is_suspect)
         self._start(
-            self._report_outcome(job, self._release(job, release, patience_seconds), "it is not handed back")
+            self._report_outcome(job, self._release(job, release, patience_seconds), "it is not released")
         )
 
     def preview(self, job: HeldJob, preview: PreviewReady) -> None:
-        """Report a preview after the job's earlier previews; its result waits for all of them."""
+        """Report a preview after the job's earlier ones; the job's result waits for all of them."""
         before = self._last_previews.get(job.attempt)
         report = ProgressReport(
             lease_token=job.lease.lease_token,
@@ -123,14 +123,14 @@ class ResultReporter:
         self._last_previews[job.attempt] = self._start(self._report(job, report, before))
 
     def progress(self, worker_id: str, jobs: Sequence[HeldJob]) -> None:
-        """Report how far the jobs are, in one request."""
+        """Report the progress of several jobs in one request."""
         now = asyncio.get_running_loop().time()
         for job in jobs:
             job.has_unreported_progress, job.reported_at = False, now
         self._start(self._report_all(worker_id, jobs))
 
     async def all_reported(self) -> None:
-        """Wait until no report is under way."""
+        """Wait until no report is in progress."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -143,7 +143,7 @@ class ResultReporter:
     async def _report_outcome(
         self, job: HeldJob, report: Coroutine[Any, Any, str], without_lease: str = "its work is dropped"
     ) -> None:
-        """Await `report`, which returns the job's new status; whatever goes wrong, the worker goes on."""
+        """Await `report`, which returns the job's new status; errors are logged, and the worker goes on."""
         log_context.bind(**job.log_names)
         tracing.enter(job.span.context)
         try:
@@ -172,7 +172,7 @@ class ResultReporter:
         tracing.enter(upload.context)
         try:
             return await self._deliver(job, finished)
-        except StorageAway as error:  # for longer than anything is waited for
+        except StorageAway as error:  # unavailable for longer than any wait
             return await self._fail_upload(job, error, finished.actual_seconds)
         except (LeaseLost, ServerUnavailable):
             raise
@@ -186,7 +186,7 @@ class ResultReporter:
         return await self._fail(job, JobError(UploadFailed.code, str(error), retryable=True), seconds)
 
     async def _deliver(self, job: HeldJob, finished: JobFinished | JobDenoised) -> str:
-        """Upload and report, and again where files did not arrive: here they need not be made anew."""
+        """Upload and report; repeat this if files did not arrive, which is cheaper than another attempt."""
         for num_left in reversed(range(_NUM_UPLOADS)):
             try:
                 if isinstance(finished, JobDenoised):
@@ -239,14 +239,14 @@ class ResultReporter:
             return await self._client.upload(job.lease.job_id, job.lease.lease_token, name, path.read_bytes)
 
     def _inline_contents(self, job: HeldJob, files: Sequence[FinishedFile]) -> dict[str, bytes]:
-        """Return the contents of a result's files by name, if all together fit into the completion."""
+        """Return the contents of a result's files by name, if they all fit into the completion request."""
         paths = {file.name: job.file(file.path) for file in files}
         if sum(path.stat().st_size for path in paths.values()) > self._client.max_inline_bytes:
             return {}
         return {name: path.read_bytes() for name, path in paths.items()}
 
     async def _upload(self, job: HeldJob, file: FinishedFile, content: bytes | None) -> Artifact:
-        """Return the file as the result describes it, uploaded unless it is sent along with that."""
+        """Return the result's entry of a file, uploaded unless it is part of the completion request."""
         if content is None:
             stored = await self._send(job, job.file(file.path), file.name)
         else:
@@ -285,7 +285,7 @@ class ResultReporter:
         return (await self._client.release(job.lease.job_id, told, patience_seconds)).status
 
     async def _report_all(self, worker_id: str, jobs: Sequence[HeldJob]) -> None:
-        """Report progress once, and note who watches; a lost report is not worth a retry."""
+        """Report progress once, and record which jobs are watched; a lost report is not worth a retry."""
         try:
             watched = await self._client.report_all(
                 worker_id, WorkerProgress(jobs=tuple(job.progress for job in jobs))
@@ -307,7 +307,7 @@ class ResultReporter:
 
 
 def _ending(status: str, error: JobError) -> str:
-    """Say how a failed attempt ended its job: the engine reports a job that was canceled as aborted."""
+    """Return how a failed attempt ended its job: the engine reports a canceled job as aborted."""
     match status:
         case JobStatus.CANCELED:
             return "canceled"

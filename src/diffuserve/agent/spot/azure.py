@@ -13,7 +13,7 @@ _FIRST_SECONDS = 120.0  # the first request of a machine switches the service on
 
 
 class AzureNotices:
-    """Scheduled events of Azure. They name the machines that they are about, of a scale set also others."""
+    """Scheduled events of Azure. Each names its machines, which may be others of the same scale set."""
 
     cloud = Spot.AZURE
     pause_seconds = 1.0
@@ -38,7 +38,7 @@ class AzureNotices:
         return None
 
     async def acknowledge(self, notice: Notice) -> None:
-        """Have the machine taken away now, as nothing is left to do here."""
+        """Let the machine be taken away now, as it has no more work."""
         wanted = {"StartRequests": [{"EventId": notice.event_id}]}
         reply = await self._service.ask("POST", _EVENTS, json=wanted)
         if reply.status != 200:

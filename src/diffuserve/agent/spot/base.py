@@ -1,4 +1,4 @@
-"""Notices of a cloud about the end of a machine, and the interface of those that ask for them."""
+"""A cloud's notices about the end of a machine, and the interface of their sources."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,21 +6,21 @@ from typing import Protocol
 
 
 class Spot(StrEnum):
-    """Answer to whether a machine may be taken away at short notice, and by whom that is announced."""
+    """The kinds of machines that may be taken away at short notice, by the cloud that announces it."""
 
     NONE = "none"
     AUTO = "auto"  # one of these clouds, if its metadata service answers
     AWS = "aws"
     GCP = "gcp"
     AZURE = "azure"
-    OTHER = "other"  # by a provider that gives no notice but SIGTERM
+    OTHER = "other"  # a provider whose only notice is SIGTERM
 
 
 class NoticeKind(StrEnum):
     """Kind of an announcement of a cloud."""
 
-    INTERRUPTION = "interruption"  # it takes the machine away
-    REBALANCE = "rebalance"  # it is likelier than before to do so, some time
+    INTERRUPTION = "interruption"  # the cloud takes the machine away
+    REBALANCE = "rebalance"  # the cloud is likely to take the machine away at some time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,11 @@ class NoticeSource(Protocol):
         ...
 
     async def look(self) -> Notice | None:
-        """Return the notice that stands, an interruption first; it may wait for one for a while."""
+        """Return the current notice, an interruption first; this may wait a while for one."""
         ...
 
     async def acknowledge(self, notice: Notice) -> None:
-        """Tell the cloud that nothing is left to do here, where it wants to know."""
+        """Tell the cloud that the machine has no more work, if it accepts such a message."""
         ...
 
     async def close(self) -> None:

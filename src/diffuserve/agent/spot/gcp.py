@@ -6,7 +6,7 @@ from diffuserve.domain.errors import ServerUnavailable
 
 _INSTANCE = "/computeMetadata/v1/instance"
 _FLAVOR = {"Metadata-Flavor": "Google"}
-_WAIT_SECONDS = 60  # for a change; the next look goes on waiting
+_WAIT_SECONDS = 60  # for a change; the next request continues to wait
 
 
 class GcpNotices:

@@ -1,4 +1,4 @@
-"""The machine that a worker runs on: whether it may be taken away, and who announces that."""
+"""The machine that a worker runs on: whether it may be taken away, and the source of notices."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ async def find_machine(spot: Spot, clouds: Mapping[Spot, Callable[[], NoticeSour
 
 
 async def _detect(sources: list[NoticeSource]) -> Machine:
-    """Ask all clouds at once: each knows its own service, and answers of others' are no answers to it."""
+    """Ask all clouds' metadata services at once; each recognizes only its own service's answer."""
     answers = await asyncio.gather(*map(_ask, sources))
     found = {source: answer for source, answer in zip(sources, answers, strict=True) if answer is not None}
     spot = next((source for source, is_spot in found.items() if is_spot), None)

@@ -10,9 +10,9 @@ from diffuserve.domain.workers.worker import Lease, ReceivedCommands, ReleaseCau
 
 @dataclass(frozen=True, kw_only=True)
 class DrainOrder:
-    """Reason of a drain, for operators; what held jobs are released with; and the time that it may take.
+    """The reason of a drain, for operators; the cause in its releases; and the time that it may take.
 
-    Everything is handed back within `seconds`; `None` leaves that to the worker's own `drain_seconds`.
+    All jobs are released within `seconds`; `None` stands for the worker's own `drain_seconds`.
     """
 
     reason: str
@@ -69,7 +69,7 @@ class AgentState:
 
     @property
     def received_commands(self) -> ReceivedCommands:
-        """The commands that are being followed."""
+        """The commands that are being carried out."""
         held = self.held.items()
         return ReceivedCommands(
             cancel=tuple(job_id for job_id, job in held if JobCommand.CANCEL in job.commands),
@@ -84,7 +84,7 @@ class AgentState:
 
     @property
     def release_cause(self) -> ReleaseCause:
-        """Cause with which jobs are handed back that cannot be run here."""
+        """The cause given when jobs that cannot run here are released."""
         return self.drain_order.cause if self.drain_order else ReleaseCause.DRAIN
 
     def drain(self, order: DrainOrder) -> None:

@@ -1,4 +1,4 @@
-"""The capacity that a worker may claim. Pure, but for the look at the disk."""
+"""The capacity that a worker may claim; pure functions except for the check of the disk."""
 
 import shutil
 import tempfile
@@ -10,12 +10,12 @@ from diffuserve.domain.jobs.job import Band
 
 LEAST_FREE_BYTES = 256 * 1024 * 1024
 """Free bytes of the folder for temporary files below which no job is claimed: there results wait."""
-_KEPT = 8  # of so many places one is kept for jobs that go before others
+_KEPT = 8  # one place in so many is reserved for more urgent jobs
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The jobs, and the tokens of a step, that may be claimed; with a place only jobs that go before it."""
+    """The jobs and tokens of a step that may be claimed; with a place, only jobs that go before it."""
 
     num_jobs: int
     num_tokens: int
@@ -27,9 +27,9 @@ NO_CAPACITY = Capacity(0, 0)
 
 @dataclass(frozen=True)
 class Room:
-    """The models that jobs may be claimed for, those of them that are resident, and how much of each.
+    """The models that jobs may be claimed for, which of them are resident, and the capacity for each.
 
-    Of models that are in `ahead_of` only jobs that go before the place there.
+    For models in `ahead_of`, only jobs before the given place may be claimed.
     """
 
     capacity: Capacity
@@ -39,7 +39,7 @@ class Room:
 
     @property
     def wanted(self) -> tuple[object, ...]:
-        """Which jobs may be claimed, whatever their number."""
+        """The kinds of jobs that may be claimed, regardless of their number."""
         return (self.models, self.ahead_of)
 
 
@@ -69,13 +69,13 @@ def free_capacity(
 ) -> Capacity:
     """Return one step's worth beyond the running step, so that the engine never waits for the network.
 
-    A job that is larger than a step's worth counts as one: while it has its turns, others may join it.
-    `num_finishing` jobs have left the engine and are being uploaded; at most four times `max_jobs` may pile
-    up in all, and while the artifact store is away, which may last, `max_jobs`. Without a free token no job
-    may be claimed either, since a claim returns at least one job.
+    A job larger than a step counts as one step, since others may run between its turns. `num_finishing` jobs
+    have left the engine and are being uploaded. In total at most four times `max_jobs` jobs are held, and
+    only `max_jobs` while the artifact store is unavailable. Without a free token no job may be claimed, since
+    a claim returns at least one.
 
-    However full the engine is, it has room for one more job that goes before the last of those in it: these
-    wait for it, and not it for their end. For such jobs an eighth of the places is kept.
+    Even a full engine has room for a job that goes before the last of its jobs, which then wait for it. An
+    eighth of the places is reserved for such jobs.
     """
     most_held = max_jobs if is_storage_away else 4 * max_jobs
     jobs = min(max_jobs - len(in_engine), most_held - len(in_engine) - num_finishing)
@@ -88,7 +88,7 @@ def free_capacity(
 
 
 def _kept_capacity(token_budget: int, in_engine: Sequence[EngineJob]) -> Capacity:
-    """Return the room for a job that goes before the last ones in the engine, or before others of them."""
+    """Return the reserved room for a job that goes before others in the engine."""
     for last in sorted({job.place(token_budget) for job in in_engine}, key=_order, reverse=True):
         ahead = [job for job in in_engine if _order(job.place(token_budget)) < _order(last)]
         tokens = _free_tokens(token_budget, ahead)

@@ -71,7 +71,7 @@ class HeldJob:
 
     @property
     def log_names(self) -> dict[str, str]:
-        """The names that each line of the log about the job has."""
+        """The fields in each log line about the job."""
         lease, trace = self.lease, self.span.context
         names = {"job_id": lease.job_id, "tenant": lease.tenant_id, "worker_id": lease.worker_id or ""}
         names["trace_id"] = "" if trace is None else trace.trace_id
@@ -79,18 +79,18 @@ class HeldJob:
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """The `extra` of a line of the log about the job."""
+        """The `extra` of a log line about the job."""
         return fields(**self.log_names)
 
     def advance(self, phase: Phase, step: int, total: int, frames: int = 0, num_frames: int = 0) -> None:
-        """Note the denoising steps that are done, and the decoded frames where there are any."""
+        """Update the number of denoising steps done, and of decoded frames if there are any."""
         self.phase, self.step, self.total = phase, step, total
         if num_frames:
             self.frames, self.num_frames = frames, num_frames
         self.has_unreported_progress = True
 
     def file(self, path: str) -> Path:
-        """Return where a file of the job is now that its engine wrote to `path`."""
+        """Return the current path of a job's file that its engine wrote to `path`."""
         return self.folder / Path(path).name
 
     @property

@@ -20,7 +20,7 @@ _MAX_KEYS = 10_000
 _HAS_KEYS_SECONDS = 0.5
 METRICS_ROLES = (Role.MONITOR, Role.OPERATOR)
 _MAX_READERS, _READER_SECONDS = 100, 86_400.0
-_METRICS_SECONDS = 0.3  # that a known reader of the metrics waits for the database
+_METRICS_SECONDS = 0.3  # limit of a known metrics reader's wait for the database
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Authenticator:
     async def metrics_reader(self, secret: str | None) -> Caller:
         """Return the caller with this key, who may be allowed to read the metrics.
 
-        While the database does not respond, whoever was accepted within a day is so again: metrics are what
-        an outage is seen in. Raise as `caller` does.
+        While the database does not respond, a caller accepted within the last day is accepted again, since
+        outages are observed by metrics. Raise as `caller` does.
         """
         digest = _digest(secret or "")
         try:

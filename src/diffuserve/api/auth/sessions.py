@@ -28,7 +28,7 @@ COOKIE = "diffuserve_session"
 _HOST_ALONE, _TLS_ALONE = f"__Host-{COOKIE}", f"__Secure-{COOKIE}"
 _NAMES = frozenset(name.encode() for name in (COOKIE, _HOST_ALONE, _TLS_ALONE))
 CSRF_HEADER = "x-csrf-token"
-_FAILURES = Rate(1.0)  # of one address; a key has 256 random bits, so this bounds work, not luck
+_FAILURES = Rate(1.0)  # per address; a key has 256 random bits, so this limits load, not guessing
 _NUM_PARTS = 4  # of a cookie: the key's id, the expiry, a nonce, the mark
 _MARK_SECONDS = 5.0
 _MAX_MARKS = 10_000
@@ -142,7 +142,7 @@ class Sessions:
         token = connection.headers.get(CSRF_HEADER, "")
         if hmac.compare_digest(token.encode(), session.csrf_token.encode()):
             return
-        if not await self._signatures.is_valid(_csrf_message(session.body), token):  # by an older secret
+        if not await self._signatures.is_valid(_csrf_message(session.body), token):  # or with an older secret
             raise Forbidden(
                 "a change with a session cookie needs the csrf_token of GET /v1/session as X-CSRF-Token; "
                 "load the page again"

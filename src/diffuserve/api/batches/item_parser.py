@@ -69,13 +69,13 @@ class BatchItemParser:
         except ValidationError as error:
             raise nested_errors(location, error, BatchItem) from error
         except InvalidParams as error:
-            is_option = error.field == "output_format"  # which this item does not suit
+            is_option = error.field == "output_format"  # which does not suit this item
             place = (*location, *([] if is_option else ["input"]), error.field)
             raise validation_error(place, error.remedy, input=error.value) from error
         return replace(new, custom_id=checked.custom_id)
 
     async def parse_in_turns(self, start: int, end: int) -> AsyncIterator[tuple[int, NewJob]]:
-        """Yield the jobs of the items from `start` up to `end`, and give way to other requests in between."""
+        """Yield the jobs of the items from `start` up to `end`, and yield to other requests in between."""
         for number in range(start, end):
             if number % _ITEMS_PER_TURN == 0:
                 await asyncio.sleep(0)

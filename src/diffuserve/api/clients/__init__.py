@@ -1,1 +1,1 @@
-"""The doors of clients: jobs, their events, files and results, and what a tenant may know of itself."""
+"""Routes for clients: jobs, their events, files and results, and a tenant's own data."""

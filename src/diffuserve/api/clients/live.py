@@ -52,8 +52,8 @@ _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 async def watch_clip(job_id: JobId, parts: Used, caller: FollowingCaller, part: Part) -> Response:
     """Fetch the first clip of a `live` job as one growing MP4, which can be played from its first seconds on.
 
-    It is sent as it is stored, from the beginning at every request, and ends with the job: only a job that
-    has succeeded tells that it is whole. Of a job that has succeeded already the finished file is sent.
+    It is sent as it is stored, from the beginning at every request, and ends with the job. Only if the job
+    has succeeded is it complete. For a job that has succeeded already, the finished file is sent.
     """
     job = await parts.store.jobs.get(job_id, caller.scope)
     if job.status.is_final:

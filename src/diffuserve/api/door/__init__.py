@@ -1,1 +1,1 @@
-"""The way of a request to its route: the outermost layer, and the reading of bodies."""
+"""Middleware, and the reading of request bodies before they reach a route."""

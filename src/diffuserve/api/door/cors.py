@@ -22,9 +22,9 @@ _EXPOSED = (
 
 
 def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
-    """Let browsers show the responses to pages of these origins, and send what such pages ask for.
+    """Let pages of these origins send requests and read the responses.
 
-    The session's cookie is the web page's alone: a page of another site sends a key of its own.
+    Only the server's own page uses the session cookie: a page of another site sends an API key.
     """
     if origins:
         app.add_middleware(

@@ -18,9 +18,9 @@ async def send_headers_alone(app: ASGIApp, scope: Scope, receive: Receive, send:
         if message["type"] == "http.response.start":
             await send({"type": "http.response.body", "body": b""})
             is_sent.set_result(None)
-            await loop.create_future()  # until it is canceled
+            await loop.create_future()  # wait until canceled
 
-    headers = [(name, value) for name, value in scope["headers"] if name != b"range"]  # which is GET's alone
+    headers = [(name, value) for name, value in scope["headers"] if name != b"range"]  # only GET has ranges
     as_get = {**scope, "method": "GET", "headers": headers}
     working = asyncio.ensure_future(app(as_get, receive, send_headers))
     try:

@@ -1,4 +1,4 @@
-"""Routes that read JSON, and nothing that a browser would send as a form or as text."""
+"""Routes that read only JSON, not bodies that a browser could send as a form or as text."""
 
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -20,10 +20,10 @@ _LARGE_BYTES = 2_000  # a smaller body has few errors
 
 
 class JsonRoute(APIRoute):
-    """Route that reads a body of JSON from those alone who may call it, and within their rate.
+    """Route that reads a JSON body only from authorized callers, within their rate.
 
-    FastAPI itself would parse it before it asks who sends it. A body of another content type is refused with
-    415. Errors in the body say where it is not JSON, and what unknown fields may mean.
+    FastAPI itself would parse the body before authentication. A body of another content type is refused with
+    415. Errors say where the body is not JSON, and which known field an unknown one may mean.
 
     Any page may send a form or plain text to any server; a browser asks the server first (CORS) before it
     sends JSON for a page of another site.
@@ -75,7 +75,7 @@ async def _parsed(request: Request, annotation: Any, model: type[BaseModel] | No
 
 
 def _refuse_many_errors(annotation: Any, values: Any) -> None:
-    """Raise one error in place of hundreds: pydantic finds them fast, and FastAPI describes them slowly."""
+    """Raise one error instead of hundreds: pydantic finds them fast, but FastAPI describes them slowly."""
     try:
         adapter_of(annotation).validate_python(values)
     except ValidationError as error:
@@ -84,7 +84,7 @@ def _refuse_many_errors(annotation: Any, values: Any) -> None:
 
 
 def _requirements(dependant: Dependant) -> Iterator[RequireRole]:
-    """Yield what a route and its dependencies ask of the caller."""
+    """Yield the security requirements of a route and its dependencies."""
     for dependency in dependant.dependencies:
         if isinstance(dependency.call, RequireRole):
             yield dependency.call
@@ -102,7 +102,7 @@ def is_json(content_type: str) -> bool:
 
 
 def unsupported_media_type(request: Request, *wanted: str) -> HTTPException:
-    """Build the error of a body whose content type is none of those wanted."""
+    """Build the error of a body with an unsupported content type."""
     sent = request.headers.get("content-type")
     told = f"content type {sent!r} is not read here" if sent else "the request has no Content-Type"
     remedy = " or ".join(f"Content-Type: {content_type}" for content_type in wanted)

@@ -30,7 +30,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 class RequestMiddleware:
     """Gives each request an id, limits its body, measures and traces it, and turns an exception into a 500.
 
-    The application gets this server's own cookies alone. Routes that stream the body limit it themselves:
+    The application sees only this server's own cookies. Routes that stream the body limit it themselves:
     those of PUT requests, and of `unbounded_paths`.
     """
 
@@ -88,7 +88,8 @@ class RequestMiddleware:
     def _span(self, scope: Scope, headers: Headers) -> Span:
         """Begin a span of the trace that a request belongs to. A client's POST may begin one.
 
-        Other requests are polls, heartbeats and reads, many for each job and of no use alone.
+        Other requests are polls, heartbeats and reads, of which there are many per job and none is worth a
+        trace.
         """
         parent = TraceContext.parse(headers.get("traceparent"))
         is_begin = scope["method"] == "POST" and not scope["path"].startswith(_WORKERS)

@@ -1,4 +1,4 @@
-"""Bodies of batches and forms, received whole before anything else is done: a slow client holds up nobody."""
+"""Bodies of batches and forms, received completely before any other work, so slow clients block nobody."""
 
 import asyncio
 import mmap
@@ -24,7 +24,7 @@ _BATCH_REMEDY = "more items fit when they are sent as JSON lines"
 
 
 class BatchUploads:
-    """Shares of each tenant: bytes of bodies that are under way, and slots in which they are processed.
+    """Limits per tenant: bytes of bodies in transfer, and slots in which they are processed.
 
     A tenant that uses up its own share slows only itself.
     """
@@ -35,8 +35,8 @@ class BatchUploads:
         self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def slot(self, tenant_id: str) -> asyncio.Semaphore:
-        """Return what at most two batches of a tenant hold at once."""
-        # Those who hold it or wait for it keep it alive.
+        """Return the semaphore that at most two batches of a tenant hold at once."""
+        # Its holders and waiters keep it alive.
         return self._slots.setdefault(tenant_id, asyncio.Semaphore(_SLOTS_PER_TENANT))
 
     @asynccontextmanager
@@ -46,7 +46,7 @@ class BatchUploads:
         """Receive the body, and hold it within the block: in memory, or in a file that nobody else can open.
 
         Raise `HTTPException` 413 for more than `max_bytes`, with the remedy, `UploadTooSlow`, and
-        `RateLimited` if the tenant has too many bytes of other bodies here.
+        `RateLimited` if the tenant has too many bytes of other bodies in transfer.
         """
         with self._account(tenant_id) as account, SpooledTemporaryFile(_MAX_IN_MEMORY) as file:
             async for chunk in _in_time(request, self.config):
@@ -100,7 +100,7 @@ class _Account:
 
 
 async def _in_time(request: Request, config: ApiConfig) -> AsyncIterator[bytes]:
-    """Yield the chunks of a body. Raise `UploadTooSlow` once it falls behind the least rate, or is late."""
+    """Yield the chunks of a body. Raise `UploadTooSlow` if it is below the minimum rate, or too late."""
     chunks, started_at, num_bytes = request.stream(), asyncio.get_running_loop().time(), 0
     while True:
         allowed = config.upload_grace_seconds + num_bytes / config.min_upload_bytes_per_second

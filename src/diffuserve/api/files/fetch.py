@@ -32,8 +32,8 @@ _HEADERS = {
 class ImageFetcher:
     """Fetches images over https, from public addresses and those that the operator allows.
 
-    Each address is checked when it is connected to, that of a redirect too, and nothing of the caller's is
-    sent along.
+    Each address is checked when it is connected to, including that of a redirect, and nothing from the
+    caller's request is sent along.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ImageFetcher:
 
     @asynccontextmanager
     async def fetched(self, tenant_id: str, field: str, url: str) -> AsyncIterator[bytes]:
-        """Fetch the file at a URL, and hold the turn within the block: so many are in memory at most.
+        """Fetch the file at a URL, and hold its slot within the block, which limits the files in memory.
 
         Raise `InvalidParams`, which names `field`, or `TooLarge`.
         """

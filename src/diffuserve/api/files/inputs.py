@@ -64,7 +64,7 @@ class InputImages:
 
 
 def check_names(params: GenerationParams, files: Mapping[str, InputFile]) -> None:
-    """Raise `InvalidParams` for an image that is named in no way known, or by the id of an unknown file."""
+    """Raise `InvalidParams` for an image name of no known form, or with the id of an unknown file."""
     for field, image in (*(("image", image) for image in params.images), ("mask", params.mask)):
         if not isinstance(image, str) or image in files:
             continue
@@ -86,7 +86,7 @@ def decoded(field: str, url: str) -> bytes:
 
 
 def no_such_image(name: str) -> str:
-    """Return why a name, which is no URL of an image, leads to none."""
+    """Return the reason why a name that is not an image's URL names no image."""
     if is_file_id(name):
         return "is no file of yours; it may have expired: upload it again with POST /v1/files"
     if name.lower().startswith("http:"):

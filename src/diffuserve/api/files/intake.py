@@ -1,4 +1,4 @@
-"""Intake of the images that requests bring: each is read and judged in another process, and stored."""
+"""Intake of input images: each is read and judged in another process, and stored."""
 
 import hashlib
 import time
@@ -27,7 +27,7 @@ _CHUNK_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class Received:
-    """A file as a client sends it: which field of the request brings it, its name there, and its bytes."""
+    """A file as a client sends it: its field in the request, its name, and its bytes."""
 
     field: str
     name: str
@@ -37,7 +37,7 @@ class Received:
 
 @dataclass(frozen=True)
 class FileIntake:
-    """Turns what clients send into files of their tenants. The same pixels are one file of a tenant."""
+    """Turns clients' uploads into files of their tenants. Equal pixels are one file of a tenant."""
 
     pool: IntakePool
     store: JobStore
@@ -51,8 +51,8 @@ class FileIntake:
     async def add(self, tenant_id: str, received: Received) -> InputFile:
         """Return the tenant's file of an image.
 
-        Raise `InvalidParams` for what is no image, `ImageBlocked` after adding an audit entry, `FilesFull`,
-        `RateLimited` until the pixels of earlier ones are paid, `TooLarge`, and `ServerUnavailable`.
+        Raise `InvalidParams` if it is no image, `ImageBlocked` after adding an audit entry, `FilesFull`,
+        `RateLimited` while the tenant's pixel budget is used up, `TooLarge`, and `ServerUnavailable`.
         """
         self.check_size(received.field, received.name, len(received.data))
         self.metrics.input_bytes.inc(len(received.data))
@@ -63,7 +63,7 @@ class FileIntake:
                 return await self._store(tenant_id, received, image)
 
     def check_size(self, field: str, name: str, num_bytes: int) -> None:
-        """Raise `TooLarge` for a file of too many bytes, `InvalidParams` for one of none."""
+        """Raise `TooLarge` for a file of too many bytes, and `InvalidParams` for an empty one."""
         most = self.config.max_input_file_bytes
         if num_bytes > most:
             raise TooLarge(f"{field}: the image has more than {most:,} bytes; send a smaller one, or a JPEG")
@@ -82,7 +82,7 @@ class FileIntake:
         self.metrics.input_files.labels("stored").inc()
 
     async def _read(self, tenant_id: str, received: Received) -> ReadImage:
-        """Read an image, and count its pixels; what cannot be read counts as one of the most pixels."""
+        """Read an image, and count its pixels; an unreadable one counts as an image of the largest size."""
         plan, num_pixels = await self.catalog.plan(tenant_id), await self._most_pixels()
         await self.budget.check(tenant_id, plan)
         try:
@@ -95,7 +95,7 @@ class FileIntake:
         return image
 
     async def _most_pixels(self) -> int:
-        """Return the pixels of the largest image that is read: the usual ones, or those of a model's."""
+        """Return the pixels of the largest accepted image: the default, or a model's larger limit."""
         models = await self.catalog.models()
         return max([USUAL_INPUT_PIXELS, *(served.spec.max_pixels for served in models.values())])
 
@@ -139,7 +139,7 @@ class FileIntake:
 
 
 def file_name(name: str) -> str:
-    """Return what is stored of a client's name for a file: its last part, as far as it can be shown."""
+    """Return the stored form of a client's file name: the last part, without unprintable characters."""
     last = name.replace("\\", "/").rpartition("/")[2]
     shown = "".join(character for character in last if character.isprintable())
     return shown[:200].encode("utf-8", "ignore").decode() or "image"

@@ -1,7 +1,7 @@
-"""The zip file of what several jobs have made, sent as it is packed: memory holds one piece of a file.
+"""The zip file of several jobs' results, sent while it is packed: memory holds one chunk of a file.
 
-The standard library's `zipfile` writes to what cannot seek. The files are stored as they are, since images
-and clips are compressed already, and each gets its size and checksum behind its content.
+The standard library's `zipfile` can write to a stream that cannot seek. Files are stored uncompressed, since
+images and clips are compressed already, and each has its size and checksum after its content.
 """
 
 import re
@@ -33,7 +33,7 @@ _SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
 
 @dataclass
 class _Sink:
-    """Bytes that were written and not sent yet; it cannot seek."""
+    """Bytes that were written but not sent yet; it cannot seek."""
 
     pieces: list[bytes] = field(default_factory=list)
 
@@ -42,10 +42,10 @@ class _Sink:
         return len(content)
 
     def flush(self) -> None:
-        """Do nothing: what is written is sent at once."""
+        """Do nothing: written bytes are sent at once."""
 
     def take(self) -> bytes:
-        """Return what was written since the last time."""
+        """Return the bytes written since the last call."""
         content = b"".join(self.pieces)
         self.pieces.clear()
         return content
@@ -67,7 +67,7 @@ class JobArchive:
         return cls(store, missing=reasons)
 
     async def stream(self, jobs: Sequence[Job]) -> AsyncIterator[bytes]:
-        """Yield the archive piece by piece; a store that fails within a file breaks the response off."""
+        """Yield the archive in chunks; if the store fails within a file, the response is aborted."""
         with ZipFile(self._sink, "w", ZIP_STORED) as archive:  # type: ignore[call-overload]  # a sink suffices
             for job in jobs:
                 async for piece in self._packed(archive, job):

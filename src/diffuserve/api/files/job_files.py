@@ -37,5 +37,5 @@ class JobFiles:
 
 
 def content_of(job_id: str, lease_token: int, name: str, sha256: str) -> StoredContent:
-    """Return where the file of a job is stored, and what it is called there."""
+    """Return the key of a job's file in the store, with its name."""
     return StoredContent(f"{job_id}/{lease_token}/{name}", f"{job_id}-{name}", sha256)

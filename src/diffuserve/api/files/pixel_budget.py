@@ -1,4 +1,4 @@
-"""The budget of pixels that a tenant's plan has read: decoding and judging an image costs by its pixels."""
+"""The pixel budget of a tenant's plan: the cost of decoding and judging an image grows with its pixels."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True)
 class PixelBudget:
-    """Counts what was read, since only then its pixels are known; a minute's worth may come at once."""
+    """Counts pixels after reading, as they are not known before; a burst may use a minute's budget."""
 
     quotas: Quotas
 
     async def check(self, tenant_id: str, plan: Plan) -> None:
-        """Raise `RateLimited` until the pixels of earlier images are paid."""
+        """Raise `RateLimited` while earlier images have used up the budget."""
         if (rate := _rate(plan)) is None:
             return
         allowance = await self.quotas.take(_account(tenant_id), rate, 0)
@@ -28,7 +28,7 @@ class PixelBudget:
             )
 
     async def charge(self, tenant_id: str, plan: Plan, num_pixels: int) -> None:
-        """Count what was read."""
+        """Count the pixels that were read."""
         if (rate := _rate(plan)) is not None:
             await self.quotas.take(_account(tenant_id), rate, num_pixels)
 

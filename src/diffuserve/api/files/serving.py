@@ -16,7 +16,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 @dataclass(frozen=True)
 class PartRequest:
-    """Headers of a request: the part of a file that is wanted, and what the client knows of it."""
+    """Headers of a request: the requested part of a file, and the version that the client has."""
 
     range: str | None = None
     if_range: str | None = None
@@ -53,7 +53,7 @@ class StoredContent:
 async def serve(store: ArtifactStore, content: StoredContent, wanted: PartRequest) -> Response:
     """Build the response. Raise `ArtifactNotFound` and `RangeNotSatisfiable` before it begins.
 
-    Clients may ask for a single range; of several ranges at once all is sent, as RFC 9110 allows.
+    Clients may ask for a single range; for several ranges the whole file is sent, as RFC 9110 allows.
     """
     size = await store.size(content.key)
     headers = _headers(content)
@@ -72,10 +72,10 @@ async def serve(store: ArtifactStore, content: StoredContent, wanted: PartReques
 
 
 def requested_range(header: str, size: int) -> range | None:
-    """Return the places of the bytes that a `Range` header asks for, `None` for all of them.
+    """Return the byte range that a `Range` header asks for, or `None` for the whole file.
 
-    What is malformed, in another unit, or more than one range is ignored. Raise `RangeNotSatisfiable` if the
-    file ends before the range begins.
+    A header that is malformed, in another unit, or has several ranges is ignored. Raise `RangeNotSatisfiable`
+    if the file ends before the range begins.
     """
     match = _RANGE.fullmatch(header)
     if match is None or match[1] == match[2] == "":
@@ -119,7 +119,7 @@ def _is_known(etag: str, if_none_match: str | None) -> bool:
 
 
 def _part(content: StoredContent, wanted: PartRequest, size: int) -> range | None:
-    """Return the wanted part; all of a file that is not the one of which the client has the rest."""
+    """Return the requested part, or the whole file if the client's other parts are of another version."""
     if wanted.range is None or (wanted.if_range is not None and wanted.if_range != content.etag):
         return None
     return requested_range(wanted.range, size)

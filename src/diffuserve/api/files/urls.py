@@ -49,7 +49,7 @@ class MediaOrigins:
         self._origins: Sequence[str] | None = None
 
     async def get(self) -> Sequence[str]:
-        """Return the origins; asked of the store until it has signed a URL once."""
+        """Return the origins; the store is asked until it has signed a URL once."""
         if self._origins is None:
             try:
                 example = await self._urls.external_url("job_0", 0, "0.png")

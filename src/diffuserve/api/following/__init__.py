@@ -1,1 +1,1 @@
-"""Jobs as they go: followed by clients, measured, logged and traced."""
+"""Running jobs: followed by clients, measured, logged and traced."""

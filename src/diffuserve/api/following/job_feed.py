@@ -14,14 +14,14 @@ from diffuserve.domain.jobs.job import Job, JobEvent, JobStatus
 Update = Job | StreamedEvent
 """A state of the job, or a live event; entries of the log are read from `JobFeed.log`."""
 
-_MAX_RECENT = 32  # updates that a follower may be behind before it skips to the job as it is
-_WOKEN_AT_ONCE = 25  # followers, of which each sends something: other requests are served in between
+_MAX_RECENT = 32  # a follower that is further behind skips to the job's current state
+_WOKEN_AT_ONCE = 25  # followers woken before other requests are served
 _CROWD = 100  # followers of one job beyond which live events are thinned out
 _SECONDS_PER_FOLLOWER = 0.0015  # between two live events of a crowded job, for each of its followers
 
 
 class FanOut:
-    """Wakes many tasks some at a time, so that the event loop serves others in between."""
+    """Wakes many tasks in groups, so that the event loop serves other work in between."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -45,13 +45,13 @@ class FanOut:
 class JobFeed:
     """The newest state of a job, its log, and the updates that its followers may not have seen yet.
 
-    All followers read the same updates, each from its own place on. So a slow one holds up nobody and
-    needs no buffer of its own; one that is too far behind skips to the job as it is, and loses live events
-    but no entry of the log.
+    All followers read the same updates, each from its own position. So a slow follower blocks nobody and
+    needs no buffer of its own. One that is too far behind skips to the job's current state; it loses live
+    events but no entry of the log.
     """
 
     def __init__(self, job: Job, fan_out: FanOut, on_changed: Callable[[str], None]) -> None:
-        """`on_changed` is called with the job's id when the job is to be read again."""
+        """`on_changed` is called with the job's id when the job must be read again."""
         self.job = job
         self.log: list[StreamedEvent] = []
         self.is_gone = False
@@ -59,14 +59,14 @@ class JobFeed:
         self.is_behind = False
         self.num_followers = 0
         self.num_watching = 0  # followers that want every state; the others wait for the end
-        self.wants_log = False  # once set it stays, so that a log which was read stays whole
+        self.wants_log = False  # stays set, so that a log once read stays complete
         self._fan_out = fan_out
         self._on_changed = on_changed
         self._recent: deque[Update] = deque(maxlen=_MAX_RECENT)
         self._num_updates = 0
         self._heard: deque[Mapping[str, Any]] = deque(maxlen=_MAX_RECENT)
         self._pause: asyncio.TimerHandle | None = None
-        self._waiting: dict[asyncio.Future[None], None] = {}  # in their order
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in order of arrival
         self.resources = ExitStack()
         self.resources.callback(self._cancel_pause)
 
@@ -81,12 +81,12 @@ class JobFeed:
         return bool(self.log)
 
     def invalidate(self) -> None:
-        """Have the job read again; what is heard from now on comes after its new state."""
+        """Request a new read of the job; later messages are published after its new state."""
         self.is_stale = True
         self._on_changed(self.job.id)
 
     def hear(self, message: Mapping[str, Any]) -> None:
-        """Take a message of the bus."""
+        """Handle a message of the bus."""
         if message["type"] == "changed":
             if self.num_watching or message.get("status") != JobStatus.RUNNING:
                 self.invalidate()
@@ -97,9 +97,9 @@ class JobFeed:
             self._release_heard()
 
     def update(self, job: Job, log: Iterable[JobEvent], is_stale: bool) -> None:
-        """Take the job as it was read, with its whole log if that was read as well.
+        """Store the job as it was read, with its whole log if that was read too.
 
-        `is_stale` tells that it has changed again since.
+        `is_stale` means that the job has changed again since.
         """
         self.is_stale, self.is_behind = is_stale, False
         known = len(self.log)
@@ -111,12 +111,12 @@ class JobFeed:
         self._release_heard()
 
     def end(self) -> None:
-        """Note that the job was deleted."""
+        """Record that the job was deleted."""
         self.is_gone = True
         self._publish([])
 
     def since(self, place: int) -> list[Update]:
-        """Return the updates from `place` on, or the job as it is if some of them are forgotten.
+        """Return the updates from `place` on, or the current job if some of them are forgotten.
 
         Raise `JobNotFound` if there are none, and the job was deleted.
         """
@@ -128,7 +128,7 @@ class JobFeed:
         return list(self._recent)[len(self._recent) - missed :]
 
     async def wait(self, end: float = math.inf) -> None:
-        """Return when there is something new, at the latest at the time `end` of the event loop."""
+        """Wait for an update, at the longest until the time `end` of the event loop."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._waiting[future] = None
@@ -141,7 +141,7 @@ class JobFeed:
                 timer.cancel()
 
     def _release_heard(self) -> None:
-        """Publish what was heard, unless it belongs behind a new state or comes too soon for a crowd."""
+        """Publish pending messages, unless a new state comes first or a crowd's pause is not over."""
         if self.is_stale or self._pause is not None or not self._heard:
             return
         heard, is_crowded = list(self._heard), self.num_followers > _CROWD

@@ -1,4 +1,4 @@
-"""Lines of the log about jobs: one for each that has ended, and the throughput while there is work."""
+"""Log lines about jobs: one for each that has ended, and the throughput while there is work."""
 
 import asyncio
 import logging
@@ -61,7 +61,7 @@ class JobLog:
                 await self.report(seconds)
 
     async def report(self, seconds: float) -> None:
-        """Log the throughput of the last `seconds`, unless nothing was done and nothing is to do."""
+        """Log the throughput of the last `seconds`, unless there was no work and there is none now."""
         images_per_second, self._num_images = self._num_images / seconds, 0
         waiting = sum(lane.num_ready for lane in await self.operations.lanes())
         workers = await self.operations.workers()

@@ -1,4 +1,4 @@
-"""Metrics of how long jobs wait and run, measured without further reads of the store."""
+"""Metrics of jobs' waits and runs, measured without further reads of the store."""
 
 import time
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _MAX_JOBS = 200_000
 
 @dataclass(frozen=True)
 class _Run:
-    """A run that began at `started_at`, at most `earlier_seconds` after the work that it goes on with."""
+    """A run that began at `started_at`, at most `earlier_seconds` after the work that it resumes."""
 
     model: str
     steps: int
@@ -64,8 +64,8 @@ class JobMetrics:
     ) -> None:
         """Observe an attempt that its worker has ended, which left the job in `status`.
 
-        Its device-seconds were of use if the job succeeded, or is in the status `useful`; more of them than
-        seconds have passed are not counted.
+        Its device-seconds were useful if the job succeeded, or is in the status `useful`. At most the elapsed
+        seconds are counted.
         """
         with suppress(DiffuserveError):  # the outcome is stored already; its metrics are not worth an error
             run = self._runs.pop(job_id, None) or await self._stored_run(job_id)

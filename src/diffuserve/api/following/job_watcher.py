@@ -1,4 +1,4 @@
-"""Watching jobs: one look for all server-sent events, WebSockets and waits for a result of a process."""
+"""Watching jobs: one read serves all server-sent events, WebSockets and waiting requests of a process."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ class JobWatcher:
             yield job
             return
         end = asyncio.get_running_loop().time() + seconds
-        # Followed before the first update, so that no change falls between the two.
+        # Followed before the first update, so that no change in between is missed.
         with self._followed(job) as feed:
             place = feed.newest
             first = feed.job if feed.job.version > job.version else job
@@ -97,8 +97,8 @@ class JobWatcher:
     ) -> Iterator[JobFeed]:
         """Share the job's feed while the context is open; the job is read anew if that is needed.
 
-        It may have changed since the caller read it, and where nobody has watched it until now, since then.
-        That a queued job is over by now is left to the next poll.
+        It may have changed since the caller read it, and, if nobody watched it, since the last watcher left.
+        A queued job that has ended meanwhile is found by the next poll.
         """
         feed = self._feeds.get(job.id) or self._open(job)
         is_first = not feed.num_watching and not (waits_for_end and job.status is JobStatus.QUEUED)
@@ -152,7 +152,7 @@ class JobWatcher:
                 await asyncio.sleep(self._poll_seconds)
 
     async def _find_changed(self) -> set[str]:
-        """Return the followed jobs that are not as they were read last, in one query for all of them."""
+        """Return the followed jobs that have changed since they were read, by one query for all."""
         job_ids = list(self._feeds)
         revisions = await self._store.jobs.revisions(job_ids)
         return {
@@ -185,7 +185,7 @@ class JobWatcher:
 
 
 async def _log_and_updates(feed: JobFeed) -> AsyncGenerator[Update]:
-    """Yield the job as it is if its log was read, then the updates; without a log the next one brings it."""
+    """Yield the job if its log was read, then the updates; if it was not, the next update has the log."""
     place = feed.newest
     if feed.has_log:
         yield feed.job

@@ -1,4 +1,4 @@
-"""Clips that are watched while they are drawn: one response that grows as the parts are stored."""
+"""Clips that are watched while they are decoded: one response that grows as the parts are stored."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
@@ -13,8 +13,8 @@ from diffuserve.storage.live_parts import live_key
 class LiveClip:
     """Sends the parts of one attempt at a job, each as soon as it can be read.
 
-    What is sent ends with the attempt, whole if the job has succeeded. Nothing is sent again: the first
-    attempt of which a part was sent is the only one.
+    The response ends with the attempt, and is complete if the job has succeeded. Only one attempt is sent:
+    the first one with a stored part.
     """
 
     def __init__(self, watcher: JobWatcher, artifacts: ArtifactStore, job: Job) -> None:
@@ -37,7 +37,7 @@ class LiveClip:
                         yield chunk
 
     def _is_same_attempt(self) -> bool:
-        """Follow the job's newest attempt until a part is sent; return false for another one after that."""
+        """Follow the job's newest attempt until a part is sent; after that return `False` for another one."""
         if not self._num_sent:
             self._token = self._job.lease_token
         return self._token == self._job.lease_token

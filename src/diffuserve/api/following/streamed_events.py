@@ -13,7 +13,7 @@ from diffuserve.domain.resources.job import EventResource
 
 
 class StreamedEvent:
-    """An event of a job. It says the same to every reader: no URL is in it, and nothing of the caller."""
+    """An event of a job. It is the same for every reader: it has no URL and nothing about the caller."""
 
     def __init__(self, resource: EventResource) -> None:
         self.resource = resource
@@ -35,7 +35,7 @@ class StreamedEvent:
 
     @cached_property
     def server_sent(self) -> bytes:
-        """The event as server-sent events write it; its id is that of the log."""
+        """The event in the format of server-sent events; its id is that of the log entry."""
         seq = self.resource.seq
         event = ServerSentEvent(
             self.text, event=self.resource.type, id=None if seq is None else str(seq), sep="\n"

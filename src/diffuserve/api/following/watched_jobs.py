@@ -1,4 +1,4 @@
-"""Jobs whose progress somebody looks at: workers report these more often than others."""
+"""Jobs whose progress is being watched: workers report these more often than others."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ _LOOK_SECONDS = 10.0
 
 
 class WatchedJobs:
-    """Tells other control planes, by the bus, which jobs are watched here, and hears theirs."""
+    """Announces on the bus which jobs are watched here, and receives other control planes' announcements."""
 
     def __init__(self, bus: EventBus) -> None:
         self._bus = bus

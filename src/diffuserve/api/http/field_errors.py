@@ -120,7 +120,7 @@ def _value(error: Mapping[str, Any]) -> Any:
     """Return the value at fault; in forms, what is out of bounds is a number's text."""
     value = error.get("input")
     if isinstance(value, str) and error["type"].startswith(("greater_than", "less_than")):
-        with suppress(ValueError):  # of a date
+        with suppress(ValueError):  # raised for an invalid date
             return int(value) if value.lstrip("+-").isdecimal() else float(value)
     return value
 

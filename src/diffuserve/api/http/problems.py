@@ -67,7 +67,7 @@ class Problem:
     errors: tuple[FieldError, ...] = ()
     extra: Mapping[str, str | float | None] = field(default_factory=dict)
     allow: str | None = None  # the methods of a path, which 405 names
-    size: int | None = None  # of a file in bytes, which 416 names
+    size: int | None = None  # bytes of a file, which 416 names
 
     @property
     def headers(self) -> dict[str, str]:

@@ -22,7 +22,7 @@ from diffuserve.api.submit.submission import InputResolver
 from diffuserve.domain.requests.input_image import ImageInput
 from diffuserve.domain.requests.params import MAX_INPUT_IMAGES, GenerationParams
 
-_IMAGES_AT_ONCE = 4  # of the largest size, in one form; smaller ones may be more
+_IMAGES_AT_ONCE = 4  # images of the largest size in one form; more if they are smaller
 _FILE_FIELDS = ("image", "image[]", "mask")
 _REFERENCE, _NAMES = "input_reference", ("file_id", "image_url")
 _MAY_BE_EMPTY = ("prompt", "negative_prompt")  # otherwise the client sends null as an empty text
@@ -50,7 +50,8 @@ class UploadedImages:
     async def resolve(self, intake: FileIntake, tenant_id: str, params: GenerationParams) -> GenerationParams:
         """Return the parameters with the images, which are stored; raise what `FileIntake.add` raises.
 
-        A mask is changed where it is transparent; one that cannot be, where it is white.
+        A mask marks what to change by transparent pixels or, if its format has no transparency, by white
+        ones.
         """
         for file in (*self.images, *([self.mask] if self.mask else [])):
             intake.check_size(file.field.removesuffix("[]"), file.name, len(file.content))

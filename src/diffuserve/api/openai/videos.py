@@ -1,4 +1,4 @@
-"""Clips as OpenAI's video API tells of them."""
+"""Clips as resources of OpenAI's video API."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _STATUSES = {
     JobStatus.SUCCEEDED: "completed",
 }
 _ROLES = {"video": "video", "thumbnail": "poster", "spritesheet": "sprites"}
-_MOST_DIGITS = 3  # which tell times apart that are a frame apart
+_MOST_DIGITS = 3  # enough to distinguish consecutive frames
 
 
 @dataclass(frozen=True)

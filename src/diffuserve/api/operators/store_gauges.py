@@ -15,8 +15,8 @@ from diffuserve.storage.watch import StorageWatch
 from diffuserve.telemetry.metrics import ControlMetrics
 from diffuserve.telemetry.store_series import QueueGauges
 
-_PAUSE_SECONDS = 0.5  # between two reads, however many scrape
-_DATABASE_SECONDS = 0.3  # in which a database responds; a scrape is not to wait for one that is away
+_PAUSE_SECONDS = 0.5  # between two reads, for any number of scrapers
+_DATABASE_SECONDS = 0.3  # limit of a read, so that a scrape does not wait for an unavailable database
 
 
 class StoreGauges:

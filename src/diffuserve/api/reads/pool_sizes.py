@@ -11,7 +11,7 @@ from diffuserve.jobs.reads.demand import Demands
 from diffuserve.jobs.reads.shared_reads import FreshReads
 from diffuserve.jobs.store import JobStore
 
-_PAUSE_SECONDS = 0.5  # between two reads, however many ask
+_PAUSE_SECONDS = 0.5  # between two reads, for any number of callers
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def model_resource(
 
 
 def _defaults(spec: ModelSpec) -> dict[str, Any]:
-    """Return what a request has that leaves a field out; null for what means nothing to the model."""
+    """Return the default of each field; null for fields that the model does not use."""
     values = {name: getattr(spec, name) for name in _DEFAULTS}
     if not spec.has_strength:
         values["strength"] = None

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _MAX_HEAD_BYTES = 65_536
 _MAX_TRAILER_BYTES = 8_192
-_MAX_UNREAD_BYTES = ApiConfig.max_file_bytes  # of a body that was answered before its end
+_MAX_UNREAD_BYTES = ApiConfig.max_file_bytes  # of a body whose response was sent before its end
 _MAX_PIPELINED = 64  # requests that wait for the responses to those before them
 _TOO_LARGE: Fault = (
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -159,7 +159,7 @@ class GuardedHttp(HttpToolsProtocol):
             except HttpParserUpgrade as upgrade:
                 if self._should_upgrade():
                     self.handle_websocket_upgrade()
-                data = data[upgrade.args[0] :]  # of a request whose upgrade is ignored: the next one
+                data = data[upgrade.args[0] :]  # the upgrade is ignored, and the next request follows
             except HttpParserError:
                 self._end(self._fault)
 
@@ -186,7 +186,7 @@ class GuardedHttp(HttpToolsProtocol):
         is_websocket = is_upgrade and self._should_upgrade()
         method, version = self.parser.get_method().decode("ascii"), self.parser.get_http_version()
         fault = RequestHead(method, version, self.headers, is_upgrade, is_websocket).fault
-        if fault or (is_websocket and not self._is_idle()):  # which would get into the responses before it
+        if fault or (is_websocket and not self._is_idle()):  # it would interfere with earlier responses
             self._reject((HTTPStatus.BAD_REQUEST, fault or ""))
         if self.client and any(name == b"x-forwarded-for" for name, _ in self.headers):
             self._guard.warn_of_proxy(self.client[0])
@@ -264,7 +264,7 @@ class GuardedHttp(HttpToolsProtocol):
             self._end((HTTPStatus.REQUEST_TIMEOUT, f"no headers after {self._limits.header_seconds:g} s"))
             return
         if self.flow.read_paused or self.cycle.waiting_for_100_continue:
-            self._num_body_bytes, self._body_started_at = 0, self.loop.time()  # it waits for this server
+            self._num_body_bytes, self._body_started_at = 0, self.loop.time()  # it waited for this server
         due = self._limits.body_deadline(self._body_started_at, self._num_body_bytes) - self.loop.time()
         if due > 0:
             self._wait(due)
@@ -286,7 +286,7 @@ class GuardedHttp(HttpToolsProtocol):
     def _close_last(self, response: bytes) -> None:
         """Respond and close, but read on for a moment, so that the client gets the response."""
         self._part = _Part.NEVER
-        self._disconnect(self.cycle)  # so that the application's response does not follow
+        self._disconnect(self.cycle)  # so that the application sends no response after this one
         if response:
             self.transport.write(response)
         self.flow.resume_reading()

@@ -1,1 +1,1 @@
-"""The submission of jobs: what a client may ask for, and the way from there to a stored job."""
+"""The submission of jobs: request bodies, their checks, and the stored job."""

@@ -30,9 +30,9 @@ FILE_FORMAT = Field(
 
 
 def file_format(kind: str, asked: str | None, params: GenerationParams) -> str:
-    """Return the format of a job's files: the one asked for, or the default of its kind.
+    """Return the format of a job's files: the requested one, or the default of its kind.
 
-    Raise `InvalidParams` for one that is not of that kind, or cannot hold such a clip.
+    Raise `InvalidParams` for a format of another kind, or one that cannot hold the clip.
     """
     if kind != VIDEO_GENERATE:
         return check_format_fits(kind, asked or IMAGE_FORMATS[0])

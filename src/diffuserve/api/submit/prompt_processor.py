@@ -43,7 +43,7 @@ class PromptProcessor:
         return verdict
 
     async def moderate_all(self, prompts: Sequence[str], tenant_id: str = "") -> list[Verdict]:
-        """Return the verdict on each prompt, whatever it is. Raise `ModerationUnavailable`."""
+        """Return the verdict on each prompt, blocked ones too. Raise `ModerationUnavailable`."""
         if self.prompt_filter is None:
             return [PASSES] * len(prompts)
         started_at = time.perf_counter()
@@ -53,7 +53,7 @@ class PromptProcessor:
         return verdicts
 
     def check_offered(self, expand: bool) -> None:
-        """Raise `InvalidParams` if a client asks for an expansion, and nothing here expands prompts."""
+        """Raise `InvalidParams` if a client asks for an expansion and there is no expander."""
         if expand and self.expander is None:
             raise InvalidParams("expand_prompt", expand, NOT_OFFERED)
 

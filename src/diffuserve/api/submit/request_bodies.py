@@ -21,7 +21,7 @@ MAX_IMAGE_NAME_CHARACTERS = 2_048
 
 
 def _check_text(text: str) -> str:
-    """Return the text. Raise `ValueError` for what PostgreSQL cannot store; pydantic refuses surrogates."""
+    """Return the text. Raise `ValueError` if PostgreSQL cannot store it; pydantic refuses surrogates."""
     if "\0" in text:
         raise ValueError("must not contain the character U+0000")
     return text
@@ -41,7 +41,7 @@ def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_image(name: object) -> str:
-    """Return the name of an input image. Raise `ValueError`, which does not repeat it, for what is none."""
+    """Return the name of an input image. Raise `ValueError`, which does not quote it, if it is invalid."""
     if not isinstance(name, str) or not name:
         raise ValueError("must be a string: the id of an uploaded file, a data: URL, or an https: URL")
     if len(name) > MAX_IMAGE_NAME_CHARACTERS and name[:5].lower() != "data:":

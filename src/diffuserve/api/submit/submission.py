@@ -102,7 +102,7 @@ class Submissions:
 
 
 def build_webhook(policy: AddressPolicy, body: WebhookBody | None, base_url: str) -> Webhook | None:
-    """Build the job's webhook, `None` if the body names none. Raise `InvalidParams` for a forbidden URL."""
+    """Build the job's webhook, or `None` if the body has none. Raise `InvalidParams` for a forbidden URL."""
     if body is None:
         return None
     policy.check("webhook.url", body.url)
@@ -112,7 +112,7 @@ def build_webhook(policy: AddressPolicy, body: WebhookBody | None, base_url: str
 
 @contextmanager
 def renamed_fields(rename: Callable[[str], str]) -> Iterator[None]:
-    """Rename the field of an error raised in the block to what the client's own body calls it."""
+    """Rename the field of an error raised in the block to its name in the client's body."""
     try:
         yield
     except InvalidParams as error:
@@ -122,6 +122,6 @@ def renamed_fields(rename: Callable[[str], str]) -> Iterator[None]:
 
 
 def fingerprint(body: BaseModel) -> str:
-    """Return a hash that is equal for equal bodies, whatever the order of their fields."""
+    """Return a hash that is equal for equal bodies, regardless of the order of their fields."""
     content = body.model_dump(mode="json", exclude_unset=True)
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 # Beyond the receiver's own timeout, for reading what is sent and for storing the outcome while the database
 # is slow. A sender that was killed delays its messages by both.
 _LEASE_MARGIN_SECONDS = 40.0
-_GATHER_SECONDS = 0.02  # in which events come together, to be looked at once
+_GATHER_SECONDS = 0.02  # in which events are collected, to be handled together
 _UNREACHABLE = (
     OSError,
     TimeoutError,

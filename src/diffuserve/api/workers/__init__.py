@@ -1,1 +1,1 @@
-"""The doors of workers: registration, claims, and reports on the jobs that they hold."""
+"""Routes for workers: registration, claims, and reports on the jobs that they hold."""

@@ -117,7 +117,7 @@ def _check_artifact(field: str, artifact: Artifact) -> None:
 
 
 def _check_report(report: WorkerReport) -> None:
-    """Raise `InvalidParams` for what no worker reports of itself; `/` and `/readyz` show its phase to all."""
+    """Raise `InvalidParams` for an impossible report; `/` and `/readyz` show its phase to everybody."""
     if report.state is WorkerState.LOST:
         raise InvalidParams("report.state", report.state, "a worker cannot report itself as lost")
     _check_bytes("report", report, _MAX_REPORT_BYTES)

@@ -261,9 +261,9 @@ async def _claim(parts: WorkerParts, worker_id: str, claim: Claim) -> Claimed:
 async def _is_worth_a_claim(
     parts: WorkerParts, hints: Subscription, end: float, seconds_left: float | None, claim: Claim
 ) -> bool:
-    """Return true on a hint that jobs are ready, or on a look that finds some; false at the time `end`.
+    """Return `True` when a hint or a check says that jobs are ready, and `False` at the time `end`.
 
-    A job that is left to other workers for `seconds_left` is looked for after these, if that is sooner.
+    For a job that is left to other workers for `seconds_left`, the check comes right after that time.
     """
     clock, worst = asyncio.get_running_loop().time, claim.worst_band
     left_until = math.inf if seconds_left is None else clock() + seconds_left
@@ -279,10 +279,10 @@ async def _is_worth_a_claim(
 
 
 async def _is_called(hints: Subscription, seconds: float, worst: Band | None) -> bool:
-    """Wait for a hint, and return whether it, or another that has arrived, may be of a wanted job.
+    """Wait for a hint, and return whether it, or another that has arrived, may be about a wanted job.
 
-    Of bands hints know the best one alone. A worker that wants some jobs only looks for others now and then,
-    or all full workers would claim at every job.
+    A hint has only the best band of its jobs. A worker that wants only some jobs checks for others now and
+    then: otherwise all full workers would claim at every job.
     """
     if (hint := await hints.get(max(0.0, seconds))) is None:
         return False
@@ -295,7 +295,7 @@ async def _is_called(hints: Subscription, seconds: float, worst: Band | None) ->
 async def _commands_until(
     end: float, parts: WorkerParts, worker_id: str, received: ReceivedCommands
 ) -> ControlCommands:
-    """Return commands beyond those that were received, or none when the time is `end`."""
+    """Return commands that the worker has not received, or none at the time `end`."""
     loop = asyncio.get_running_loop()
     look, ask = parts.worker_polls.commands, parts.store.leases.control_commands
     read = ask
@@ -307,7 +307,7 @@ async def _commands_until(
             message = await messages.get(min(_poll_seconds(parts), end - loop.time()))
             if message is not None and (lost := await _lost_by(parts, worker_id, message)):
                 return ControlCommands(lost=(lost,))
-            # Without a message it is a look for one that was lost, which all workers share.
+            # Without a message this checks for a lost one, by a read that all workers share.
             read = look if message is None else ask
 
 

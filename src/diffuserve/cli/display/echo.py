@@ -8,5 +8,5 @@ from diffuserve.domain.text.visible_text import visible
 
 
 def echo(text: str | Path = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print text, whoever it is of: it says nothing to a terminal but what is read."""
+    """Print text from any source, without control characters that a terminal would act on."""
     typer.echo(visible(str(text)), err=err, nl=nl)  # noqa: TID251 (the one place that does)

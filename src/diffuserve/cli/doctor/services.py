@@ -85,7 +85,7 @@ async def server_facts(settings: Settings) -> ServerFacts | None:
 
 
 async def _ask(client: Client) -> ServerFacts:
-    ahead, key_problem = await client.server_time() + 0.5 - time.time(), ""  # it tells whole seconds
+    ahead, key_problem = await client.server_time() + 0.5 - time.time(), ""  # the header has whole seconds
     try:
         await client.models()
     except (Unauthorized, Forbidden) as error:

@@ -51,7 +51,7 @@ def _kernel(device: Any, dtype: Any) -> dict[str, str]:
     try:
         qkv = torch.ones(12, 3, 2, 64, device=device, dtype=dtype)
         kernel(qkv, Segments.of((8, 4), device)).sum().item()
-    except Exception as error:  # of a driver or a kernel, of any kind
+    except Exception as error:  # drivers and kernels raise errors of any kind
         return {"kernel": kernel.name, "kernel_problem": str(error).partition("\n")[0]}
     return {"kernel": kernel.name}
 

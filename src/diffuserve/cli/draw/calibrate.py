@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from diffuserve.domain.models.spec import ModelSpec
     from diffuserve.domain.requests.params import GenerationParams
 
-_SCALES = (0.5, 0.75, 1.0, 1.5)  # of the model's own side
+_SCALES = (0.5, 0.75, 1.0, 1.5)  # relative to the side of the model's default size
 _STEPS = (1, 2, 4)
 _ROUNDS = 3
 

@@ -22,7 +22,7 @@ def open_images(paths: Sequence[Path], console: Console) -> None:
 
 
 def _opens(viewer: str, path: Path) -> bool:
-    quiet = subprocess.DEVNULL  # it tells of every browser that it misses
+    quiet = subprocess.DEVNULL  # it reports every browser that it does not find
     process = subprocess.Popen([viewer, str(path)], stdin=quiet, stdout=quiet, stderr=quiet)  # noqa: S603
     try:
         return process.wait(_START_SECONDS) == 0

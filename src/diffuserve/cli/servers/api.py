@@ -1,4 +1,4 @@
-"""`diffuserve api`: a control plane alone; workers elsewhere connect to it."""
+"""`diffuserve api`: only a control plane, to which workers elsewhere connect."""
 
 import gc
 from contextlib import ExitStack
@@ -28,7 +28,7 @@ def api(settings: Settings, no_auth: options.NoAuth = False) -> None:
     Without API keys it listens on this machine only. On PostgreSQL any number may run at a time.
     Its address goes to stdout, on one line, once it accepts requests.
     """
-    gc.disable()  # until it listens: what is imported and set up stays, and looking through it takes long
+    gc.disable()  # until it listens: imported modules stay, and scanning them takes long
     from diffuserve.cli.servers.event_loop import run
     from diffuserve.cli.servers.server import run_api
     from diffuserve.telemetry.logs import configure_logs

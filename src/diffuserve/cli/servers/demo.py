@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 EXAMPLES = "Example:\n\n  diffuserve demo -o out/demo"
 
-TENANTS = ("studio", "newsroom")  # they take turns
+TENANTS = ("studio", "newsroom")  # served round-robin
 _FIRST_MODEL = next(iter(SCENES))
 _FOLDER = Path("out/demo")
 _START_SECONDS = 120.0
 _DATABASE = "diffuserve.db"
-_SHOWN_FRAMES = 9  # of a clip, on the sheet
+_SHOWN_FRAMES = 9  # frames of a clip on the sheet
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _empty_data_folder(output: Path) -> Path:
 
 
 def _settings(folder: Path) -> Settings:
-    """Return settings of the demo's own server, which the environment does not change."""
+    """Return the settings of the demo's server, independent of the environment."""
     own = {"model": _FIRST_MODEL, "host": LOOPBACK, "port": 0, "data_dir": folder, "drain_seconds": 1.0}
     unset = ("database_url", "artifacts_url", "public_api_url", "public_base_url", "default_model")
     return Settings.with_options().model_copy(update={**own, **dict.fromkeys(unset)})
@@ -159,7 +159,7 @@ async def _worker_of(
 async def _run_scenes(
     model: str, before: Sequence[FinishedJob], clients: "Sequence[Client]", output: Path, console: Console
 ) -> list[FinishedJob]:
-    """Run the scenes of a model as jobs, all at the same time; the tenants take turns."""
+    """Run the scenes of a model as jobs, all at the same time, alternating between tenants."""
     from diffuserve.cli.client.uploads import with_uploads
     from diffuserve.cli.client.watch import JobBars, follow
 
@@ -232,7 +232,7 @@ def save_sheet(finished: Sequence[FinishedJob], folder: Path) -> Path:
 
 
 def _picture(path: Path) -> "Image.Image":
-    """Return the image in a file, of a clip some of its frames in a grid."""
+    """Return the image in a file; for a clip, a grid of some of its frames."""
     from PIL import Image
 
     if path.suffix != ".mp4":
@@ -247,7 +247,7 @@ def _picture(path: Path) -> "Image.Image":
 
 
 def _wish(job: "JobResource") -> str:
-    """Return the prompt with what else was asked for."""
+    """Return the prompt with the scene's other options."""
     negative, image = job.input.get("negative_prompt"), job.input.get("image")
     return job.final_prompt + (f", not {negative}" if negative else "") + (", from an image" if image else "")
 

@@ -6,14 +6,14 @@ import socket
 from diffuserve.domain.errors import InvalidParams
 
 _BACKLOG = 2048
-# Addresses for documentation (RFC 5737, RFC 3849): a route to them is one to other machines.
+# Addresses for documentation (RFC 5737, RFC 3849): the route to them is the route to other machines.
 _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that has its address and accepts nobody yet.
+    """Return a bound socket that does not accept connections yet.
 
-    Raise `InvalidParams` if the address is taken or not of this machine.
+    Raise `InvalidParams` if the address is taken or does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -65,7 +65,7 @@ def _outside_address(family: socket.AddressFamily) -> str | None:
     """Return this machine's address on its way to other machines, `None` without a network."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((_ELSEWHERE[family], 9))  # of a datagram socket: nothing is sent
+            probe.connect((_ELSEWHERE[family], 9))  # on a datagram socket this sends nothing
         except OSError:
             return None
         address: str = probe.getsockname()[0]

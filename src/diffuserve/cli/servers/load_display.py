@@ -1,4 +1,4 @@
-"""A loading model as people see it: one line that changes on a terminal, and a few lines elsewhere."""
+"""The display of a loading model: one line that changes on a terminal, or a few lines elsewhere."""
 
 import time
 
@@ -11,9 +11,9 @@ _START = LoadProgress(phase="starting")
 
 
 class LoadDisplay:
-    """Shows how far a model is loaded.
+    """Shows the progress of loading a model.
 
-    The line on a terminal leaves the cursor at its begin, so that what the worker logs writes over it.
+    The line on a terminal leaves the cursor at its start, so that the worker's log overwrites it.
     """
 
     def __init__(self, console: Console, model: str, seconds_before: float = 0.0) -> None:

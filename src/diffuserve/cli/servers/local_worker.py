@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RESTARTS = RestartPolicy(Backoff(first_seconds=0.5, longest_seconds=30.0), healthy_seconds=60.0)
-_STOP_MARGIN = 25.0  # for the last checkpoints and uploads
+_STOP_MARGIN = 25.0  # seconds for the last checkpoints and uploads
 _LOOK_SECONDS = 0.2
 _MANY = 1_000  # more than any worker holds
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Start of the worker: `engine_command` in place of the engine, and a file for its log."""
+    """Options for starting the worker: a command that replaces the engine, and a file for its log."""
 
     engine_command: str | None = None
     log: Path | None = None
@@ -61,7 +61,7 @@ class LocalWorker:
         self.has_started = asyncio.Event()
 
     def admit(self, key: str) -> None:
-        """Let the worker, and those that take its place, use the server with this key."""
+        """Give the worker, and its successors after restarts, this key for the server."""
         self._key = key
         self._admitted.set()
 
@@ -77,7 +77,7 @@ class LocalWorker:
         return 0 if self._stopping.is_set() else code
 
     async def stop(self) -> None:
-        """Let the worker hand back its jobs; kill it if that takes longer than its drain."""
+        """Let the worker release its jobs; kill it if that takes longer than its drain."""
         self._stopping.set()
         process = self._process
         if process is None or process.returncode is not None:
@@ -140,7 +140,7 @@ class ServerWithWorker:
 async def server_with_worker(
     settings: Settings, no_auth: bool, launch: Launch
 ) -> AsyncIterator[ServerWithWorker]:
-    """Run a server and a worker within the block. The engine starts to load before the server does."""
+    """Run a server and a worker within the block. The engine starts to load before the server starts."""
     with closing(bind(settings.host, settings.port)) as listener:
         async with local_worker(address_of(listener), settings, launch) as (worker, task):
             from diffuserve.cli.servers.server import (
@@ -154,7 +154,7 @@ async def server_with_worker(
                 try:
                     yield ServerWithWorker(server, task, known)
                 finally:
-                    await worker.stop()  # before the server, to which it hands back its jobs
+                    await worker.stop()  # before the server, to which it releases its jobs
 
 
 @asynccontextmanager

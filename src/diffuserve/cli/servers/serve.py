@@ -43,14 +43,14 @@ def serve(
 ) -> None:
     """Serve one or several models on this machine: API, queue and one worker.
 
-    A server that is restarted on the same data folder continues its jobs, however it ended. Its address
+    A server that is restarted on the same data folder continues its jobs, even after a crash. Its address
     goes to stdout, on one line, once it accepts requests: jobs wait in the queue while the model loads.
     """
     from diffuserve.cli.preflight import check_server
 
     check_server(settings, engine_command)
 
-    gc.disable()  # until it listens: what is imported and set up stays, and looking through it takes long
+    gc.disable()  # until it listens: imported modules stay, and scanning them takes long
     from diffuserve.cli.servers.event_loop import run
     from diffuserve.cli.servers.local_worker import Launch
     from diffuserve.telemetry.logs import configure_logs
@@ -85,7 +85,7 @@ async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
 
 
 def _local_offers(configs: "Sequence[EngineProcessConfig]") -> "list[ModelOffer]":
-    """Return what the worker will offer of models on this machine; broken ones it will leave out."""
+    """Return the worker's future offers of models on this machine, without broken ones."""
     from diffuserve.models.registry import read_local_offer
     from diffuserve.modelstore.store import is_stored
 
@@ -98,7 +98,7 @@ def _local_offers(configs: "Sequence[EngineProcessConfig]") -> "list[ModelOffer]
 
 
 async def _show_loading(running: "ServerWithWorker", model: str, console: Console) -> None:
-    """Show how far the model is loaded; once it is, say how to use the server."""
+    """Show the progress of loading the model; once it is loaded, say how to use the server."""
     import psutil
 
     from diffuserve.cli.servers.load_display import LoadDisplay
@@ -109,7 +109,7 @@ async def _show_loading(running: "ServerWithWorker", model: str, console: Consol
     try:
         await wait_until_ready(running.worker, server.plane.store, running.known, on_look=display.show)
     except ServerUnavailable:
-        return  # whoever waits for the worker tells of its end
+        return  # the task that waits for the worker reports its end
     finally:
         display.end()
     console.print(f"{model} is ready at {server.address} after {display.seconds:.1f} s.")
@@ -118,7 +118,7 @@ async def _show_loading(running: "ServerWithWorker", model: str, console: Consol
 
 
 async def _lament(running: "ServerWithWorker", settings: Settings, console: Console) -> None:
-    """Say that the server ends because its worker cannot start, and what becomes of queued jobs."""
+    """Report that the server ends because its worker cannot start, and how many jobs stay queued."""
     lanes = await running.server.plane.store.operations.lanes()
     message = f"error: {settings.engine_process.model} cannot be served, for the reason above"
     if num_queued := sum(lane.num_ready for lane in lanes):

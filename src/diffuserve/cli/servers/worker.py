@@ -127,7 +127,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
 ) -> None:
     """Generate images for a control plane, until it is stopped.
 
-    SIGTERM or Ctrl-C drains it: it claims no new jobs, finishes those that it can in time, and hands back
+    SIGTERM or Ctrl-C drains it: it claims no new jobs, finishes those that it can in time, and releases
     the rest.
     """
     start = settings.worker

@@ -29,7 +29,7 @@ Examples:
   diffuserve pull owner/name --revision main
 """
 
-_SPARE_BYTES = 1_000_000_000  # for logs and images, beside a model that just fits
+_SPARE_BYTES = 1_000_000_000  # kept free for logs and images
 
 
 def pull(

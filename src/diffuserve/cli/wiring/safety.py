@@ -68,7 +68,7 @@ def open_prompt_filter(settings: Settings, num_processes: int = 0) -> PromptFilt
 
 
 def check_prompt_filter(settings: Settings) -> None:
-    """Check what can be told of the prompt filter without loading it: its name, its folder, its policy.
+    """Check the parts of a prompt filter's configuration that need no loading: name, folder, policy.
 
     Raise `InvalidParams` or `InvalidModel`.
     """

@@ -13,10 +13,10 @@ from diffuserve.storage.probe import probe
 
 @asynccontextmanager
 async def open_storage(settings: Settings) -> AsyncIterator[ArtifactStore]:
-    """Yield the artifact store of the settings, after a trial with a tiny file.
+    """Yield the artifact store of the settings, after a test with a tiny file.
 
-    Raise `InvalidParams` if it refuses that. A store that does not respond may come back: the server starts
-    without it, and its `StorageWatch` tells of it.
+    Raise `InvalidParams` if the store refuses it. The server starts even if the store does not respond, as it
+    may come back; `StorageWatch` reports when it does.
     """
     if settings.artifacts_url is None:
         make_private_folder(settings.data_dir, settings.data_access)

@@ -21,7 +21,7 @@ class BatchStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class NewBatch:
-    """A batch whose items are all checked and priced, and not yet stored.
+    """A batch whose items are checked and priced, but not yet stored.
 
     `cost_seconds` are the predicted device-seconds of all items together. `fingerprint` is a hash of the
     body that came with `idempotency_key`.
@@ -55,7 +55,7 @@ class Batch:
 
     @property
     def status(self) -> BatchStatus:
-        """Status that follows from the other fields; it is stored nowhere."""
+        """Status derived from the other fields; it is not stored."""
         if self.is_canceled:
             return BatchStatus.CANCELING if self.finished_at is None else BatchStatus.CANCELED
         if self.num_stored < self.num_items:

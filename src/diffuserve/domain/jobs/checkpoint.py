@@ -1,4 +1,4 @@
-"""Half-done work of a job: what it belongs to, how large it may be, and where it is stored."""
+"""Checkpoints of jobs: their identity, maximum size and place in the store."""
 
 import hashlib
 from collections.abc import Mapping
@@ -29,10 +29,10 @@ _STEP_BYTES = 3 * 8
 
 @dataclass(frozen=True)
 class Identity:
-    """Names what a checkpoint belongs to: only an engine that has all of it may go on with it.
+    """What a checkpoint belongs to: only an engine for which all of it matches may resume it.
 
-    `weights` is the hash of the model's weights, `dtype` the name of that in which they compute, `request`
-    the hash of the parameters, seed and names of input images included.
+    `weights` is the hash of the model's weights, `dtype` the name of the dtype of computation, and `request`
+    the hash of the parameters, including the seed and the names of input images.
     """
 
     model: str
@@ -55,7 +55,7 @@ class Identity:
         return asdict(self)
 
     def difference(self, other: "Identity") -> str | None:
-        """Say in what another identity differs from this one, `None` if in nothing."""
+        """Return how another identity differs from this one, or `None` if it does not."""
         for name, value in self.to_dict().items():
             if getattr(other, name) != value:
                 return f"{name} {getattr(other, name)!r} instead of {value!r}"
@@ -63,14 +63,14 @@ class Identity:
 
 
 def interval(predicted_seconds: float, checkpoint_seconds: float) -> float:
-    """Return the seconds between a job's checkpoints; 0 for none: at its end less than those are at stake."""
+    """Return the seconds between a job's checkpoints; 0, for none, if the whole job is shorter than that."""
     return checkpoint_seconds if predicted_seconds >= checkpoint_seconds else 0.0
 
 
 def most_bytes(latent_values: int, num_images: int, num_evaluations: int) -> int:
-    """Return the bytes that the file of a request's checkpoint has at most, known before any work.
+    """Return the maximum bytes of the file of a request's checkpoint, known before any work.
 
-    `latent_values` counts the numbers of all its latents, `num_evaluations` the entries of its schedule.
+    `latent_values` is the number of values in all its latents, `num_evaluations` the length of its schedule.
     """
     tensors = MOST_TENSORS * _VALUE_BYTES * latent_values
     return HEADER_BYTES + tensors + _GENERATOR_BYTES * num_images + _STEP_BYTES * (num_evaluations + 1)
@@ -80,7 +80,7 @@ def most_bytes(latent_values: int, num_images: int, num_evaluations: int) -> int
 class StoredCheckpoint:
     """A job's checkpoint after `step` steps, stored under the token of the lease that uploaded it.
 
-    `sha256`, in hexadecimal, is that of its file, which is that of the `slot`.
+    `sha256`, in hexadecimal, is that of its file, which is in `slot`.
     """
 
     lease_token: int

@@ -1,4 +1,4 @@
-"""Claims of workers: as many jobs as it has room for, or those that go before the jobs that it has."""
+"""Claims of workers: for as many jobs as fit, or only for jobs that go before those in the engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ _Models = Annotated[tuple[str, ...], _few_models, AllPrintable]
 
 @dataclass(frozen=True, kw_only=True)
 class EnginePlace:
-    """Place in the order in which an engine gives steps: by band, then by `step_tokens` beyond a step's.
+    """Place in the order in which an engine runs jobs: by band, then by the size beyond a step's limit.
 
-    `step_tokens` are 0 for jobs that fit a step: those of one band share it, and none goes before another.
+    `step_tokens` are 0 for jobs that fit into a step: those of one band share steps as equals.
     """
 
     band: Band
@@ -27,7 +27,7 @@ class EnginePlace:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Return what places are compared by."""
+        """Return the sort key of places."""
         return (self.band.rank, self.step_tokens)
 
     @property
@@ -46,8 +46,8 @@ class Claim:
     """Request for leases: at most `num_jobs`, with at most `num_tokens` per step in all.
 
     A single job may exceed `num_tokens`. The same `claim_id` gets the same leases again, so a lost response
-    loses no job. Of models that are in `ahead_of` the engine has enough to do: jobs of these are wanted only
-    if they go before a place there.
+    loses no job. For models in `ahead_of` the engine has enough work: their jobs are wanted only if they go
+    before the given place.
     """
 
     claim_id: Annotated[Printable, Field(max_length=64)]

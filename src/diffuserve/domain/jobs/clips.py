@@ -1,4 +1,4 @@
-"""The frames that a request asks for, by its kind: one for an image, several for a clip."""
+"""The number of frames of a request by its kind: one for an image, several for a clip."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -16,8 +16,8 @@ def with_frames(
 ) -> GenerationParams:
     """Return the parameters of a request of this kind with the number of its frames.
 
-    A clip has `num_frames`, or else as many as come nearest to `seconds`, or else the model's default. Raise
-    `InvalidParams` where they do not fit the kind, and `ModelNotCapable` for what the model cannot do.
+    A clip has `num_frames`, or else the number nearest to `seconds`, or else the model's default. Raise
+    `InvalidParams` if the fields do not fit the kind, and `ModelNotCapable` if the model cannot do it.
     """
     if kind != VIDEO_GENERATE:
         _check_image(params, seconds)
@@ -68,7 +68,7 @@ def _check_clip(params: GenerationParams, seconds: float | None) -> None:
 def _frames_in(spec: ModelSpec, seconds: float, fps: int | None) -> int:
     """Return the frames of the clip whose length is nearest. Raise `InvalidParams` for too long ones."""
     rate, longest = fps or spec.fps, longest_clip(spec)
-    # Nearest to the longest clip is whatever is less than half a stride longer.
+    # The longest clip is the nearest for durations that exceed it by less than half a stride.
     if seconds * rate > longest + spec.temporal_stride / 2:
         remedy = f"{spec.name} generates at most {longest} frames, {longest / rate:.3g} at {rate} a second"
         raise InvalidParams("seconds", seconds, remedy)

@@ -17,7 +17,7 @@ CONTENT_TYPE = "image/png"
 
 @dataclass(frozen=True, kw_only=True)
 class NewFile:
-    """An image that was decoded, judged and stored as a file, before it is entered.
+    """An image that was decoded, judged and stored as a file, but has no row yet.
 
     `filename` is the client's own name for it, `sha256` that of the stored file, in hexadecimal. `verdict` is
     the image filter's, `None` without a filter.

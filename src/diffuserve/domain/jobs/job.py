@@ -26,7 +26,7 @@ _Warning = Annotated[str, StringConstraints(max_length=1_000)]
 class JobStatus(StrEnum):
     """Status of a job: `queued → running → succeeded | failed | canceled | expired`.
 
-    A running job that a client canceled is `canceling` until its worker has let go of it.
+    A running job that a client canceled is `canceling` until its worker has stopped it.
     """
 
     QUEUED = "queued"
@@ -52,7 +52,7 @@ FINAL_STATUSES = frozenset({JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CAN
 
 
 class Band(StrEnum):
-    """Urgency of a job: a better band is served first, until a job of a worse one has waited long enough."""
+    """Urgency of a job: a better band is served first, unless a job of a worse one has waited too long."""
 
     INTERACTIVE = "interactive"
     STANDARD = "standard"
@@ -87,7 +87,7 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """Part of the steps that is done, in 0…1."""
+        """Fraction of the steps that are done."""
         return min(self.step / self.total, 1.0) if self.total > 0 else 0.0
 
 
@@ -96,8 +96,8 @@ class Artifact:
     """A finished file of a job. `name` is unique within the job; `index` counts its images or clips from 0.
 
     `width` and `height` are in pixels, `sha256` is in hex, and `seed` is that of the image. `num_frames` and
-    `fps`, frames a second, are those of what moves. Roles: `image` or `video` for what was asked for,
-    `thumbnail`, and `poster` and `sprites` of a clip.
+    `fps` (frames per second) are those of a clip or an animation. Roles: `image` or `video` for the requested
+    results, `thumbnail`, and `poster` and `sprites` of a clip.
     """
 
     name: FileName
@@ -142,17 +142,16 @@ class JobError:
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
-    """A job that is checked and priced, and not yet stored.
+    """A job that is checked and priced, but not yet stored.
 
-    `cost_seconds` are the predicted device-seconds, `decode_seconds` those of them that decoding takes,
+    `cost_seconds` are the predicted device-seconds, `decode_seconds` the part of them for decoding,
     `latent_bytes` the predicted size of the latents, and `step_tokens` the packed tokens of one denoising
-    step. `expires_in` bounds the wait in the queue and `timeout` one attempt, both in seconds. `finish_in`
-    are the seconds until its deadline, which a job of `best_effort` may miss. An `exact` job is drawn with
-    weights that are not quantized. The worker
-    sends `num_previews` previews while the job runs, and the first clip in parts if it is `live`. `asked` has
-    what the client asked for where `input` has the nearest allowed value. An item of
-    a batch has the `custom_id` that its client gave it. `fingerprint` is a hash of the body that came with
-    `idempotency_key`. `traceparent` is the place of its submission in a trace.
+    step. `expires_in` limits the wait in the queue and `timeout` one attempt, both in seconds. `finish_in` is
+    the time until its deadline, which a job of `best_effort` may miss. An `exact` job is drawn with
+    unquantized weights. The worker sends `num_previews` previews while the job runs, and the first clip in
+    parts if the job is `live`. `asked` holds the client's values where `input` has the nearest allowed ones.
+    An item of a batch has its client's `custom_id`. `fingerprint` is a hash of the body that came with
+    `idempotency_key`. `traceparent` is the submission's span in a trace.
     """
 
     tenant_id: str
@@ -185,9 +184,9 @@ class NewJob:
 
 @dataclass(frozen=True, kw_only=True)
 class EndedJob:
-    """A job that has just become final, for the metrics and the log. `input` holds its prompt too.
+    """A job that has just become final, for the metrics and the log. `input` includes its prompt.
 
-    No job `was_final` before: that its end is noticed twice would be a defect of the store.
+    `was_final` is never true: a second end of a job would be a defect of the store.
     """
 
     id: str
@@ -206,7 +205,7 @@ class EndedJob:
 
 @dataclass(frozen=True)
 class Revision:
-    """Mark of a state of one job, of which no two have the same: its version, and its stored progress."""
+    """The identity of one state of a job: its version and its stored progress."""
 
     version: int
     phase: Phase | None
@@ -218,12 +217,11 @@ class Job:
     """A job as clients see it. Times are seconds since the epoch, by the store's clock.
 
     `attempt` counts the leases granted on the job, and `lease_token` is that of the newest one. `version`
-    grows with every change. `seq` is the job's place in its tenant's queue. `decode_seconds` are those of
-    `cost_seconds` that decoding takes. It is to start by `deadline` at the latest, and to end by `finish_by`,
-    which one of `best_effort` may miss. An `exact` one is drawn with weights that are not quantized.
-    `phase` and `progress` are those of a running job, as of its last heartbeat. A job that `is_denoised` has
-    its latents, and waits to be decoded or is being so. `traceparent` is the place of its submission in a
-    trace.
+    grows with every change. `seq` is the job's place in its tenant's queue. `decode_seconds` is the part of
+    `cost_seconds` for decoding. It must start by `deadline` and end by `finish_by`, which a job of
+    `best_effort` may miss. An `exact` job is drawn with unquantized weights. `phase` and `progress` are those
+    of a running job at its last heartbeat. A job that `is_denoised` has its latents, and waits for decoding
+    or is being decoded. `traceparent` is the submission's span in a trace.
     """
 
     id: str
@@ -267,7 +265,7 @@ class Job:
 
     @property
     def work_seconds(self) -> float:
-        """Predicted device-seconds of what is still to be done."""
+        """Predicted device-seconds of the remaining work."""
         return self.decode_seconds if self.is_denoised else self.cost_seconds
 
     @property
@@ -291,9 +289,9 @@ class JobEvent:
 class QueueEstimate:
     """Prediction for a queued job.
 
-    `ahead` jobs are likely to start before it, `ahead_high` at most of those that are queued now, and it is
-    likely to finish in `eta_s_low` to `eta_s_high` seconds from now. The times are `None` if they cannot be
-    foretold, for the `reason`; `ahead_high` is so in what older servers send.
+    `ahead` jobs are likely to start before it, and at most `ahead_high` of those queued now. It is likely to
+    finish in `eta_s_low` to `eta_s_high` seconds from now. The times are `None` if there is no estimate, for
+    the `reason`; `ahead_high` is `None` in responses of older servers.
     """
 
     ahead: int

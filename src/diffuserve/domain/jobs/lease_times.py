@@ -1,4 +1,4 @@
-"""Times of leases, which workers and control planes must agree about."""
+"""Times of leases, on which workers and control planes must agree."""
 
 from diffuserve.domain.errors import InvalidParams
 

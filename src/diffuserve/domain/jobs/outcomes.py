@@ -1,4 +1,4 @@
-"""Outcomes of attempts that are no status of their job."""
+"""Outcomes of attempts that are not a status of their job."""
 
 from typing import Final
 

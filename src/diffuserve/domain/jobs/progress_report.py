@@ -1,4 +1,4 @@
-"""Messages in which workers report how far their jobs are."""
+"""Workers' messages about the progress of their jobs."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,8 +16,8 @@ MAX_PROGRESS_JOBS = 200
 class ProgressReport:
     """Progress of a running job, for clients that watch it.
 
-    `preview` is a PNG in base64 of the image number `preview_image`, and that one's number `preview_index`.
-    `step` of `total` are denoising steps in every phase; of clips `frames` of `num_frames` are decoded.
+    `preview` is a PNG in base64, number `preview_index` of the previews of image number `preview_image`.
+    `step` of `total` denoising steps are done, in every phase; `frames` of a clip's `num_frames` are decoded.
     """
 
     lease_token: int

@@ -25,7 +25,7 @@ JOB_EVENTS = tuple(event for event in WebhookEvent if event is not WebhookEvent.
 
 @dataclass(frozen=True)
 class Webhook:
-    """A client's wish for messages: the URL of its server, and the events to report.
+    """A client's subscription to messages: the URL of its server, and the events to report.
 
     URLs in a message begin with `base_url`, the address at which the client reached the control plane.
     """

@@ -1,1 +1,1 @@
-"""Models as the whole product knows them: what they can do, cost and need, without torch."""
+"""Models without torch: their capabilities, costs and memory, as all processes know them."""

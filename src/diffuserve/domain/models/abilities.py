@@ -18,26 +18,25 @@ class ModelAbilities:
     Salimans 2022, arXiv:2207.12598), 1 where the scale is an input of the model. `max_pixels` bounds
     width × height of one image.
 
-    A clip of `num_frames`, at most `max_frames`, is `(num_frames - 1) / temporal_stride + 1` latent frames,
-    and each token of a latent frame stands for `pixels_per_token` pixels. It is shown at `fps` frames a
-    second. `has_joint_attention`: the prompt's tokens stand in
-    the image's sequence; otherwise the model reads them by cross-attention and they count for nothing
-    in a step.
+    A clip of `num_frames`, at most `max_frames`, has `(num_frames - 1) / temporal_stride + 1` latent frames,
+    and each token of a latent frame covers `pixels_per_token` pixels. It is shown at `fps` frames a second.
+    `has_joint_attention`: the prompt's tokens are part of the image's sequence; otherwise the model reads
+    them by cross-attention, and they do not count in a step.
 
     `size_multiple` divides both sides of an image. `sampler` is the name of the checkpoint's own sampler, ""
     if it has no name, and `samplers` are those that a request may ask for.
 
-    `max_input_images`: images that a request may bring, `min_input_images` those that it must. The image is
-    where the drawing starts if `has_strength`, with the default `strength`, or `mask_strength` where there is
-    a mask (`has_mask`; `needs_mask` for models that do nothing else). It is the first frame of the clip if
-    `has_first_frame`; with `encodes_clip` the autoencoder then encodes a clip of the asked length that begins
-    with it, and not the image alone. Otherwise images are references, shrunk to at most
-    `max_reference_pixels` each, whose tokens stand in the sequence. `strength_rounds_up`: the steps taken are
-    `num_inference_steps * strength` rounded up, not down.
+    A request has at least `min_input_images` and at most `max_input_images` images. If `has_strength`,
+    drawing starts from the image, with the default `strength`, or `mask_strength` if there is a mask
+    (`has_mask`; `needs_mask` for models that only fill in). If `has_first_frame`, the image is the first
+    frame of the clip; with `encodes_clip` the autoencoder then encodes a clip of the requested length that
+    begins with it, not only the image. Otherwise images are references, shrunk to at most
+    `max_reference_pixels` each, whose tokens are part of the sequence. `strength_rounds_up`: the steps taken
+    are `num_inference_steps * strength` rounded up, not down.
 
     `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
-    its folder does not say. Others are drawn as well, with a warning. `example_prompt` is one that it draws
-    well, "" if its folder names none.
+    unknown. Other sizes are drawn too, with a warning. `example_prompt` is a prompt that it draws well; "" if
+    its folder has none.
     """
 
     name: Annotated[Printable, Field(min_length=1)]

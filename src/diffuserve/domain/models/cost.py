@@ -6,7 +6,7 @@ One denoising step of a batch costs
 
 where each image (and each guidance pass) is one sequence of its own: attention never crosses
 sequences, so its cost is the sum of squares. Text encoding and decoding are affine in their size.
-The coefficients are fitted; here they are only used.
+The coefficients are fitted elsewhere.
 """
 
 from collections.abc import Iterable, Sequence
@@ -114,7 +114,7 @@ class CostFit:
         return [weight / total for weight in weights] if total else [1 / len(workloads)] * len(workloads)
 
     def scaled(self, factor: float) -> "CostFit":
-        """Return the fit of a device that takes `factor` times as long; loads take what they did."""
+        """Return the fit of a device that takes `factor` times as long; load times stay the same."""
         encode_constant, encode_token = (factor * seconds for seconds in self.encode)
         constant, token, pair, sequence = (factor * seconds for seconds in self.step)
         decode_constant, decode_pixel = (factor * seconds for seconds in self.decode)

@@ -1,4 +1,4 @@
-"""Refusals of what a model cannot do. Requests that are checked have their defaults filled in."""
+"""Refusals of requests that a model does not support. Requests must have their defaults filled in."""
 
 import math
 
@@ -11,7 +11,7 @@ from diffuserve.domain.requests.samplers import MOST_STEPS
 
 
 def check_request(spec: ModelAbilities, params: GenerationParams) -> None:
-    """Raise `InvalidParams` or `ModelNotCapable` if the model cannot do what is asked."""
+    """Raise `InvalidParams` or `ModelNotCapable` if the model does not support the request."""
     _check_size(spec, params)
     _check_limits(spec, params)
     _check_abilities(spec, params)

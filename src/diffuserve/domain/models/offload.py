@@ -8,8 +8,8 @@ from diffuserve.domain.errors import InvalidParams
 class Offload(StrEnum):
     """Weights that stay on the host until they are used; with `NONE` all are on the device.
 
-    `TEXT`: the layers of the encoders pass through the device. `LAYERS`: those of the transformer too.
-    `MODEL`: encoders, transformer and autoencoder take turns on the device, each as a whole.
+    `TEXT`: the layers of the encoders are streamed through the device. `LAYERS`: also those of the
+    transformer. `MODEL`: encoders, transformer and autoencoder are swapped in one at a time, each as a whole.
     """
 
     NONE = "none"
@@ -24,7 +24,7 @@ class Offload(StrEnum):
 
 
 def parse_offload(name: str | None) -> Offload:
-    """Return the offload of this name; `None` is that of none. Raise `InvalidParams` for an unknown one."""
+    """Return the offload of this name; `None` means no offload. Raise `InvalidParams` for an unknown name."""
     try:
         return Offload.NONE if name is None else Offload(name)
     except ValueError:

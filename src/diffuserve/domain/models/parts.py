@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Parts:
     """The phases that an engine does, and so the parts of a model that it loads.
 
-    Encoding needs the text encoders, and of the autoencoder the encoder where requests may bring images;
-    denoising needs the transformers, and decoding the autoencoder's decoder.
+    Encoding needs the text encoders and, if requests may have input images, the autoencoder's encoder.
+    Denoising needs the transformers, and decoding the autoencoder's decoder.
     """
 
     encoding: bool = True

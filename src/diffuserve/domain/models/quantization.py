@@ -1,4 +1,4 @@
-"""The numbers that a model's weights are stored in: its own, or ones of fewer bits."""
+"""The number format of a model's weights: its own, or one of fewer bits."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from diffuserve.domain.errors import InvalidParams
 
 
 class Quantization(StrEnum):
-    """Numbers that the weights of the large products are stored in; `NONE` leaves them in the model's dtype.
+    """The number format of the weights of large products; `NONE` leaves them in the model's dtype.
 
     `INT8` and `FP8` have one scale for each row of a weight, `INT4` a scale and an offset for each group of
     numbers in a row.
@@ -19,7 +19,7 @@ class Quantization(StrEnum):
 
 
 def parse_quantization(name: str | None) -> Quantization | None:
-    """Return the quantization of this name; `None` stays `None`. Raise `InvalidParams` for an unknown one."""
+    """Return the quantization of this name, or `None` for `None`. Raise `InvalidParams` if it is unknown."""
     try:
         return None if name is None else Quantization(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The places of a loaded model's weights: on the device, or on the host until they are used."""
+"""The locations of a loaded model's weights: on the device, or on the host until they are used."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,14 +7,14 @@ from diffuserve.domain.bounds import WholeAmount
 from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.models.offload import Offload
 
-_COPY_SECONDS = {"cuda": 1 / 25e9, "cpu": 1 / 5e9}  # of a byte; like all of a prior it is refitted
+_COPY_SECONDS = {"cuda": 1 / 25e9, "cpu": 1 / 5e9}  # per byte; like the whole prior it is refitted
 
 
 @dataclass(frozen=True)
 class Residency:
-    """The bytes of a model's weights on the device and on the host, and those that each phase copies.
+    """The bytes of a model's weights on the device and on the host, and the bytes that each phase copies.
 
-    Those of weights that are all on the device are not counted: 0.
+    All are 0 if all weights are on the device.
     """
 
     mode: Offload = Offload.NONE
@@ -25,7 +25,7 @@ class Residency:
     decode_bytes: WholeAmount = 0
 
     def describe(self) -> Mapping[str, str]:
-        """Return what a pipeline's `describe` says of it; nothing without offload."""
+        """Return the entries of a pipeline's `describe`; none without offload."""
         if self.mode is Offload.NONE:
             return {}
         return {
@@ -35,7 +35,7 @@ class Residency:
         }
 
     def slowed(self, fit: CostFit, device_type: str) -> CostFit:
-        """Return a guessed fit with the copies of each phase, which its size does not change."""
+        """Return an estimated fit plus the copies of each phase, which do not depend on a request's size."""
         rate = _COPY_SECONDS[device_type]
         return replace(
             fit,

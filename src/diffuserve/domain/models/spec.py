@@ -11,12 +11,12 @@ from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.requests.samplers import evaluations_before, num_evaluations
 
-_ROUNDING = 1e-6  # pixels by which a side may be off that was computed
+_ROUNDING = 1e-6  # pixels by which a computed side may be off
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec(ModelAbilities):
-    """The abilities of a model, and the defaults and sizes of its requests."""
+    """The capabilities of a model, and the defaults and sizes of its requests."""
 
     def num_passes(self, params: GenerationParams) -> int:
         """Return the forward passes that a step of this request takes; 1 without guidance."""
@@ -38,7 +38,7 @@ class ModelSpec(ModelAbilities):
         return self.latent_frames(params) * -(-params.width * params.height // self.pixels_per_token)
 
     def reference_tokens(self, params: GenerationParams) -> int:
-        """Return the tokens of the images that stand in a request's sequence as references."""
+        """Return the tokens of the reference images in a request's sequence."""
         if self.has_strength or self.has_first_frame:
             return 0
         sizes = [self.reference_size(image) for image in params.images if isinstance(image, InputImage)]
@@ -57,7 +57,7 @@ class ModelSpec(ModelAbilities):
         return num_evaluations(params.sampler or self.sampler, asked) - self.first_step(params)
 
     def first_step(self, params: GenerationParams) -> int:
-        """Return the call of the model, counted from 0, with which a request's schedule begins."""
+        """Return the index of the model call with which a request's schedule begins."""
         if params.strength is None:
             return 0
         skipped = (params.num_inference_steps or 0) - self.steps_taken(params)
@@ -92,12 +92,12 @@ class ModelSpec(ModelAbilities):
         )
 
     def _num_chunks(self, params: GenerationParams) -> int:
-        """Return the pieces in which a request is decoded: images all at once, clips by latent frames."""
+        """Return the number of chunks in which a request is decoded: 1 for images, else its latent frames."""
         latent_frames = self.latent_frames(params)
         return params.num_images * latent_frames if latent_frames > 1 else 1
 
     def _decoded_pixels(self, params: GenerationParams, start: int, stop: int) -> int:
-        """Return the pixels of the latent frames of some frames, counted as the decoder's work."""
+        """Return the pixels that the decoder computes for some frames: those of their latent frames."""
         pixels = self.image_tokens(params) // self.latent_frames(params) * self.pixels_per_token
         num_later = -(-(stop - max(start, 1)) // self.temporal_stride)
         first = FIRST_LATENT_FRAME if self.temporal_stride > 1 else 1
@@ -106,7 +106,7 @@ class ModelSpec(ModelAbilities):
     def _input_pixels(self, params: GenerationParams, target: int) -> int:
         """Return the pixels that the VAE encodes; an image to start from is resized to the `target`.
 
-        Those of clips are counted as the decoder's are: an encoder does the same the other way round.
+        Pixels of clips are counted as for the decoder, since the encoder does the inverse work.
         """
         if self.has_first_frame:
             stop = (params.num_frames or 1) if self.encodes_clip else 1
@@ -131,7 +131,7 @@ class ModelSpec(ModelAbilities):
         return self.learned_max_size > 0
 
     def size_warnings(self, params: GenerationParams) -> tuple[str, ...]:
-        """Return warnings of a request, whose defaults are filled in: of its size and of its images'."""
+        """Return warnings about the sizes of a request and its images; its defaults must be filled in."""
         low, high = self.learned_min_size, self.learned_max_size
         width, height = params.width or 0, params.height or 0
         warnings = [
@@ -149,7 +149,7 @@ class ModelSpec(ModelAbilities):
         return tuple(warnings)
 
     def simple_request(self, prompt: str, **values: Any) -> GenerationParams:
-        """Return a request that the model can do, in any number of steps; images that it needs are blank."""
+        """Return a request that the model supports; its input images, if the model needs some, are blank."""
         if self.min_input_images:
             values["image"] = (InputImage.blank(self.width, self.height),) * self.min_input_images
         if self.min_input_images and self.has_strength:
@@ -161,7 +161,7 @@ class ModelSpec(ModelAbilities):
     def resolve(self, params: GenerationParams, seed: int) -> GenerationParams:
         """Return the parameters with every default filled in, `seed` included.
 
-        Raise `InvalidParams` or `ModelNotCapable` if the model cannot do what is asked.
+        Raise `InvalidParams` or `ModelNotCapable` if the model does not support the request.
         """
         width, height = self.size_of(params)
         num_frames = params.num_frames or self.num_frames
@@ -182,7 +182,7 @@ class ModelSpec(ModelAbilities):
         return resolved
 
     def size_of(self, params: GenerationParams) -> tuple[int, int]:
-        """Return width and height: as asked, else those of the input image as far as the model can."""
+        """Return width and height: as requested, or else the supported size nearest to the input image's."""
         first = next((image for image in params.images if isinstance(image, InputImage)), None)
         width, height = params.width, params.height
         if first is None or (width and height):
@@ -194,16 +194,16 @@ class ModelSpec(ModelAbilities):
         return self._size_like(first)
 
     def _size_like(self, image: InputImage) -> tuple[int, int]:
-        """Return the size nearest to an image's; of a reference it is the size to which that is resized.
+        """Return the size nearest to an image's; a reference counts in the size to which it is resized.
 
-        A clip has about as many pixels as the default, whatever the size of its first frame.
+        A clip has about as many pixels as the default, independent of the size of its first frame.
         """
         default = self.width * self.height
         scale = math.sqrt(default / image.num_pixels) if self.has_first_frame else 1.0
         return self.nearest_size(scale * image.width, scale * image.height)
 
     def nearest_size(self, width: float, height: float) -> tuple[int, int]:
-        """Return the nearest size that the model generates, not larger where possible, and in proportion."""
+        """Return the nearest size that the model generates, in proportion and, if possible, not larger."""
         most = min(self.max_pixels, self.max_reference_pixels or self.max_pixels)
         scale = min(1.0, math.sqrt(most / (width * height)))
         scale = max(scale, self._smallest_side / min(width, height))
@@ -218,12 +218,12 @@ class ModelSpec(ModelAbilities):
         return -(-self.min_size // self.size_multiple) * self.size_multiple
 
     def _side(self, pixels: float) -> int:
-        """Return the nearest side, not longer where possible, that the model generates."""
+        """Return the nearest side that the model generates and that is, if possible, not longer."""
         side = int(pixels + _ROUNDING) // self.size_multiple * self.size_multiple
         return min(max(side, self._smallest_side), self.max_size // self.size_multiple * self.size_multiple)
 
     def _strength(self, params: GenerationParams, num_steps: int) -> float | None:
-        """Return the strength asked for, else the default, or what leaves one of few steps."""
+        """Return the requested strength, or else the default, raised if it would leave no step."""
         if params.strength is not None or not params.images or not self.has_strength:
             return params.strength
         return max(self.strength if params.mask is None else self.mask_strength, least_strength(num_steps))

@@ -13,12 +13,12 @@ from diffuserve.domain.requests.params import MAX_STEPS, GenerationParams
 
 Value = TypeVar("Value", int, str)
 _SIZE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})")
-_PROPORTIONS = 4.0  # a size of other proportions is worse than one of a few times as many pixels
+_PROPORTIONS = 4.0  # weight: other proportions are worse than a few times as many pixels
 _LIMITED = ("width", "height", "num_inference_steps")
 
 
 class TierPolicy(StrEnum):
-    """Fate of a request for a value that is not allowed: it gets the nearest, or is refused."""
+    """Treatment of a request for a value that is not allowed: it gets the nearest one, or is refused."""
 
     NEAREST = "nearest"
     REFUSE = "refuse"
@@ -26,9 +26,9 @@ class TierPolicy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Tiers:
-    """Allowed step counts, and sizes such as `1024x1024`; none of a kind allow all that the model can do.
+    """Allowed step counts, and sizes such as `1024x1024`; an empty list allows all that the model supports.
 
-    What a request leaves out is the allowed value nearest to the model's default, whatever the policy.
+    A field that a request leaves out gets the allowed value nearest to the model's default, under any policy.
     """
 
     steps: tuple[int, ...] = ()
@@ -79,9 +79,9 @@ NO_TIERS = Tiers()
 
 
 def possible_tiers(tiers: Tiers, spec: ModelSpec) -> Tiers:
-    """Return the tiers that the model can do.
+    """Return the tiers that the model supports.
 
-    If it can do none of a kind, all of them are kept: then its requests are refused with the reason.
+    If it supports none of a list, the whole list is kept: its requests are then refused with the reason.
     """
 
     def can(value: int | str) -> bool:
@@ -124,6 +124,6 @@ def _sides(size: str) -> tuple[int, int]:
 
 
 def _distance(one: tuple[int, int], other: tuple[int, int]) -> float:
-    """Return how far two sizes are apart in pixels, and in proportions, which weigh more."""
+    """Return the distance of two sizes in pixels and in proportions, which weigh more."""
     across, down = (math.log(side / wanted) for side, wanted in zip(one, other, strict=True))
     return math.hypot(across + down, _PROPORTIONS * (across - down))

@@ -1,1 +1,1 @@
-"""Requests: what they may ask for."""
+"""Requests: their parameters, input images and samplers."""

@@ -1,4 +1,4 @@
-"""Images that requests bring along."""
+"""Input images of requests."""
 
 import math
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from diffuserve.domain.sendable import Sendable
 class InputImage(Sendable):
     """An image whose size is known. Its `id` is an uploaded file's, or a hash of the pixels.
 
-    `pixels` are rows of bytes from the top, three for each pixel in `RGB` and one in `L`; `None` where the
-    size alone matters, as on the control plane. Images with one id are equal.
+    `pixels` are rows of bytes from the top, three bytes per pixel in `RGB` and one in `L`; `None` where only
+    the size matters, as on the control plane. Images with the same id are equal.
     """
 
     id: str
@@ -27,7 +27,7 @@ class InputImage(Sendable):
         return self.width * self.height
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what names the image, without its pixels, ready for JSON."""
+        """Return the image's id and size, without its pixels, ready for JSON."""
         return {"id": self.id, "width": self.width, "height": self.height, "mode": self.mode}
 
     @classmethod
@@ -49,7 +49,7 @@ class InputImage(Sendable):
         )
 
     def fitted(self, most_pixels: int, multiple: int) -> tuple[int, int]:
-        """Return the nearest smaller size, of about the same proportions and in multiples, or this one."""
+        """Return this size or the nearest smaller one of about the same proportions, in multiples."""
         scale = min(1.0, math.sqrt(most_pixels / self.num_pixels))
         short, long = sorted(int(scale * side) // multiple for side in (self.width, self.height))
         short = max(short, 1)

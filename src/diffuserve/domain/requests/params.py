@@ -35,7 +35,7 @@ _CLIPS: Final = frozenset({Dialect.FLAT, Dialect.OPENAI_VIDEOS})
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationParams(Sendable):
-    """A request for images or clips. `None` stands for the model's own default.
+    """A request for images or clips. `None` stands for the model's default.
 
     Image `i` of `num_images` is generated with seed `seed + i`. Without a seed the engine draws a random one
     and reports it. No negative prompt and an empty one are different things to some models. A clip has
@@ -44,7 +44,7 @@ class GenerationParams(Sendable):
     `image` is the image to start from, to fill in where `mask` is white, or to edit; models that take
     several as references take a sequence.
 
-    Raise `InvalidParams` (a `ValueError`) that names the field, the value and the remedy.
+    Raise `InvalidParams` (a `ValueError`), which names the field, the value and the remedy.
     """
 
     prompt: str = request_field(
@@ -247,7 +247,7 @@ class GenerationParams(Sendable):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "GenerationParams":
-        """Build parameters from what `to_dict` returned, without the fields of newer versions.
+        """Build parameters from the output of `to_dict`, ignoring fields of newer versions.
 
         Raise `InvalidParams` for bad values.
         """

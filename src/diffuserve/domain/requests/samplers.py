@@ -30,7 +30,7 @@ _CALLS_PER_SKIPPED_STEP: Mapping[str, int] = {"flow_match_heun": 2}
 
 
 def num_evaluations(sampler: str | None, num_inference_steps: int) -> int:
-    """Return how often a sampler calls the model in a number of steps; mostly once in each."""
+    """Return how often a sampler calls the model in a number of steps; usually once per step."""
     evaluations = _EVALUATIONS.get(sampler or "")
     return num_inference_steps if evaluations is None else evaluations(num_inference_steps)
 

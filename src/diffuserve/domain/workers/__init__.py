@@ -1,1 +1,1 @@
-"""Workers: what they report, whether they are ready, and what they are told."""
+"""Workers: their reports, their readiness, and the commands to them."""

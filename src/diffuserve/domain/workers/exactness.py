@@ -1,4 +1,4 @@
-"""Jobs that must be exact, and what the workers of a model tell of its weights."""
+"""Jobs that must be exact, and the workers' reports about a model's weights."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from diffuserve.domain.workers.worker import Worker
 def check_exact(model: str, workers: Iterable[Worker]) -> None:
     """Raise `InvalidParams` if a model has workers that denoise, and the weights of all are quantized.
 
-    Where there is no worker, or one that has yet to say so, the job waits as any job does.
+    If there is no worker, or one that has not reported its weights yet, the job waits like any other.
     """
     found = {worker.report.quantization for worker in workers_of(model, workers) if worker.role.denoises}
     if found and not found & {Quantization.NONE, None}:
@@ -21,12 +21,12 @@ def check_exact(model: str, workers: Iterable[Worker]) -> None:
 
 
 def quantizations(model: str, workers: Iterable[Worker]) -> tuple[str, ...]:
-    """Return what the weights of a model are kept in, by its workers that have said so."""
+    """Return the quantizations of a model's weights, as reported by its workers."""
     found = {worker.report.quantization for worker in workers_of(model, workers)}
     return tuple(sorted(kind for kind in found if kind is not None))
 
 
 def offloads(model: str, workers: Iterable[Worker]) -> tuple[str, ...]:
-    """Return which weights of a model stay on the host, by its workers that have said so."""
+    """Return which weights of a model stay on the host, as reported by its workers."""
     found = {worker.report.residency for worker in workers_of(model, workers)}
     return tuple(sorted({residency.mode.value for residency in found if residency is not None}))

@@ -11,5 +11,5 @@ class MachineKind(StrEnum):
 
     @classmethod
     def of(cls, is_spot: bool) -> "MachineKind":
-        """Return the kind that `is_spot` tells."""
+        """Return the kind of a machine by `is_spot`."""
         return cls.SPOT if is_spot else cls.ON_DEMAND

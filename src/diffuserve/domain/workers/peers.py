@@ -1,4 +1,4 @@
-"""Workers that fetch a model together: what they tell of themselves, and which pieces each then reads."""
+"""Workers that fetch a model together: their reports, and the pieces that each of them reads."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -46,9 +46,9 @@ class PeerAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerReport:
-    """Part of a worker in the model with this hash, which it has, or fetches.
+    """A worker's report that it has or fetches the model with this hash.
 
-    `since` is when the store first heard of it, by its clock; what a worker says there is overwritten.
+    `since` is the time of its first report by the store's clock; the store overwrites the worker's value.
     """
 
     model: Sha256
@@ -61,8 +61,8 @@ class PeerReport:
 class Share:
     """The share of a model's pieces that one of several workers reads from the bucket.
 
-    Those with an `index` below `num_readers` share all pieces; of `num_starting` workers the others read
-    only what they have waited for in vain.
+    Workers with an `index` below `num_readers` divide all pieces among them; the others of `num_starting`
+    workers read only pieces for which they waited too long.
     """
 
     index: int = 0
@@ -70,7 +70,7 @@ class Share:
     num_starting: int = 1
 
     def has(self, piece: int, num_waits: int) -> bool:
-        """Return whether a piece that nobody has is this worker's to read, after so many waits in vain.
+        """Return whether this worker must read a piece that no peer has, after so many timeouts.
 
         After the first wait one more worker reads each piece, after every further one twice as many.
         """
@@ -90,7 +90,7 @@ class Share:
 
 @dataclass(frozen=True)
 class PeerAdvice(Resource):
-    """Peers of a worker, and its share of a model's pieces; without others it reads everything."""
+    """Peers of a worker, and its share of a model's pieces; without peers it reads all of them."""
 
     peers: tuple[PeerAddress, ...] = ()
     share: Share = Share()

@@ -45,7 +45,7 @@ class WorkerRole(StrEnum):
 
 
 class WorkerState(StrEnum):
-    """State of a worker, by its own report; `LOST` is set by the control plane alone."""
+    """State of a worker by its own report; only the control plane sets `LOST`."""
 
     INITIALIZING = "initializing"
     READY = "ready"
@@ -83,16 +83,16 @@ class LoadProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerReport:
-    """Condition of a worker, sent with every heartbeat. `timestamp` is in seconds by the worker's clock.
+    """State of a worker, sent with every heartbeat. `timestamp` is in seconds by the worker's clock.
 
     `device_name` is that of its GPUs, `""` without one. `image_filter` checks its images; `None` without a
     filter, and until the engine is ready. `mean_batch` is how
     many requests shared a denoising step, on average since the last report; `None` if there was no step.
     `loading` is the progress of an engine that is not ready yet. `drain_reason` says why the worker drains.
-    `quantization` is what its weights are kept in; `None` until the engine is ready, and of workers of
-    versions that do not say so. `withdrawn_models` are those that it offered and cannot load, with reasons.
-    `residency` tells where its weights are; `None` where `quantization` is. `peers` are the models that it
-    fetches or gives with peers.
+    `quantization` is the number format of its weights; `None` until the engine is ready, and for workers of
+    versions that do not report it. `withdrawn_models` are those that it offered but cannot load, with
+    reasons. `residency` says where its weights are; it is `None` if `quantization` is. `peers` are the models
+    that it exchanges with peers.
     """
 
     state: WorkerState
@@ -168,7 +168,7 @@ class Worker:
 
 
 class Until(StrEnum):
-    """End of a leased job: finished latents, which another worker decodes, or files."""
+    """Result with which a lease ends: finished latents, which another worker decodes, or files."""
 
     LATENTS = "latents"
     FILES = "files"
@@ -198,10 +198,10 @@ class StoredLatents:
 class Lease:
     """Right to run a job for `lease_seconds`, proven by `lease_token` in every write.
 
-    The job runs `until` its latents or its files are there. With `latents` or a `checkpoint` it starts there.
-    A job `is_suspect` if an engine died while running it; such a job runs alone. `timeout` is in seconds,
-    `cost_seconds` are the predicted device-seconds. Of a `live` job the first clip is stored in parts too.
-    `created_at` is the time of its submission, and `traceparent` the place of that in a trace.
+    The job runs `until` its latents or its files exist. With `latents` or a `checkpoint` it starts from
+    these. A job `is_suspect` if an engine died while running it; such a job runs alone. `timeout` is in
+    seconds, `cost_seconds` are the predicted device-seconds. A `live` job's first clip is stored in parts
+    too. `created_at` is the time of its submission, and `traceparent` the submission's span in a trace.
     """
 
     job_id: Id
@@ -271,7 +271,7 @@ class ControlCommands:
 
 @dataclass(frozen=True)
 class ReceivedCommands:
-    """Commands that a worker follows already. Without `preempt` it is of a version that puts no job down."""
+    """Commands that a worker has received. Without `preempt` it is of a version that cannot preempt jobs."""
 
     cancel: tuple[str, ...] = ()
     preempt: tuple[str, ...] | None = ()
@@ -319,7 +319,7 @@ class HandOver:
 class Failure:
     """Failure of an attempt; the job is retried a few times if the error is retryable.
 
-    `actual_seconds` are the device-seconds that it took; earlier workers do not say them.
+    `actual_seconds` are the device-seconds that it took; earlier versions do not report them.
     """
 
     lease_token: int

@@ -25,7 +25,7 @@ def is_owned(worker_id: str, key_id: str) -> bool:
 
 
 def attempt_id(job_id: str, lease_token: int) -> str:
-    """Return the name of one attempt at a job, which no later attempt has."""
+    """Return the unique name of one attempt at a job."""
     return f"{job_id}-{lease_token}"
 
 

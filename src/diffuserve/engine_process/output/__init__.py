@@ -1,1 +1,1 @@
-"""The way of jobs out of the engine: files, clips, latents and checkpoints."""
+"""Output of the engine process: files, clips, latents and checkpoints."""

@@ -19,8 +19,8 @@ class Judgement:
 class ClipScreen:
     """Judges the frames of a clip that `is_judged` chooses, before any of them gets out.
 
-    A frame that is not judged itself is kept back until the next one that is: so none gets out before the
-    frames on both sides of it have been judged.
+    A frame that is not judged itself is held until the next judged one, so that no frame is released before
+    the judged frames on both sides of it have passed.
     """
 
     def __init__(self, judge: Callable[[Frames], Judgement], num_frames: int, every: int) -> None:
@@ -30,7 +30,7 @@ class ClipScreen:
         self.judgement = Judgement(PASSES, 0.0)
 
     def pass_on(self, frames: Frames) -> Frames:
-        """Judge the next frames, and return those that are not kept back, whatever the verdict."""
+        """Judge the next frames, and return those that are released, with any verdict."""
         free: Frames = []
         for frame in frames:
             self._kept_back.append(frame)

@@ -1,4 +1,4 @@
-"""The way of a request's clips from decoded frames to files, past the image filter."""
+"""Output of a request's clips: decoded frames pass the image filter and become files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ _writing = partial(writing, errors=(OSError, av.FFmpegError))
 
 @dataclass(frozen=True)
 class LiveListener:
-    """Receives the parts of a live clip, and is told when they are not to be shown any more."""
+    """Receives the parts of a live clip, and a call when they may no longer be shown."""
 
     on_part: Callable[[int, Path], None]
     on_drop: Callable[[], None]
@@ -74,7 +74,7 @@ class ClipsOutput:
         return (*self._files, thumbnail)
 
     def abandon(self) -> None:
-        """Remove what was written, and take back what was shown."""
+        """Remove the written files, and withdraw the parts that were shown."""
         self._drop_live()
         for clip in self._clips:
             clip.abandon()
@@ -133,7 +133,7 @@ class ClipsOutput:
         self._parts = None
 
     def _drop_live(self) -> None:
-        """Take back what was shown of the first clip, and show no more of it."""
+        """Withdraw the shown parts of the first clip, and show no more of it."""
         if self.live is not None:
             self.live.on_drop()
         if self._parts is not None:

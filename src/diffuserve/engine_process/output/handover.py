@@ -29,7 +29,7 @@ class Handover:
     read_hash: Callable[[], str]
 
     def given(self, job: AddJob, params: GenerationParams) -> GivenLatents:
-        """Return the latents that a job brings. Raise `LatentsUnusable`."""
+        """Return the latents that a job starts from. Raise `LatentsUnusable`."""
         path = job.files.get(LATENTS_ID)
         if path is None:
             return GivenLatents()

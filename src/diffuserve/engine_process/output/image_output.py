@@ -65,7 +65,7 @@ class ImageOutput:
         start = time.perf_counter()
         try:
             verdict = check_frames(self.image_filter, frames, self.frames_every)
-        except Exception as error:  # of any kind: another worker's filter may work
+        except Exception as error:  # any error is retryable: another worker's filter may work
             name, reason = self.image_filter.info.name, f"{type(error).__name__}: {error}"
             raise RuntimeError(f"the image filter {name} failed ({reason})") from error
         return Judgement(verdict, time.perf_counter() - start)

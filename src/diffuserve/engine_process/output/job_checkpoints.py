@@ -1,4 +1,4 @@
-"""Checkpoints of the jobs inside an engine: read as jobs come in, written while they are drawn."""
+"""Checkpoints of the jobs inside an engine: read when jobs arrive, and written while they run."""
 
 import logging
 import math
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class CheckpointTimer:
-    """Says when a job's next checkpoint is due; its file has at most `most_bytes`."""
+    """Decides when a job's next checkpoint is due; its file has at most `most_bytes`."""
 
     seconds: float
     most_bytes: int
@@ -45,7 +45,7 @@ class JobCheckpoints:
         self._hash: Future[str] | None = None
 
     def given(self, job: AddJob, params: GenerationParams) -> Checkpoint | None:
-        """Return the checkpoint that a job goes on from; `None` if it begins anew, without a usable one."""
+        """Return the checkpoint that a job resumes from; `None` if it has no usable one."""
         path = job.files.get(CHECKPOINT_ID)
         if path is None:
             return None
@@ -65,7 +65,7 @@ class JobCheckpoints:
         return CheckpointTimer(seconds, most_file_bytes(self._engine.pipeline, params))
 
     def take(self, request_id: str, timer: CheckpointTimer) -> Checkpoint | None:
-        """Take a checkpoint between two steps; `None` if there is none to take. It counts from now on."""
+        """Take a checkpoint between two steps, or return `None`; the timer then starts again."""
         timer.kept_at = time.monotonic()
         if self._hash is None or not self._hash.done() or self._hash.exception() is not None:
             return None
@@ -75,12 +75,12 @@ class JobCheckpoints:
             return None
 
     def give(self, job: AddJob, checkpoint: Checkpoint, timer: CheckpointTimer) -> None:
-        """Write a checkpoint and hand it to the agent; on a writer's thread."""
+        """Write a checkpoint and report it to the agent; called on a writer's thread."""
         if path := self._written(job, checkpoint, timer):
             self._link.send(_ready(job, checkpoint, path))
 
     def put_down(self, request_id: str, job: AddJob, timer: CheckpointTimer) -> None:
-        """Give a job's last checkpoint, if there is one, and drop the job; on a writer's thread."""
+        """Write a job's last checkpoint, if there is one, and drop the job; called on a writer's thread."""
         checkpoint = self.take(request_id, timer)
         path = self._written(job, checkpoint, timer) if checkpoint else ""
         ready = _ready(job, checkpoint, path) if checkpoint and path else CheckpointReady(attempt=job.attempt)

@@ -1,4 +1,4 @@
-"""The way of a job's images out of the engine, on the threads that write files."""
+"""Output of jobs: images and clips are filtered, written and reported on the threads that write files."""
 
 import base64
 import io
@@ -53,8 +53,8 @@ _FINAL_ERRORS = (ValueError, LatentsUnusable, NumericalFailure, OutOfMemory, Out
 class EngineRequest:
     """A job inside the engine, the steps that it takes, and those after which it shows a preview.
 
-    `earlier` are the seconds of its first phase, if another worker did that. `clips` is the way of its frames
-    if it makes clips, `timer` tells when its next checkpoint is due.
+    `earlier` are the seconds of its first phase, if another worker did that. `clips` writes its frames if it
+    makes clips, and `timer` says when its next checkpoint is due.
     """
 
     job: AddJob
@@ -97,7 +97,7 @@ class JobOutput:
         )
 
     def clips_of(self, request_id: str, job: AddJob, params: GenerationParams) -> "ClipsOutput | None":
-        """Return the way of a request's frames; `None` if it makes images."""
+        """Return the writer of a request's clips; `None` if it makes images."""
         if job.until == Until.LATENTS or not is_clip(params, job.output_format):
             return None
         from diffuserve.engine_process.output.clips_output import ClipsOutput, LiveListener  # they load PyAV
@@ -106,12 +106,12 @@ class JobOutput:
         return ClipsOutput(self.images, request_id, job, params, live if job.live else None)
 
     def add_frames(self, job: AddJob, clips: "ClipsOutput", chunk: FrameChunk) -> bool:
-        """Filter and write frames of a clip, unless it failed before; return whether it goes on."""
+        """Filter and write frames of a clip, unless it failed before; return whether it continues."""
         if clips.failure is not None:
             return False
         try:
             clips.add(chunk)
-        except Exception as error:  # at the border of a job: it fails alone, once the engine lets go of it
+        except Exception as error:  # any error fails only this job, once the engine has dropped it
             clips.failure = error
             clips.abandon()
         if (chunk.is_last and clips.failure is None) or isinstance(clips.failure, OutputBlocked):
@@ -125,7 +125,7 @@ class JobOutput:
         self.link.send(replace(failure, safety=self.images.record(clips.verdicts)))
 
     def finish(self, request: EngineRequest, result: GenerationResult) -> None:
-        """Filter and write what is not written yet, and report the job finished or failed."""
+        """Filter and write the remaining output, and report the job finished or failed."""
         if request.clips is None:
             self._finish_images(request, result)
         else:
@@ -133,11 +133,11 @@ class JobOutput:
 
     def _finish_clips(self, request: EngineRequest, clips: "ClipsOutput", result: GenerationResult) -> None:
         job = request.job
-        for index, frames in enumerate(result.frames):  # of those that were not passed on as they came
+        for index, frames in enumerate(result.frames):  # frames that were not streamed
             self.add_frames(job, clips, FrameChunk(index, 0, frames, is_last=True))
         try:
             files = () if clips.failure else clips.finish()
-        except Exception as error:  # at the border of a job: it fails alone
+        except Exception as error:  # any error of a job fails only that job
             clips.failure = error
         if clips.failure is not None:
             self.fail_clips(job, clips, clips.failure, result.timings.device_seconds)
@@ -190,7 +190,7 @@ class JobOutput:
             shown = passed(result, verdicts)
             with writing(result.request_id):
                 files = self.images.write(shown, Path(job.folder), job.output_format)
-        except Exception as error:  # at the border of a job: it fails alone
+        except Exception as error:  # any error of a job fails only that job
             failure = job_failure(job.attempt, error, result.timings.device_seconds)
             self.link.send(replace(failure, safety=self.images.record(verdicts)))
             return

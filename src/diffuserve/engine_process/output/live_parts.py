@@ -21,7 +21,7 @@ class LiveParts:
         self._num_parts = 0
 
     def add(self, frames: Frames, is_last: bool) -> None:
-        """Take the next frames, each of which the image filter has passed."""
+        """Add the next frames, all of which have passed the image filter."""
         self._content += self._stream.add(frames)
         self._num_waiting += len(frames)
         if is_last:

@@ -10,17 +10,17 @@ _NUM_THREADS = 2
 
 
 class OrderedWriters:
-    """Runs the work of one key in the order of submission, and that of different keys side by side.
+    """Runs the work of one key in the order of submission, and that of different keys concurrently.
 
-    Work that waits for earlier work of its key occupies no thread: a long clip holds up no image. Images and
-    clips have every second turn while both wait: whatever the number of clips, the first image waits for no
-    more of them than are being written.
+    Work that waits for earlier work of its key occupies no thread, so a long clip does not block images.
+    Images and clips alternate while both wait: regardless of the number of clips, the first image waits only
+    for those being written.
     """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="file-writer")
-        self._changed = threading.Condition()  # guards all that follows
-        self._queues: dict[str, deque[Callable[[], None]]] = {}  # of the keys whose work is under way
+        self._changed = threading.Condition()  # guards the fields below
+        self._queues: dict[str, deque[Callable[[], None]]] = {}  # by key, for keys with work in progress
         self._ready: dict[bool, deque[tuple[str, Callable[[], None]]]] = {True: deque(), False: deque()}
         self._clip_is_next = False
 
@@ -45,7 +45,7 @@ class OrderedWriters:
         self._pool.shutdown()
 
     def _run_next(self) -> None:
-        """Run what has the next turn; every work that is ready has one such call."""
+        """Run the next piece of work; each piece that is ready has one such call."""
         is_clip, key, work = self._take_turn()
         try:
             work()
@@ -60,7 +60,7 @@ class OrderedWriters:
             return (is_clip, *self._ready[is_clip].popleft())
 
     def _has_more(self, key: str, is_clip: bool) -> bool:
-        """Put the key's next work, if there is any, behind that of other keys, or forget the key."""
+        """Queue the key's next work behind that of other keys, or forget the key if it has none."""
         with self._changed:
             if self._queues[key]:
                 self._ready[is_clip].append((key, self._queues[key].popleft()))

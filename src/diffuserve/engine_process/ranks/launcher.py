@@ -107,7 +107,7 @@ def wait_for_all(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
     for rank in ranks:
         rank.kill()
         rank.wait()
-    return code if code >= 0 else 128 - code  # as shells report a signal
+    return code if code >= 0 else 128 - code  # a shell's exit code for a signal
 
 
 def group_of(options: argparse.Namespace) -> Group:
@@ -133,7 +133,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _address_towards(host: str) -> str:
     """Return this machine's address on its way to a host."""
     with socket.socket(_family(host), socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # of a datagram socket: nothing is sent
+        probe.connect((host, 9))  # on a datagram socket this sends nothing
         return str(probe.getsockname()[0])
 
 

@@ -66,8 +66,8 @@ class JoiningRequest(Sendable):
 class StepCommand(Sendable):
     """A step of all ranks: requests that `leave` are forgotten first, then those that `join` are added.
 
-    `leaves` and `steps` hold request ids; `steps` is the batch in its order. `turns` has, of those that take
-    their step in several turns, the first of the images that have it, and the first that has not.
+    `leaves` and `steps` hold request ids; `steps` is the batch in its order. For requests that take their
+    step in several turns, `turns` has the first image of the turn and the first image after it.
     """
 
     joins: tuple[JoiningRequest, ...]
@@ -223,7 +223,7 @@ class FollowerRank:
                 self._changed.notify()
 
     def _forget(self, request_ids: Iterable[str]) -> None:
-        """Drop requests, and remember them: a command to decode an aborted one may be on its way."""
+        """Drop requests, and remember their ids: a command to decode an aborted one may still arrive."""
         with self._changed:
             for request_id in request_ids:
                 if self._states.pop(request_id, None) or self._denoised.pop(request_id, None):
@@ -231,7 +231,7 @@ class FollowerRank:
             self._changed.notify()
 
     def _remember(self, request_id: str) -> None:
-        """Take back that a request was dropped: it was swapped out, and goes on."""
+        """Undo the drop of a request that was swapped out and resumes."""
         with self._changed:
             if request_id in self._forgotten:
                 self._forgotten.remove(request_id)
@@ -257,7 +257,7 @@ class FollowerRank:
                 self._decode(command)
         except BaseException:
             log.exception("rank %d cannot decode any more; its process ends", self._ranks.index)
-            os._exit(BROKEN_GROUP)  # or rank 0 would wait for its images
+            os._exit(BROKEN_GROUP)  # otherwise rank 0 would wait for its images
 
     def _decode(self, command: DecodeCommand) -> None:
         states = {request_id: self._take_denoised(request_id) for request_id in command.ranks}

@@ -81,7 +81,7 @@ class ForkServer:
         else:
             import_engine()
         gc.collect()
-        gc.freeze()  # or a collection in a child would write to the pages that it shares
+        gc.freeze()  # otherwise garbage collection in a child would write to shared pages
         self._send(ZygoteReady())
         with self._connection.makefile("rb", buffering=0) as lines:
             self._selector.register(lines, selectors.EVENT_READ)
@@ -114,7 +114,7 @@ class ForkServer:
         """Run an engine in the process that was just forked, to its end."""
         os.setsid()
         die_with_parent()
-        if os.getppid() != zygote:  # it ended before the kernel was told
+        if os.getppid() != zygote:  # the zygote ended before the call above
             os._exit(1)
         self._selector.close()
         self._connection.close()

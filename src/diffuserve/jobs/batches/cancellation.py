@@ -23,7 +23,7 @@ _MARKED = {"is_canceled": True, "is_canceling": True, "reserved_jobs": 0, "reser
 
 @dataclass(frozen=True)
 class CancelBatch(SingleCommand[None]):
-    """Accept no more items into a batch, and give its room back; `CancelBatchItems` cancels the stored ones.
+    """Accept no more items into a batch, and free its reserved room; `CancelBatchItems` cancels stored ones.
 
     `tenant_id` is the batch's tenant, or `None` for any. The outcome is `BatchNotFound` for another
     tenant's. A batch that has ended stays as it is.
@@ -55,7 +55,7 @@ class CancelBatchItems(SingleCommand[bool]):
 
 
 def cancel_abandoned(transaction: Transaction) -> None:
-    """Mark the batches as canceled whose submission was interrupted, and not continued for long."""
+    """Cancel the batches whose submission was interrupted and not continued for long."""
     until = transaction.now - transaction.config.batch_idle_seconds
     is_abandoned = sa.and_(sa.text("reserved_jobs > 0"), batches.c.stored_at <= until)
     transaction.execute(sa.update(batches).where(is_abandoned).values(_MARKED))

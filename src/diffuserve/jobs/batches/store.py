@@ -81,12 +81,12 @@ class BatchStore:
         return [_batch_of(row) for row in await self._database.rows(page)]
 
     async def cancel(self, batch_id: str, tenant_id: str | None = None) -> Batch:
-        """Accept no more items. `cancel_items`, or the reaper in its place, cancels those that are stored."""
+        """Accept no more items. `cancel_items`, or else the reaper, cancels the stored ones."""
         await self._writer.run(CancelBatch(batch_id, tenant_id))
         return await self.get(batch_id)
 
     async def cancel_items(self, batch_id: str) -> None:
-        """Cancel all live items, in transactions that are short enough not to hold up other writes."""
+        """Cancel all unfinished items, in transactions that are too short to delay other writes."""
         while await self._writer.run(CancelBatchItems(batch_id)):
             pass
 

@@ -33,7 +33,7 @@ _ID = re.compile(r"batch_([0-9a-f]{20})")
 
 @dataclass(frozen=True)
 class FindRoom(SingleCommand[str | None]):
-    """Look whether there is room in the queue for all items of a batch; store nothing.
+    """Check whether there is room in the queue for all items of a batch; store nothing.
 
     The outcome is an earlier batch's id if the idempotency key was used with the same body, `None` if there
     is room, and else the error with which `OpenBatch` would refuse the batch.
@@ -88,9 +88,9 @@ class OpenBatch(SingleCommand[str]):
 class AddBatchItems(SingleCommand[int]):
     """Queue items of a batch from number `start` on; the outcome is how many the batch has then.
 
-    Items that do not continue the stored ones are not stored. The outcome is `Conflict` once the batch
-    is canceled, and `FileNotKnown` if an image is gone that an item names. No item is refused for want of
-    room: the batch has reserved it.
+    Items that do not continue the stored ones are not stored. The outcome is `Conflict` once the batch is
+    canceled, and `FileNotKnown` if an item names an image that is gone. No item is refused for lack of room,
+    which the batch has reserved.
     """
 
     batch_id: str
@@ -142,7 +142,7 @@ def item_id(batch_id: str, number: int) -> str:
 
 
 def _earlier(transaction: Transaction, new: NewBatch) -> str | DiffuserveError | None:
-    """Return the id of the batch that the idempotency key stands for; `None` for a new key, or without."""
+    """Return the id of the idempotency key's batch; `None` for a new key, or without a key."""
     stamp = stamp_of(new)
     return UsedKeys(transaction, [] if stamp is None else [stamp]).find(stamp)
 

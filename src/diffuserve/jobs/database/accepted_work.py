@@ -17,7 +17,7 @@ _MEMORY_SECONDS = WEEKS * WEEK + HOUR
 
 
 def count(transaction: Transaction, records: Sequence[JobRecord]) -> None:
-    """Count the predicted device-seconds of jobs that are accepted now, by model."""
+    """Count the predicted device-seconds of newly accepted jobs, by model."""
     seconds: dict[str, float] = defaultdict(float)
     for record in records:
         seconds[record.model] += record.work_seconds
@@ -38,6 +38,6 @@ def _add(dialect: str) -> sa.Executable:
 
 
 def forget(transaction: Transaction) -> None:
-    """Delete what no prediction reads any more."""
+    """Delete counts that no prediction reads any more."""
     is_old = accepted_work.c.started_at < transaction.now - _MEMORY_SECONDS
     transaction.execute(sa.delete(accepted_work).where(is_old))

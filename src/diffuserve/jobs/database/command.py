@@ -1,4 +1,4 @@
-"""Writes to the store as values: what is to be done, and how many of a kind are done together."""
+"""Writes to the store as values; commands of a class are applied together."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ class Command(ABC, Generic[Outcome]):
     ) -> Sequence[Outcome | DiffuserveError]:
         """Return the outcome of each command, in their order.
 
-        An error is the outcome of its own command alone, which then changed nothing. After a commit
-        whose result was lost the same commands are applied again (`transaction.is_retry`): each must
-        recognize what it has already written, and return the same outcome.
+        An error is the outcome of only its own command, which then changed nothing. After a commit whose
+        result was lost the same commands are applied again (`transaction.is_retry`): each must recognize its
+        earlier writes, and return the same outcome.
         """
 
 

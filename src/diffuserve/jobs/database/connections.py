@@ -51,9 +51,9 @@ _KEEPALIVE = {"idle": 5, "interval": 2, "count": 3}  # a peer that is gone is no
 class Transaction:
     """A transaction under the write lock. `now` is the store's clock at its beginning.
 
-    `messages` are published, and the store's listeners told of `ended`, `requeue_causes` and `num_expired`
-    leases, once it is committed; `tally` is written after all commands. `is_retry` is true if the same
-    commands were tried before and the connection was lost: they may be committed already.
+    After the commit, `messages` are published, and the store's listeners are notified of `ended`,
+    `requeue_causes` and `num_expired` leases; `tally` is written after all commands. `is_retry` is true if
+    the connection was lost in an earlier attempt at the same commands: they may be committed already.
     """
 
     connection: sa.Connection
@@ -91,7 +91,7 @@ class Transaction:
 
 
 def upsert(table: sa.Table, dialect: str) -> "postgresql.Insert | sqlite.Insert":
-    """Return an insert with `on_conflict_do_update`, which both dialects spell alike."""
+    """Return an insert with `on_conflict_do_update`, which both dialects have."""
     if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as insert_into_sqlite
 
@@ -111,7 +111,7 @@ class Backend(Protocol):
         ...
 
     async def migrate(self, work: Callable[[sa.Connection], T]) -> T:
-        """Do `work` as `write` does, however long it and the work of others before it take."""
+        """Do `work` as `write` does, without a limit on its time or on the wait for the lock."""
         ...
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T: ...
@@ -275,7 +275,7 @@ def _wrapped_errors() -> Iterator[None]:
 def _postgresql_engine(
     url: sa.URL, limits: Mapping[str, str], command_seconds: float | None = None, **pool: Any
 ) -> "AsyncEngine":
-    """Return an engine whose sessions have these limits, and say in `pg_stat_activity` whose they are."""
+    """Return an engine whose sessions have these limits, and are named in `pg_stat_activity`."""
     import asyncpg
     from sqlalchemy.ext.asyncio import create_async_engine  # SQLite starts faster without
 
@@ -298,7 +298,7 @@ def _postgresql_engine(
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Have the kernel find out that the server is gone; the server does the same, by `server_settings`."""
+    """Let the kernel detect that the server is gone; the server does the same by `server_settings`."""
     if connection.family == socket.AF_UNIX:
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -346,7 +346,7 @@ def _sqlite_engine(url: sa.URL, **options: Any) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
-        # FULL: a commit that a client was told of survives a loss of power.
+        # FULL: a commit that a client was told about survives a loss of power.
         for pragma in ("journal_mode=WAL", "synchronous=FULL"):
             connection.execute(f"PRAGMA {pragma}")
 

@@ -12,7 +12,7 @@ HEAD = "0100"
 """The newest migration. A database that has it needs neither the others nor Alembic."""
 _FIRST = "0100"  # those before it were never released
 
-# As Alembic makes it.
+# The table as Alembic creates it.
 _VERSIONS = sa.Table(
     "alembic_version",
     sa.MetaData(),
@@ -62,7 +62,7 @@ def _bring_up_to_date(connection: sa.Connection) -> None:
 
 
 def build(connection: sa.Connection) -> None:
-    """Create the newest schema in an empty database, without the way there."""
+    """Create the newest schema in an empty database, without running migrations."""
     metadata.create_all(connection)
     _VERSIONS.create(connection)
     connection.execute(_VERSIONS.insert().values(version_num=HEAD))

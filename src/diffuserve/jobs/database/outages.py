@@ -1,4 +1,4 @@
-"""Outages of the database: which errors are its own and pass, and how long work is tried again meanwhile."""
+"""Outages of the database: which errors are temporary, and for how long work is retried."""
 
 import logging
 import sqlite3
@@ -21,7 +21,7 @@ T = TypeVar("T")
 # not granted in time, and a statement that a timeout or an operator canceled.
 _AWAY = ("08", "53", "57P", "25006", "25P03", "55P03", "57014")
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-# A full or broken disk. What was tried is not tried again: every other write would wait for it meanwhile.
+# A full or broken disk. Failed writes are not retried: every other write would wait for them.
 _UNWRITABLE = frozenset(
     {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 )

@@ -90,9 +90,9 @@ def page_of_jobs(
     after: str | None,
     oldest_first: bool,
 ) -> sa.Select[Any]:
-    """Select newest first, or oldest first: ids sort by the time of their making."""
+    """Select newest first, or oldest first: ids sort by the time of their creation."""
     statement = JOBS.order_by(jobs.c.id.asc() if oldest_first else jobs.c.id.desc())
-    if kind is not None:  # as text of the statement, so that an index on one kind can be used
+    if kind is not None:  # a literal, not a parameter, so that an index on one kind can be used
         statement = statement.where(jobs.c.kind == sa.literal(kind, literal_execute=True))
     if tenant_id is not None:
         statement = statement.where(jobs.c.tenant_id == tenant_id)

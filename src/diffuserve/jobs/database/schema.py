@@ -68,7 +68,7 @@ files = sa.Table(
     sa.Index("files_by_expiry", "expires_at"),
 )
 
-# Which jobs name which images. A row outlives its file, and tells then that the job cannot run again.
+# Which jobs name which images. A row outlives its file, and then shows that the job cannot run again.
 job_files = sa.Table(
     "job_files",
     metadata,
@@ -240,7 +240,7 @@ floors = sa.Table(
     postgresql_with=_HOT,
 )
 
-# By how much a tenant's virtual time on a model is later than in `tenants`, since it was idle on that model.
+# How much later than in `tenants` a tenant's virtual time is on a model on which it was idle.
 handicaps = sa.Table(
     "handicaps",
     metadata,
@@ -316,7 +316,7 @@ audit = sa.Table(
     sa.Index("audit_by_time", "created_at"),
 )
 
-# What ended in the twenty seconds from `started_at` on, counted in the transactions that ended it.
+# Jobs and attempts that ended in the twenty seconds from `started_at` on, counted as they end.
 tallies = sa.Table(
     "tallies",
     metadata,

@@ -1,6 +1,6 @@
-"""The table of tallies: what ended in each twenty seconds, counted in the transactions that ended it.
+"""The table of tallies: jobs and attempts that ended per twenty seconds, counted as they end.
 
-So all control planes agree about it, and nobody who asks reads the jobs themselves.
+So all control planes agree on the counts, and readers need not read the jobs.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class Tallies:
 
 
 def save(transaction: Transaction) -> None:
-    """Write what the transaction has counted."""
+    """Write the counts of the transaction."""
     counts = transaction.tally.counts
     if not counts:
         return
@@ -61,7 +61,7 @@ def _add(dialect: str) -> sa.Executable:
 
 
 def forget(transaction: Transaction) -> None:
-    """Delete what nobody reads any more."""
+    """Delete counts that are no longer read."""
     is_old = tallies.c.started_at < transaction.now - _MEMORY_SECONDS
     transaction.execute(sa.delete(tallies).where(is_old))
 

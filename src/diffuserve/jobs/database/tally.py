@@ -15,7 +15,7 @@ TallyKey = tuple["TallyKind", str]
 
 
 class AttemptKey(NamedTuple):
-    """Key of attempts that are counted together; `outcome` is what became of them."""
+    """Key of attempts that are counted together; `outcome` is how they ended."""
 
     tenant_id: str
     model: str
@@ -48,14 +48,14 @@ class TallyCount:
 
 @dataclass
 class AttemptCount(TallyCount):
-    """Number of attempts, their device-seconds, and the images and clips that came of them."""
+    """Number of attempts, their device-seconds, and the images and clips that they produced."""
 
     num_images: int = 0
 
 
 @dataclass
 class Tally:
-    """Counts of a transaction, written together when it has done everything else."""
+    """Counts of a transaction, written together at its end."""
 
     counts: dict[TallyKey, TallyCount] = field(default_factory=lambda: defaultdict(TallyCount))
     attempts: dict[AttemptKey, AttemptCount] = field(default_factory=lambda: defaultdict(AttemptCount))
@@ -78,7 +78,7 @@ class Tally:
         count.num_images += num_images
 
     def add_kept(self, attempt: AttemptKey, seconds: float) -> None:
-        """Count what checkpoints keep of a job that ends in the queue, where no attempt ends."""
+        """Count the device-seconds in the checkpoint of a job that ends while it is queued."""
         self.counts[TallyKind.OUTCOME, attempt.outcome].seconds += seconds
         self.counts[TallyKind.TENANT, attempt.tenant_id].seconds += seconds
         self.attempts[attempt].seconds += seconds

@@ -1,7 +1,7 @@
-"""Use of the devices by day: what attempts took, and how long workers were there.
+"""Device usage by day: device-seconds of attempts, and times for which workers were registered.
 
-Attempts are counted in the transaction that ends them, so that a repeated report cannot count twice; the time
-of workers in those of their heartbeats. Both have the price that the worker stated when it registered.
+Attempts are counted in the transaction that ends them, so that a repeated report does not count twice, and
+workers' time in the transactions of their heartbeats. Both have the price that the worker registered with.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ def day_of(at: float) -> date:
 
 
 def save(transaction: Transaction) -> None:
-    """Write the attempts that the transaction has counted."""
+    """Write the attempts counted in the transaction."""
     attempts = transaction.tally.attempts
     if not attempts:
         return
@@ -74,7 +74,7 @@ def forget(transaction: Transaction) -> None:
 def _row_of(
     attempt: AttemptKey, count: AttemptCount, machine: sa.Row[Any] | None, now: float
 ) -> dict[str, Any]:
-    """Return a row of `usage`. A worker that is not known any more counts as one without a price."""
+    """Return a row of `usage`. A worker that is no longer known counts as one without a price."""
     return {
         "day": day_of(now).isoformat(),
         "tenant_id": attempt.tenant_id,

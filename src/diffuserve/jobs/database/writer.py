@@ -1,8 +1,8 @@
 """Group commit: commands that arrive while one transaction commits share the next.
 
-A commit waits for the disk, and takes many times as long as the statements of a command. So one task
-writes, and each of its transactions takes all commands that wait. Commands of one class are applied
-together, which lets them share statements as well.
+A commit waits for the disk, and takes many times as long as the statements of a command. So one task writes,
+and each of its transactions executes all waiting commands. Commands of one class are applied together, so
+that they can share statements too.
 """
 
 import asyncio
@@ -105,8 +105,8 @@ class Writer:
     async def check(self) -> None:
         """Raise `ServerUnavailable` unless writes are committed now.
 
-        A commit of the last seconds proves it; if there is none, or a write has failed since, a small write
-        has to.
+        A commit in the last few seconds proves it; if there is none, or a write has failed since, a small
+        write is tried.
         """
         is_recent = asyncio.get_running_loop().time() - self._committed_at <= _RECENT_SECONDS
         if is_recent and not self._is_failing:
@@ -151,8 +151,8 @@ class Writer:
             for waiting in batch:
                 waiting.fail(error)
             return
-        # One command of the batch is at fault, and nothing was committed: apply each alone, so that
-        # only the faulty one fails.
+        # One of the commands is faulty, and nothing was committed: apply each by itself, so that only
+        # the faulty one fails.
         for waiting in batch:
             await self._write([waiting])
 

@@ -19,7 +19,7 @@ jobs, leases = schema.jobs, schema.leases
 
 @dataclass(frozen=True)
 class KeepCheckpoint(SingleCommand[StoredCheckpoint | None]):
-    """Note a job's newest checkpoint; the outcome is the one whose place it takes.
+    """Store a job's newest checkpoint; the outcome is the checkpoint that it replaces.
 
     It is `LeaseLost` unless its token is that of the job's live lease, held with the API key `key_id`.
     """

@@ -48,15 +48,15 @@ _OF_CLAIMS = (
 )
 _INSERT_LEASE = sa.insert(leases)
 _MAX_BLOCK = 64
-_MOST_PASSED = 64  # lanes whose head a claim looks at and does not want
+_MOST_PASSED = 64  # lanes that a claim may inspect and reject
 
 
 @dataclass(frozen=True)
 class Claimed:
     """Leases that a claim was granted.
 
-    Without any, `seconds_left` are those until the worker may have a job that it leaves to others; `None` if
-    there is none.
+    If there are none, `seconds_left` is the time until the worker may take a job that it now leaves to
+    others; `None` if there is no such job.
     """
 
     leases: list[Lease] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Claimed:
 class ClaimJobs(Command[Claimed]):
     """Lease jobs to a worker. The outcome of a repeated `claim_id` is the leases granted before.
 
-    It is `WorkerNotFound` for an unknown worker, and none for one that is draining.
+    It is `WorkerNotFound` for an unknown worker, and no lease for one that is draining.
     """
 
     worker_id: str
@@ -75,7 +75,7 @@ class ClaimJobs(Command[Claimed]):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Worker and claim id, which name the claim however often it is sent."""
+        """Worker and claim id, which identify the claim when it is sent again."""
         return self.worker_id, self.claim.claim_id
 
     @classmethod
@@ -122,7 +122,7 @@ def _first_of_each(commands: Iterable[ClaimJobs]) -> list[ClaimJobs]:
 def _grant(
     transaction: Transaction, commands: Sequence[ClaimJobs], claimers: dict[str, Claimer]
 ) -> dict[tuple[str, str], Claimed]:
-    """Choose jobs for the claims in turn, lease them, and return the leases by the claim's key."""
+    """Choose jobs for one claim after another, lease them, and return the leases by the claim's key."""
     most = max(command.claim.num_jobs for command in commands)
     claim_round = ClaimRound(transaction, open_lanes(transaction), block=min(most, _MAX_BLOCK) + 1)
     for command in commands:
@@ -150,9 +150,9 @@ class _Grant:
 class ClaimRound:
     """The queue while the claims of one transaction are served from it.
 
-    Lanes and accounts are read once and then kept up to date in memory; `grants` and `floors` are what
-    the transaction has to write. `block` is the number of a lane's jobs that are read at a time, and
-    `seconds_left` says for how long each claim leaves jobs to other workers.
+    Lanes and accounts are read once and then updated in memory; `grants` and `floors` are what the
+    transaction has to write. `block` is the number of a lane's jobs that are read at a time. `seconds_left`
+    says how long each claim still leaves jobs to other workers.
     """
 
     transaction: Transaction
@@ -166,7 +166,7 @@ class ClaimRound:
     def serve(self, command: ClaimJobs, claimer: Claimer) -> None:
         """Choose jobs for a claim until its room is full.
 
-        A claim's first job is granted even if it exceeds `num_tokens`: no worker could run it otherwise.
+        A claim's first job is granted even if it exceeds `num_tokens`: otherwise no worker could run it.
         """
         claim, num_granted, num_tokens = command.claim, 0, 0
         models = claimer.models & frozenset(claim.models) if claim.models else claimer.models
@@ -187,7 +187,7 @@ class ClaimRound:
             num_granted += 1
 
     def choose(self, claimant: Claimant, claim: Claim | None = None) -> tuple[Lane, sa.Row[Any]] | None:
-        """Return the lane that is served next, with its first job; `None` if no lane has a wanted one."""
+        """Return the lane that is served next, with its first job; `None` if no lane has a suitable one."""
         now, config, num_passed, lanes = self.transaction.now, self.transaction.config, 0, self.lanes
         if claim is not None and claim.ahead_of:
             lanes = self._wanted(claim, claimant)
@@ -204,7 +204,7 @@ class ClaimRound:
         return None
 
     def _wanted(self, claim: Claim, claimant: Claimant) -> list[Lane]:
-        """Return the lanes whose heads go before the places that the claim names."""
+        """Return the lanes whose heads come before the places that the claim names."""
         farthest = farthest_ahead(claimant.runnable(self.lanes))
         lanes = [lane for lane in self.lanes if claim.wants(lane.model, lane.band) and lane.vtime <= farthest]
         if not any(place.step_tokens for place in claim.ahead_of.values()):
@@ -227,7 +227,7 @@ class ClaimRound:
     def claimant(
         self, worker_id: str, claimer: Claimer, models: frozenset[str], resident: Collection[str]
     ) -> Claimant:
-        """Return a worker as the choice of a lane sees it, with these of its models."""
+        """Return a worker, with these of its models, as the fairness policy sees it."""
         loads = load_seconds(self.transaction, models) if len(models) > 1 else {}
         cold = models - frozenset(resident) if resident else frozenset()
         placement = self.placements.of(worker_id, claimer.is_spot, cold)
@@ -239,7 +239,7 @@ class ClaimRound:
         return Placements(self.transaction, self.lanes)
 
     def pass_over(self, lane: Lane, head: sa.Row[Any]) -> None:
-        """Go on as if a lane's first job was granted."""
+        """Update the queue as if a lane's first job had been granted."""
         lane.account.charge(head.cost_seconds)
         self._advance(lane)
 
@@ -254,7 +254,7 @@ class ClaimRound:
         self.grants.append(_Grant(head.job_id, command, claimer, tenant, head.cost_seconds))
 
     def _advance(self, lane: Lane) -> None:
-        """Move the lane on to its next job, or drop it after its last."""
+        """Advance the lane to its next job, or drop it after its last one."""
         heads = self.heads[lane.key]
         last = heads.popleft()
         if not heads:
@@ -276,7 +276,7 @@ class ClaimRound:
 
 
 def _save(claim_round: ClaimRound) -> dict[tuple[str, str], list[Lease]]:
-    """Lease the jobs that were chosen, and write everything that changes with that."""
+    """Lease the chosen jobs, and write all the changes that follow."""
     transaction, grants = claim_round.transaction, claim_round.grants
     if not grants:
         return {}
@@ -302,7 +302,7 @@ def _save(claim_round: ClaimRound) -> dict[tuple[str, str], list[Lease]]:
 def _with_ends(
     transaction: Transaction, grants: Sequence[_Grant], records: Sequence[JobRecord]
 ) -> list[_Grant]:
-    """Return the grants with what each is to end with, charged for no more than that."""
+    """Return the grants with the phase that each ends with, charged only up to that phase."""
     read = functools.cache(functools.partial(read_pools, transaction))
     ended = []
     for grant, record in zip(grants, records, strict=True):
@@ -315,7 +315,7 @@ def _with_ends(
 
 
 def _ends_with_latents(grant: _Grant, record: JobRecord, read: Callable[[], Mapping[str, ModelPool]]) -> bool:
-    """Choose the end of a lease; one whose latents were unusable once is not handed over again by choice."""
+    """Return whether a lease ends with latents; by choice it does not if latents were unusable before."""
     if record.is_denoised or not grant.claimer.role.denoises:
         return False
     if grant.claimer.role is WorkerRole.DENOISE:
@@ -363,7 +363,7 @@ def _lease_row(transaction: Transaction, record: JobRecord, grant: _Grant) -> di
 
 
 def _charge(transaction: Transaction, grants: Sequence[_Grant]) -> None:
-    """Charge the tenants what was predicted; it is replaced by the actual seconds when the lease ends."""
+    """Charge the tenants the predicted seconds, which the actual ones replace when the lease ends."""
     ledger = ready_queue.Ledger()
     for grant in grants:
         ledger.charge(grant.tenant, grant.cost_seconds)

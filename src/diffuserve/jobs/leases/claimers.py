@@ -19,11 +19,11 @@ _CLAIMERS = sa.select(workers).where(sa.or_(workers.c.id.in_(IDS), workers.c.rol
 
 @dataclass(frozen=True)
 class Claimer:
-    """A worker that claims: its models, none if it drains, its role, its price per hour, and its machine.
+    """A worker that claims: its models (none if it drains), role, price per hour, and machine.
 
-    It `has_decoders` if there are workers that only decode, whose queues are worth a look. `num_promised` of
-    its jobs were told to make room, which no claim has used yet. One that `is_exact` has said that its
-    weights are not quantized.
+    It `has_decoders` if there are workers that only decode, so that their queues must be read. `num_promised`
+    of its jobs were told to make room that no claim has used yet. A worker that `is_exact` has reported that
+    its weights are not quantized.
     """
 
     models: frozenset[str]
@@ -36,7 +36,7 @@ class Claimer:
 
 
 def find_claimers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, Claimer]:
-    """Return those of the workers that are known; one statement finds those that only decode as well."""
+    """Return the known workers among these; the same statement looks for workers that only decode."""
     rows = transaction.rows(_CLAIMERS, {"ids": sorted(worker_ids)})
     has_decoders = any(row.role == WorkerRole.DECODE for row in rows)
     return {

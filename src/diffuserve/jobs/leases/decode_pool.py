@@ -1,4 +1,4 @@
-"""Decode workers as a transaction that grants leases sees them; it looks only if there are any."""
+"""Decode workers as a transaction that grants leases sees them; they are read only if there are any."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _QUEUED = (
     .where(lanes.c.num_ready > 0)
     .group_by(lanes.c.model, lanes.c.is_decode)
 )
-# Those that are decoded now, and those that will be once they are denoised.
+# Jobs in decoding, and jobs that will be decoded once they are denoised.
 _DECODES = (
     sa.select(leases.c.model, sa.func.sum(jobs.c.decode_seconds).label("seconds"))
     .join_from(leases, jobs, jobs.c.id == leases.c.job_id)
@@ -48,11 +48,11 @@ class ModelPool:
     slowness: float = 1.0
 
     def hands_over(self, record: JobRecord, price: float | None) -> bool:
-        """Choose for a job that a worker of this price per hour is about to denoise."""
+        """Return whether to hand over a job that a worker with this price per hour is about to denoise."""
         if not self.decode_prices or not self.num_denoising:
             return False
         decoding = Decoding(record.decode_seconds, record.decode_seconds * self.slowness, record.latent_bytes)
-        # What waits to be decoded now is done, or partly, by the time that this job's latents are there.
+        # The jobs that wait for decoding now are done, in full or in part, when this job's latents arrive.
         backlog_seconds = self.decode_seconds * self.slowness / len(self.decode_prices)
         denoise_seconds = record.cost_seconds - record.decode_seconds
         around = Surroundings(
@@ -96,7 +96,7 @@ def _add_queued(pool: ModelPool, row: sa.Row[Any]) -> None:
 
 
 def _price_ratio(decode_prices: Sequence[float | None], price: float | None) -> float:
-    """Return the mean price of a decode worker in prices of this worker; 0 if any is unknown."""
+    """Return the mean price of decode workers divided by this worker's; 0 if any price is unknown."""
     known = [decode_price for decode_price in decode_prices if decode_price is not None]
     if not price or len(known) < len(decode_prices):
         return 0.0

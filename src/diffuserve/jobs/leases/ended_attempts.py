@@ -1,4 +1,4 @@
-"""Ends of attempts: a transaction notes what follows for their jobs, and writes it together."""
+"""Ends of attempts: a transaction collects the consequences for their jobs, and writes them together."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -50,7 +50,7 @@ def attempt_of(lease: sa.Row[Any], record: JobRecord, now: float) -> Attempt:
 
 @dataclass
 class EndedAttempts:
-    """State of one transaction that ends attempts: what it will write for their jobs."""
+    """State of one transaction that ends attempts: the changes that it will write for their jobs."""
 
     transaction: Transaction
     ledger: ready_queue.Ledger = field(default_factory=ready_queue.Ledger)
@@ -60,10 +60,10 @@ class EndedAttempts:
     audit_entries: list[AuditEntry] = field(default_factory=list)
 
     def settle(self, ended: Collection[sa.Row[Any]], seconds: Mapping[str, float]) -> None:
-        """Replace what the leases were charged by the device-seconds that count, by job.
+        """Replace the advance charges of the leases by the actual device-seconds, by job.
 
-        The charge at the claim was a prediction. A job without an entry took nothing that counts: the
-        tenant gets the whole charge of a lost lease back.
+        The charge at the claim was a prediction. A job without an entry is charged nothing: the tenant of a
+        lost lease gets the whole charge back.
         """
         if not ended:
             return
@@ -72,18 +72,18 @@ class EndedAttempts:
             self.ledger.charge(tenants[lease.tenant_id], seconds.get(lease.job_id, 0.0) - lease.charged)
 
     def note_findings(self, record: JobRecord, safety: Mapping[str, Any]) -> None:
-        """Note for the audit what the image filter found, if it found anything."""
+        """Record the image filter's findings, if any, for the audit log."""
         if (entry := audit.judged_images(record.id, record.tenant_id, safety)) is not None:
             self.audit_entries.append(entry)
 
     def finish(self, record: JobRecord, status: JobStatus, **values: Any) -> JobStatus:
-        """Give the job its final status, with the columns `values`; its latents are swept as orphans."""
+        """Give the job its final status, with the columns `values`; its latents are left to the sweep."""
         final = replace(record, status=status, finished_at=self.transaction.now, latents=None, **values)
         self.changes.append(Change(final, status.value, record.status))
         return status
 
     def cancel(self, record: JobRecord, seconds: float) -> JobStatus:
-        """Give the job the status `canceled`, after an attempt of so many device-seconds."""
+        """Give the job the status `canceled` after an attempt that took so many device-seconds."""
         in_all = record.denoised_seconds + seconds
         return self.finish(record, JobStatus.CANCELED, actual_seconds=in_all or None)
 
@@ -104,20 +104,20 @@ class EndedAttempts:
         return JobStatus.QUEUED
 
     def put_back_preempted(self, record: JobRecord) -> JobStatus:
-        """Put a job that made room for a more urgent one at its old place in the queue."""
+        """Return a job that was preempted for a more urgent one to its old place in the queue."""
         num_preempted = record.num_preempted + 1
         queued = replace(record, status=JobStatus.QUEUED, worker_id=None, num_preempted=num_preempted)
         self._put_back(queued, "preempted", record.status, {"times": num_preempted})
         return JobStatus.QUEUED
 
     def put_back_interrupted(self, record: JobRecord) -> JobStatus:
-        """Put a job whose worker's machine is taken away at its old place in the queue."""
+        """Return a job whose worker's machine is being taken away to its old place in the queue."""
         queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
         self._put_back(queued, "interrupted", record.status, {"worker_id": record.worker_id})
         return JobStatus.QUEUED
 
     def requeue_denoised(self, record: JobRecord, seconds: float) -> JobStatus:
-        """Put a job whose latents are finished at its old place in the queue, to be decoded."""
+        """Return a job with finished latents to its old place in the queue, to be decoded."""
         queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
         self._put_back(queued, "denoised", record.status, {"seconds": round(seconds, 3)})
         return JobStatus.QUEUED
@@ -128,12 +128,12 @@ class EndedAttempts:
         self.requeued.append(queued)
 
     def start_anew(self, record: JobRecord, cause: str) -> JobStatus:
-        """Queue a job without its latents, which are unusable."""
+        """Queue a job again from the start, without its unusable latents."""
         without = replace(record, latents=None, num_latents_lost=record.num_latents_lost + 1)
         return self.requeue(without, cause)
 
     def follow(self, record: JobRecord, decision: RetryDecision, cause: str) -> JobStatus:
-        """Fail or requeue the job as was decided."""
+        """Fail or requeue the job, as the decision says."""
         counted = replace(
             record, num_transient=decision.num_transient, num_worker_lost=decision.num_worker_lost
         )
@@ -142,7 +142,7 @@ class EndedAttempts:
         return self.requeue(counted, cause, decision.pause_seconds)
 
     def save(self) -> None:
-        """Write everything that was noted."""
+        """Write all collected changes."""
         save_changes(self.transaction, self.changes)
         ready_queue.put(self.transaction, self.requeued)
         ready_queue.delay(self.transaction, self.delayed)
@@ -154,7 +154,7 @@ class EndedAttempts:
     def _notify_waiting_workers(self) -> None:
         """Wake the claims that wait while jobs are ready.
 
-        Those jobs may be of a tenant that was at its limit of running jobs, and now may start another.
+        The jobs may belong to a tenant that was at its limit of running jobs and may now start another.
         """
         if self.transaction.rows(_ANY_READY):
             self.transaction.publish(QUEUE, {"type": "ready"})

@@ -1,7 +1,7 @@
-"""The ends of an attempt: completed, failed, handed back, lost, canceled or timed out.
+"""The ends of an attempt: completed, failed, released, lost, canceled or timed out.
 
-Each end takes a lease away, from a worker that proved to hold it or because its time is over, and leaves
-the job either final or back in the queue, with the tenant's account settled.
+Each end removes a lease, either reported by the worker that holds it or because its time is over. It leaves
+the job either final or queued again, with the tenant's account settled.
 """
 
 from abc import abstractmethod
@@ -59,30 +59,30 @@ class EndAttempt(Command[JobStatus]):
 
     @property
     def reported_seconds(self) -> float | None:
-        """Device-seconds that the attempt took, by its worker's report; `None` if that does not say."""
+        """Device-seconds that the attempt took by its worker's report; `None` if the report has none."""
         return None
 
     @property
     def is_abandoned(self) -> bool:
-        """True for an attempt that ends by its tenant's own doing, even if the job was not canceled."""
+        """True for an attempt that its own tenant ended, even if the job was not canceled."""
         return False
 
     def seconds_of(self, attempt: Attempt, is_canceling: bool) -> float:
-        """Return the device-seconds that the report stands for."""
+        """Return the device-seconds that the report accounts for."""
         if is_canceling or self.is_abandoned:
             return charges.seconds_of_abandoned(attempt, self.reported_seconds)
         return charges.seconds_of(attempt, self.reported_seconds)
 
     @property
     def num_images(self) -> int:
-        """Images and clips that the attempt has brought."""
+        """Number of images and clips that the attempt produced."""
         return 0
 
     @abstractmethod
     def end(self, ended: EndedAttempts, record: JobRecord, seconds: float) -> JobStatus:
         """Decide what follows for a job that was not canceled, and return its new status.
 
-        `seconds` are the device-seconds of the attempt, and of those whose work it went on with.
+        `seconds` are the device-seconds of the attempt and of the earlier ones that it resumed.
         """
 
     @property
@@ -91,11 +91,11 @@ class EndAttempt(Command[JobStatus]):
         return self.job_id, self.lease_token
 
     def is_repeated(self, record: JobRecord) -> bool:
-        """Return whether the job shows that this report was followed before, whatever came after it."""
+        """Return whether the job shows that this report was applied before."""
         return False
 
     def outcome(self, status: JobStatus) -> str:
-        """Return what the attempt is counted under: the job's new status, or what else became of it."""
+        """Return the label under which the attempt is counted: the job's new status, or another outcome."""
         return status.value
 
     @classmethod
@@ -103,7 +103,7 @@ class EndAttempt(Command[JobStatus]):
         cls, transaction: Transaction, commands: Sequence[Self]
     ) -> list[JobStatus | DiffuserveError]:
         held = _held_leases(transaction, commands)
-        first: dict[LeaseKey, Self] = {}  # a report that was sent twice at once ends its attempt once
+        first: dict[LeaseKey, Self] = {}  # a report that was sent twice ends its attempt once
         for command in commands:
             if command.key in held and command._may_know(held):
                 first.setdefault(command.key, command)
@@ -115,7 +115,7 @@ class EndAttempt(Command[JobStatus]):
         ]
 
     def _may_know(self, held: Mapping[LeaseKey, sa.Row[Any]]) -> bool:
-        """Return false for a report on a lease that a worker with another API key holds."""
+        """Return `False` for a report on a lease that a worker with another API key holds."""
         lease = held.get(self.key)
         return lease is None or is_owned(lease.worker_id, self.key_id)
 
@@ -186,7 +186,7 @@ class HandOverJob(EndAttempt):
 
 @dataclass(frozen=True)
 class FailJob(EndAttempt):
-    """End an attempt that went wrong, with or without another attempt to follow."""
+    """End a failed attempt, with or without another attempt to follow."""
 
     job_id: str
     failure: Failure
@@ -210,14 +210,14 @@ class FailJob(EndAttempt):
         if error.code == LatentsUnusable.code and may_start_anew(record):
             return ended.start_anew(record, error.code)
         decision = after_failure(record, error, ended.transaction.config, jitter(0.0, 1.0))
-        if decision.error is None:  # what went wrong may be in the checkpoint
+        if decision.error is None:  # the checkpoint may be the cause
             record = replace(record, checkpoint=None, kept_seconds=0.0)
         return ended.follow(record, decision, error.code)
 
 
 @dataclass(frozen=True)
 class ReleaseJob(EndAttempt):
-    """Hand a job back. Only a release because the engine died counts as an attempt."""
+    """Release a job. It counts as an attempt only if the engine died."""
 
     job_id: str
     release: Release
@@ -228,7 +228,7 @@ class ReleaseJob(EndAttempt):
         return self.release.lease_token
 
     def seconds_of(self, attempt: Attempt, is_canceling: bool) -> float:
-        in_checkpoint = self.release.actual_seconds  # without one nothing is kept
+        in_checkpoint = self.release.actual_seconds  # `None` without a checkpoint: nothing is kept
         reported = attempt.kept_seconds if in_checkpoint is None else in_checkpoint
         count = charges.seconds_of_abandoned if is_canceling else charges.seconds_of
         return count(attempt, reported)
@@ -283,7 +283,7 @@ def _end_held(
     for lease, command in reports:
         status = statuses[command.key]
         attempt = AttemptKey.under(lease, command.outcome(status))
-        is_kept = isinstance(command, ReleaseJob) and not status.is_final  # counted with what follows
+        is_kept = isinstance(command, ReleaseJob) and not status.is_final  # counted with the next attempt
         spent = 0.0 if is_kept else seconds[lease.job_id]
         transaction.tally.add_attempt(attempt, spent, command.num_images)
     return statuses
@@ -293,7 +293,7 @@ def _end(
     ended: EndedAttempts, lease: sa.Row[Any], command: EndAttempt, record: JobRecord, seconds: float
 ) -> JobStatus:
     if lease.is_canceling:
-        # The client was already shown `canceling`, so the job ends canceled even if it was completed.
+        # Clients have already seen `canceling`, so the job ends canceled even if it was completed.
         return ended.cancel(record, seconds)
     return command.end(ended, record, seconds)
 
@@ -301,9 +301,9 @@ def _end(
 def _ended_before(transaction: Transaction, commands: Collection[EndAttempt]) -> dict[LeaseKey, JobStatus]:
     """Return the statuses of jobs whose attempt was ended by an earlier report under the same token.
 
-    A final job keeps the worker that finished it, so that a repeated report is recognized. A requeued
-    one does not; it is recognized only in a retry after a commit whose result was lost, where a job that
-    is back in the queue under the same token can have been put there only by that commit.
+    A final job keeps the worker that finished it, so that a repeated report is recognized. A requeued job
+    does not. Its report is recognized only in a retry after a commit whose result was lost: only that commit
+    can have put the job back into the queue under the same token.
     """
     records = load_records(transaction, {command.job_id for command in commands})
     known = [command for command in commands if _is_known_to(records, command)]

@@ -1,7 +1,7 @@
-"""Room for interactive jobs: where none has come by itself, batch jobs are told to make it.
+"""Room for interactive jobs: if none becomes free by itself, batch jobs are preempted.
 
-A worker with room claims within milliseconds. So an interactive job that is still queued after
-`preempt_after_seconds` waits because all workers that serve it are full.
+A worker with room claims within milliseconds. So if an interactive job is still queued after
+`preempt_after_seconds`, all workers that serve it are full.
 """
 
 from collections import Counter
@@ -53,10 +53,10 @@ _RUNNING = sa.select(
 
 @dataclass(frozen=True)
 class MakeRoom(SingleCommand[int]):
-    """Tell workers to put batch jobs down, one for each interactive job that has waited too long.
+    """Tell workers to preempt batch jobs, one for each interactive job that has waited too long.
 
-    The outcome is their number. A room that was promised before counts for the job that will get it, until
-    a claim of that worker is served: so no two jobs make room for one.
+    The outcome is the number of preempted jobs. Room promised before counts for the job that will get it
+    until a claim of that worker is served, so that no two jobs are preempted for one.
     """
 
     def apply(self, transaction: Transaction) -> int:
@@ -80,20 +80,20 @@ class _Search:
     num_urgent: Counter[str]
 
     def serve_promises(self) -> None:
-        """Pass over the jobs that get the rooms which are being made."""
+        """Skip the jobs that will get the room already promised."""
         for worker_id, claimer in self.claimers.items():
             for _ in range(claimer.num_promised):
                 self._serve(worker_id, claimer)
 
     def choose(self, running: Iterable[PreemptibleJob]) -> list[PreemptibleJob]:
-        """Return the jobs that make room, the cheapest first, for as long as urgent ones wait too long."""
+        """Return the jobs to preempt, cheapest first, while urgent jobs have waited too long."""
         left, chosen = [job for job in running if job.worker_id in self.claimers], []
         while (job := cheapest(left, self.num_urgent)) is not None:
             claimer = self.claimers[job.worker_id]
             if self._is_needed(claimer) and self._serve(job.worker_id, claimer):
                 chosen.append(job)
                 left.remove(job)
-            else:  # what its room would go to is not urgent
+            else:  # its room would go to a job that is not urgent
                 left = [other for other in left if other.worker_id != job.worker_id]
         return chosen
 
@@ -108,7 +108,7 @@ class _Search:
         )
 
     def _serve(self, worker_id: str, claimer: Claimer) -> bool:
-        """Pass over the job that a room on this worker goes to; return whether it is an urgent one."""
+        """Skip the job that would get room on this worker; return whether it is urgent."""
         served = self.claims.choose(self.claims.claimant(worker_id, claimer, claimer.models, claimer.models))
         if served is None or served[0].band is not Band.INTERACTIVE:
             return False
@@ -122,7 +122,7 @@ def _urgent(running: Iterable[sa.Row[Any]]) -> Counter[str]:
 
 
 def _may_make_room(running: Iterable[sa.Row[Any]], transaction: Transaction) -> list[PreemptibleJob]:
-    """Return the batch jobs that may be put down; one that is being decoded alone soon ends."""
+    """Return the batch jobs that may be preempted; a decode-only one ends soon by itself."""
     found = [
         PreemptibleJob(
             job_id=row.job_id,
@@ -141,7 +141,7 @@ def _may_make_room(running: Iterable[sa.Row[Any]], transaction: Transaction) -> 
 
 
 def _tell(transaction: Transaction, chosen: list[PreemptibleJob], claimers: Mapping[str, Claimer]) -> None:
-    """Have the workers put these jobs down, and note the rooms that they promise."""
+    """Tell the workers to preempt these jobs, and record the room that they promise."""
     if not chosen:
         return
     job_ids = [job.job_id for job in chosen]

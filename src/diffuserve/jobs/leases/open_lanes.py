@@ -67,5 +67,5 @@ def open_lanes(transaction: Transaction) -> list[Lane]:
 
 
 def head_tokens(transaction: Transaction) -> dict[str, int]:
-    """Return the tokens of the first job of each lane, by its key: full workers ask often, mostly in vain."""
+    """Return the tokens of each lane's first job, by its key: full workers ask often, mostly in vain."""
     return {row.lane: row.step_tokens for row in transaction.execute(_HEAD_TOKENS)}

@@ -1,4 +1,4 @@
-"""Leases that end against their workers' will: their time, or that of their jobs, is over."""
+"""Revoked leases: the time of the lease or of its job is over."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -44,7 +44,7 @@ def _revoke(
     end: Callable[[EndedAttempts, JobRecord], JobStatus],
     outcome: str,
 ) -> None:
-    """End leases against their workers' will, and notify the workers."""
+    """Revoke leases, and notify their workers."""
     ended = EndedAttempts(transaction)
     records = end_leases(transaction, revoked)
     seconds = {
@@ -52,20 +52,20 @@ def _revoke(
     }
     ended.settle(revoked, {job_id: seconds[job_id] - records[job_id].kept_seconds for job_id in seconds})
     for lease in revoked:
-        # Without its worker no report of this attempt counts as a repeated one (`_ended_before`).
+        # With its worker removed, no report of this attempt counts as repeated (`_ended_before`).
         record = replace(records[lease.job_id], worker_id=None)
         status = ended.cancel(record, seconds[record.id]) if lease.is_canceling else end(ended, record)
-        spent = seconds[record.id] if status.is_final else 0.0  # counted with what follows
+        spent = seconds[record.id] if status.is_final else 0.0  # counted with the next attempt
         transaction.tally.add_attempt(AttemptKey.under(lease, outcome), spent)
         transaction.publish(worker_topic(lease.worker_id), {"type": "lost", "job_id": lease.job_id})
     ended.save()
 
 
 def _seconds_of(record: JobRecord, lease: sa.Row[Any], outcome: str, now: float) -> float:
-    """Return the device-seconds that count of an attempt whose worker says nothing of them any more.
+    """Return the device-seconds to charge for an attempt that its worker no longer reports on.
 
-    One that is late had its `timeout`, and what has passed since it should have ended: an outage, by which
-    that was put off, is no time that it had.
+    A late job had its `timeout` and the time since it should have ended. An outage that delayed its end does
+    not count.
     """
     attempt = attempt_of(lease, record, now)
     if outcome != LOST:

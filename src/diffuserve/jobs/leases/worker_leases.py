@@ -40,7 +40,7 @@ from diffuserve.jobs.workers.registry import (
 
 leases = schema.leases
 
-# Built once: that takes longer than to execute it.
+# Built once, because building it takes longer than executing it.
 _LIVE = sa.select(leases.c.worker_id).where(
     leases.c.job_id == sa.bindparam("job"), leases.c.lease_token == sa.bindparam("token")
 )
@@ -91,9 +91,9 @@ class WorkerLeases:
         }
 
     async def has_work(self, worst: Band = Band.BATCH) -> bool:
-        """Return whether a job of a band up to the `worst` is ready, or any is due to become so.
+        """Return whether a job of a band up to the `worst` is ready, or any job is about to become ready.
 
-        It does not say whether a certain worker may have it.
+        Whether a certain worker may run it is not checked.
         """
         lanes, delayed = schema.lanes, schema.delayed
         bands = [band.value for band in Band if band.rank <= worst.rank]
@@ -118,11 +118,11 @@ class WorkerLeases:
         await self._writer.run(DeregisterWorker(worker_id))
 
     async def claim(self, worker_id: str, claim: Claim) -> list[Lease]:
-        """Lease the jobs that are due by fairness to this worker; `[]` if none is. Raise `WorkerNotFound`."""
+        """Lease the jobs that this worker gets by fairness, or return `[]`. Raise `WorkerNotFound`."""
         return (await self.try_claim(worker_id, claim)).leases
 
     async def try_claim(self, worker_id: str, claim: Claim) -> Claimed:
-        """Lease jobs as `claim` does, and tell when it is worth another try. Raise `WorkerNotFound`."""
+        """Lease jobs as `claim` does, and say when to try again. Raise `WorkerNotFound`."""
         return await self._writer.run(ClaimJobs(worker_id, claim))
 
     async def check(self, job_id: str, lease_token: int, key_id: str = "") -> None:
@@ -137,7 +137,7 @@ class WorkerLeases:
         return {row.job_id: row.lease_token for row in rows}
 
     async def check_live(self, job_id: str, lease_token: int, key_id: str = "") -> None:
-        """Raise as `check` does, and `Conflict` unless the job was submitted to be watched while drawn."""
+        """Raise as `check` does, and `Conflict` unless the job was submitted as a live one."""
         await self.check(job_id, lease_token, key_id)
         rows = await self._database.rows(sa.select(schema.jobs.c.live).where(schema.jobs.c.id == job_id))
         if not (rows and rows[0].live):
@@ -154,11 +154,11 @@ class WorkerLeases:
         return await self._writer.run(HandOverJob(job_id, hand_over, key_id))
 
     async def latents_of(self, job_id: str) -> StoredLatents | None:
-        """Return the finished latents of a job, `None` while there are none."""
+        """Return the finished latents of a job, or `None` if there are none yet."""
         return (await self.begun(job_id))[0]
 
     async def begun(self, job_id: str) -> tuple[StoredLatents | None, StoredCheckpoint | None]:
-        """Return the finished latents of a job and its checkpoint, each `None` while there is none."""
+        """Return the finished latents of a job and its checkpoint, each `None` if there is none yet."""
         jobs = schema.jobs
         rows = await self._database.rows(
             sa.select(jobs.c.latents, jobs.c.checkpoint).where(jobs.c.id == job_id)
@@ -171,7 +171,7 @@ class WorkerLeases:
     async def keep_checkpoint(
         self, job_id: str, checkpoint: StoredCheckpoint, key_id: str = ""
     ) -> StoredCheckpoint | None:
-        """Note the job's newest checkpoint, and return the one before. Raise `LeaseLost`."""
+        """Store the job's newest checkpoint, and return the previous one. Raise `LeaseLost`."""
         return await self._writer.run(KeepCheckpoint(job_id, checkpoint, key_id))
 
     async def fail(self, job_id: str, failure: Failure, key_id: str = "") -> JobStatus:
@@ -179,5 +179,5 @@ class WorkerLeases:
         return await self._writer.run(FailJob(job_id, failure, key_id))
 
     async def release(self, job_id: str, release: Release, key_id: str = "") -> JobStatus:
-        """Hand the job back to the queue and return its status. Raise `LeaseLost`."""
+        """Release the job to the queue and return its status. Raise `LeaseLost`."""
         return await self._writer.run(ReleaseJob(job_id, release, key_id))

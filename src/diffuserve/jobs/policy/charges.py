@@ -1,7 +1,7 @@
-"""The device-seconds that an attempt is charged: pure functions of what its worker says and what can be.
+"""The device-seconds that an attempt is charged: pure functions of its worker's report and its limits.
 
-What a job is charged in all are the device-seconds of the attempt that ends it, with those in the checkpoint
-that this went on from. `JobRecord.kept_seconds` of these are charged already.
+A job's total charge is the device-seconds of the attempt that ends it, including those in the checkpoint that
+this attempt resumed. `JobRecord.kept_seconds` of them are charged already.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ _DECODED = (Phase.FILTER, Phase.UPLOAD)
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """An attempt that ends: what it was to do, how far it was when its worker last told, and its time.
+    """An attempt that ends: its task, its progress at the worker's last report, and its time.
 
-    `denoise_seconds` and `decode_seconds` are predicted, for what the attempt was to do of the job, of which
-    `step` of `total` steps were done; `kept_seconds` of it are charged already. Its lease, which was charged
-    `charged`, was held for `held_seconds`; the attempts whose work it may have gone on with, and what lay
-    between, began `since_seconds` ago.
+    `denoise_seconds` and `decode_seconds` are the predictions for the attempt's part of the job;
+    `kept_seconds` of it are charged already. At the last report `step` of `total` steps were done. Its lease,
+    which was charged `charged`, was held for `held_seconds`. The first of the attempts whose work it may have
+    resumed began `since_seconds` ago.
     """
 
     charged: float
@@ -35,31 +35,30 @@ class Attempt:
 
     @property
     def most_seconds(self) -> float:
-        """Device-seconds that it can have taken: a device has no more of them than seconds pass."""
+        """The most device-seconds that it can have taken: a device provides one per second."""
         return self.since_seconds + min(SLACK_SECONDS, self.charged)
 
     @property
     def done_seconds(self) -> float:
-        """Predicted device-seconds of what was done when its worker last told."""
+        """Predicted device-seconds of the work done at the worker's last report."""
         if self.phase in _DECODED:
             return self.denoise_seconds + self.decode_seconds
         return self.denoise_seconds * min(self.step / self.total, 1.0) if self.total > 0 else 0.0
 
 
 def seconds_of(attempt: Attempt, reported: float | None) -> float:
-    """Return the device-seconds of an attempt, as far as they can be; without a report nothing new.
+    """Return the reported device-seconds, limited to what is possible; without a report nothing new counts.
 
-    Those of attempts whose work it went on with are among them.
+    They include those of earlier attempts whose work this one resumed.
     """
     return attempt.kept_seconds if reported is None else min(reported, attempt.most_seconds)
 
 
 def seconds_of_abandoned(attempt: Attempt, reported: float | None) -> float:
-    """Return the device-seconds of an attempt that ends by its tenant's own doing.
+    """Return the device-seconds of an attempt that its own tenant ended.
 
-    They are at least those of what was done, by this attempt or in the checkpoint that it may not have come
-    to read, whatever the worker says. If it says nothing, all that the lease can have taken counts, up to
-    what was predicted.
+    Whatever the worker reports, they are at least those of the work done, by this attempt or in the
+    checkpoint that it may not have read yet. Without a report the lease counts in full, up to the prediction.
     """
     if reported is None:
         reported = attempt.kept_seconds + min(attempt.charged, attempt.held_seconds)

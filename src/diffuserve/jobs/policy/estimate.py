@@ -1,4 +1,4 @@
-"""Estimates of a queued job's wait: a range, since jobs that come later can overtake it."""
+"""Estimates of a queued job's wait: a range, since later jobs can overtake it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from diffuserve.domain.jobs.job import Band, Job, QueueEstimate
 from diffuserve.domain.workers.readiness import ModelStatus
 from diffuserve.jobs.policy.fairness import BAND_SECONDS
 
-# Fitted to simulated queues, of whose jobs 85 in 100 end within the range
-# (tests/unit/jobs/policy/test_estimate_ranges.py). Jobs that come later may overtake, queued ones may be
-# canceled, what runs is partly done, and a job that shares its worker's steps runs longer than alone.
+# Fitted to simulated queues, in which 85 of 100 jobs end within the range
+# (tests/unit/jobs/policy/test_estimate_ranges.py). Later jobs may overtake, queued ones may be canceled,
+# running ones are partly done, and a job that shares its worker's steps runs longer than alone.
 _LEAST_AHEAD, _MOST_AHEAD = 0.6, 2.0
 _LEAST_RUN, _MOST_RUN = 0.7, 2.0
 _MOST_RUNNING = 0.7
@@ -39,8 +39,8 @@ class Standing:
 class WorkAhead:
     """Work that precedes a queued job: earlier jobs of its lane, and what the workers are running.
 
-    `num_workers` are ready for the phase of its model that it waits for, whose readiness is `status`. Seconds
-    are predicted device-seconds.
+    `num_workers` workers are ready for the job's model and phase, whose readiness is `status`. Seconds are
+    predicted device-seconds.
     """
 
     num_jobs: int
@@ -55,9 +55,9 @@ def estimate_wait(
 ) -> QueueEstimate:
     """Return when the job is likely to end; no time while no worker is ready for its model.
 
-    Ahead of it are its tenant's better bands, its lane's earlier jobs, and what the other tenants are served
-    until their virtual time reaches that at which the job's turn comes (start-time fair queueing), which is
-    later for better bands and earlier for worse ones.
+    Served before it are its tenant's better bands, its lane's earlier jobs, and the other tenants' jobs until
+    their virtual time reaches the one at which the job is next (start-time fair queueing). That time is later
+    for better bands and earlier for worse ones.
     """
     rivals = [lane for lane in lanes if lane.model == job.model and lane.is_decode == job.is_denoised]
     vtimes = _vtimes_after_better(job, rivals, standings)
@@ -76,14 +76,14 @@ def estimate_wait(
 
 
 def _range(own_seconds: float, work_seconds: float, ahead: WorkAhead) -> tuple[float, float]:
-    """Return the likely least and most seconds until the end of a job with so much work before it."""
+    """Return the likely minimum and maximum seconds until a job with so much work before it ends."""
     low = _LEAST_AHEAD * work_seconds / ahead.num_workers
     high = (_MOST_AHEAD * work_seconds + _MOST_RUNNING * ahead.running_seconds) / ahead.num_workers
     return low + _LEAST_RUN * own_seconds, high + _MOST_RUN * own_seconds
 
 
 def _reason(job: Job, status: ModelStatus) -> str:
-    """Say why nothing can be foretold: no worker is ready for what the job waits for."""
+    """Say why there is no estimate: no worker is ready for the job's model and phase."""
     if job.is_denoised:
         return (
             f"its latents are finished, and no worker of role decode or all serves {job.model} at present: "
@@ -115,9 +115,9 @@ def _share(
     vtimes: Mapping[str, float],
     standings: Mapping[str, Standing],
 ) -> float:
-    """Return the part, in 0…1, of a lane that is likely to be served before the job.
+    """Return the fraction of a lane that is likely to be served before the job.
 
-    Its turn comes once its tenant's virtual time is `turn`.
+    The job is next once its tenant's virtual time is `turn`.
     """
     if lane.tenant_id == job.tenant_id:
         return float(_is_better(lane, job))

@@ -1,9 +1,9 @@
-"""The choice of the lane that is served next: a pure function of what the queue holds.
+"""The choice of the lane that is served next: a pure function of the queue.
 
 Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) over tenants: a tenant's virtual time
 advances by the device-seconds of its jobs over its weight, and the tenant that is furthest behind is
-served first. Bands come before virtual time and age before bands, but neither serves a tenant much before
-one that is further behind; and a job whose model is resident may overtake others within stated bounds.
+served first. Bands take precedence over virtual time, and age over bands, but neither lets a tenant get far
+ahead of one that is further behind. A job whose model is resident may overtake others within bounds.
 """
 
 import math
@@ -27,9 +27,9 @@ _FIRST: _Order = (-math.inf, "", 0)
 class Claimant:
     """A worker that asks for a job: the models that it serves and those that it has in memory.
 
-    `role` says which phases it does, and `placement` what it leaves to workers of another kind. One that
-    `is_exact` has weights that are not quantized. `load_seconds` are those that loading a model takes, where
-    that is known.
+    `role` says which phases it does, and `placement` which jobs it leaves to workers of another kind. A
+    worker that `is_exact` has unquantized weights. `load_seconds` holds the time that loading each model
+    takes, if known.
     """
 
     models: Collection[str]
@@ -40,24 +40,24 @@ class Claimant:
     load_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def having(self, model: str) -> "Claimant":
-        """Return the worker for the rest of a claim, of which it has a job of `model`.
+        """Return the worker as it is for the rest of a claim that has granted it a job of `model`.
 
-        A model that is not resident takes the place of others: then the rest is for that model alone.
+        A model that is not resident replaces others in memory, so the rest of the claim is for it only.
         """
         if not self.resident_models or model in self.resident_models:
             return self
         return replace(self, models=(model,), resident_models=(model,))
 
     def patience_seconds(self, model: str, most: float, config: StoreConfig) -> float:
-        """Return how far a job of `model` may be passed over, which saves a load: `most`, or less.
+        """Return how far a job of `model` may be passed over to save a load: at most `most`.
 
-        A load that takes little saves little: passing a job over is worth `affinity_loads` loads at most.
+        Avoiding a short load saves little, so the limit is the time of `affinity_loads` loads.
         """
         load_seconds = 0.0 if model in self.resident_models else self.load_seconds.get(model, 0.0)
         return min(most, config.affinity_loads * load_seconds) if load_seconds else most
 
     def runnable(self, lanes: Iterable[Lane]) -> list[Lane]:
-        """Return the lanes whose heads the worker can run, of tenants that may start a job."""
+        """Return the lanes whose heads the worker can run and whose tenants may start a job."""
         models, role, is_exact = self.models, self.role, self.is_exact
         phases = tuple(
             is_decode for is_decode in (False, True) if (role.decodes if is_decode else role.denoises)
@@ -73,7 +73,7 @@ class Claimant:
 
 
 def choose_lane(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> Lane | None:
-    """Return the lane whose head this worker gets; `None` if no tenant may start a job that it may have."""
+    """Return the lane whose head this worker gets; `None` if it may have no job that may start."""
     contenders = _contenders(lanes, claimant, now, config)
     if not contenders:
         return None
@@ -91,22 +91,22 @@ def choose_lane(lanes: Sequence[Lane], claimant: Claimant, now: float, config: S
 
 
 def farthest_ahead(lanes: Iterable[Lane]) -> float:
-    """Return the virtual time of a tenant that is as far ahead of all others as a better band allows.
+    """Return the virtual time beyond which a better band no longer puts a tenant before all others.
 
-    Nor is it served further where an engine has room only for jobs that go before those it has: what these
-    jobs would be ahead of waits for them.
+    A tenant beyond it is also not served where an engine has room only for jobs that go before its present
+    ones, since those would have to wait.
     """
     return min((lane.vtime for lane in lanes), default=math.inf) + BAND_SECONDS
 
 
 def seconds_left(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> float | None:
-    """Return the seconds until this worker may have a job that it leaves to others; `None` without one."""
+    """Return the seconds until this worker may take a job that it now leaves to others; `None` if none."""
     ends = [claimant.placement.leaves_until(lane, config) for lane in claimant.runnable(lanes)]
     return min((end - now for end in ends if end > now), default=None)
 
 
 def _contenders(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> Sequence[Lane]:
-    """Return the lanes of the best rank that may be served, and those that they do not go before."""
+    """Return the servable lanes of the best rank, and the lanes that they may not overtake."""
     by_rank: dict[int, list[Lane]] = {}
     runnable, placement = claimant.runnable(lanes), claimant.placement
     if placement.others or placement.resident_elsewhere:
@@ -120,10 +120,10 @@ def _contenders(lanes: Sequence[Lane], claimant: Claimant, now: float, config: S
 
 
 def _not_overtaken(by_rank: Mapping[int, Sequence[Lane]], best: int) -> list[Lane]:
-    """Return the lanes of worse ranks that those of the best one do not go before.
+    """Return the lanes of worse ranks that those of the best rank may not overtake.
 
-    Their tenants are further behind, and their band is no worse: a band ages against better ones, and a
-    long queue is no merit. Or they are so far behind that no band matters.
+    Their tenants are further behind and their band is no worse, as bands age only against better ones and a
+    long queue earns nothing; or they are so far behind that bands do not matter.
     """
     first = min(lane.vtime for lane in by_rank[best]) - BAND_SECONDS
     last_of_band = {lane.band.rank: _FIRST for lane in by_rank[best]}
@@ -134,7 +134,7 @@ def _not_overtaken(by_rank: Mapping[int, Sequence[Lane]], best: int) -> list[Lan
         for rank in range(len(Band))
     ]
     others = (lane for rank, lanes in by_rank.items() if rank != best for lane in lanes)
-    latest = [order[0] for order in last]  # tells nearly always, and sooner than a whole order
+    latest = [order[0] for order in last]  # decides nearly always, and is cheaper than comparing whole orders
     return [
         lane
         for lane in others
@@ -149,14 +149,14 @@ def _rank(lane: Lane, now: float, config: StoreConfig) -> int:
 
 
 def _order(lane: Lane) -> _Order:
-    """Return what lanes are served by: their tenants' virtual time; then, to be definite, name and place."""
+    """Return the sort key of lanes: their tenant's virtual time, then its name and the head's place."""
     return (lane.vtime, lane.account.tenant.id, lane.head_seq)
 
 
 def _overtaking_limit(
     contenders: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig
 ) -> _Order:
-    """Return the first order among the heads that have waited too long to be overtaken."""
+    """Return the smallest sort key of the heads that have waited too long to be overtaken."""
     longest = config.affinity_wait_seconds
     overdue = [
         lane
@@ -167,9 +167,10 @@ def _overtaking_limit(
 
 
 def _is_near(lane: Lane, contenders: Sequence[Lane], farthest: float, config: StoreConfig) -> bool:
-    """Return whether `lane` is near enough to its turn to overtake for its resident model.
+    """Return whether `lane` may overtake others because its model is resident and it would soon be next.
 
-    Its virtual time must not be past `farthest`, and it few places behind its tenant's first job.
+    Its virtual time must not exceed `farthest`, and its head must be few places behind its tenant's first
+    job.
     """
     first_seq = min(rival.head_seq for rival in contenders if rival.account is lane.account)
     is_close = lane.head_seq - first_seq <= config.affinity_lookahead

@@ -1,8 +1,8 @@
 """The choice whether a job is decoded where it was denoised: a pure function of seconds and prices.
 
-Handing over frees the seconds that decoding would take on the denoising device. They are worth something
-as far as jobs wait for them, and as much as the device costs. Against them stand what decoding costs
-elsewhere, and that this job comes later: its latents travel, and wait there.
+Handing over frees the seconds that decoding would take on the denoising device. They are worth the price of
+that device, as far as jobs wait for it. Against this stand the cost of decoding elsewhere and the delay of
+this job, whose latents are transferred and then wait there.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ TRANSFER_SECONDS = 0.2
 
 
 def transfer_seconds(num_bytes: int) -> float:
-    """Return the seconds in which a file travels to the store and from there to another worker."""
+    """Return the seconds to transfer a file to the store and from there to another worker."""
     return TRANSFER_SECONDS + 2 * num_bytes / TRANSFER_BYTES_PER_SECOND
 
 
@@ -28,7 +28,7 @@ class Decoding:
 
     @property
     def transfer_seconds(self) -> float:
-        """Seconds in which the latents travel to the store and from there to another worker."""
+        """Seconds to transfer the latents to the store and from there to another worker."""
         return transfer_seconds(self.latent_bytes)
 
 
@@ -36,9 +36,9 @@ class Decoding:
 class Surroundings:
     """The queues around a job that is about to be denoised.
 
-    `waiting_jobs` of `waiting_seconds` device-seconds wait for each worker that denoises, and
-    `decode_wait_seconds` pass before a decode worker takes up new latents. `price_ratio` is the price of a
-    decode worker's hour in hours of this worker; 0 where prices are unknown, so that time alone decides.
+    `waiting_jobs` jobs of `waiting_seconds` device-seconds wait for each denoising worker, and new latents
+    wait `decode_wait_seconds` for a decode worker. `price_ratio` is a decode worker's price per hour divided
+    by this worker's; 0 if prices are unknown, so that only time decides.
     """
 
     waiting_jobs: float
@@ -48,10 +48,10 @@ class Surroundings:
 
 
 def hands_over(decoding: Decoding, around: Surroundings) -> bool:
-    """Return whether the job is to be decoded elsewhere.
+    """Return whether the job should be decoded elsewhere.
 
-    The seconds freed here, as far as waiting work can use them, must be worth more than those spent there;
-    and the waiting jobs must gain more time by them, all together, than this job loses.
+    The seconds freed here, as far as waiting work can use them, must be worth more than those spent there.
+    The waiting jobs together must also gain more time than this job loses.
     """
     freed_seconds = min(decoding.here_seconds, around.waiting_seconds)
     is_cheaper = freed_seconds > decoding.there_seconds * around.price_ratio

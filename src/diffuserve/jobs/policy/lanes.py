@@ -16,7 +16,7 @@ _EPOCH = 1_700_000_000  # of these seconds
 class TenantAccount:
     """A tenant's virtual time and its running jobs, owned by the transaction that serves claims.
 
-    `running_seconds` are the device-seconds that these jobs were charged, in advance.
+    `running_seconds` is the sum of device-seconds that the running jobs were charged in advance.
     """
 
     tenant: Tenant
@@ -38,11 +38,11 @@ class TenantAccount:
 
 @dataclass
 class Lane:
-    """The ready jobs of one band, tenant, model and phase, of which a choice needs only the first: the head.
+    """The ready jobs of one band, tenant, model and phase; scheduling looks only at the first, the head.
 
-    Jobs of a lane that `is_decode` start from finished latents, and those of one that `is_exact` are drawn
-    with weights that are not quantized. `head_seq` is the head's place in its tenant's queue, `head_at` the
-    time of its submission, and `head_since` when it became the head. The `handicap` is the credit that its
+    Jobs of a lane that `is_decode` start from finished latents, and jobs of a lane that `is_exact` need
+    unquantized weights. `head_seq` is the head's place in its tenant's queue, `head_at` the time of its
+    submission, and `head_since` the time at which it became the head. The `handicap` is the credit that its
     tenant does not get for having been idle on this model.
     """
 
@@ -64,12 +64,12 @@ class Lane:
 
     @property
     def settled_vtime(self) -> float:
-        """The same without what running jobs were charged in advance, and may be given back."""
+        """The virtual time without the advance charges of running jobs, which may be refunded."""
         return self.vtime - self.account.running_seconds / self.account.tenant.plan.weight
 
     @property
     def is_urgent(self) -> bool:
-        """True while the head is close to its deadline, which gives it a place of its own."""
+        """True while the head is close to its deadline, which puts it before all others of its lane."""
         return self.head_seq < 0
 
 

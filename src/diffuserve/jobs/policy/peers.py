@@ -1,4 +1,4 @@
-"""The pure choice of a worker's peers, and of the share of a model that it reads from the bucket."""
+"""The choice of a worker's peers and of its share of a model's pieces in the bucket: pure functions."""
 
 from collections.abc import Iterable
 
@@ -13,16 +13,16 @@ from diffuserve.domain.workers.peers import (
 from diffuserve.domain.workers.worker import Worker, WorkerState
 
 _MAX_PEERS = 50
-_SETTLE_SECONDS = 0.5  # until what was reported within the time to join is stored, and can be read
+_SETTLE_SECONDS = 0.5  # until reports sent before the end of the joining time are stored and readable
 
 
 def advise(workers: Iterable[Worker], now: float, worker_id: str, model: str) -> PeerAdvice:
-    """Return the peers of a worker that reports this model, and its share; to another one nobody is named.
+    """Return the peers and the share of a worker that reports this model; none for any other worker.
 
-    That one has no share either: its report may be on its way, and others' too. Those that are heard of soon
-    after the first share the reads, as soon as it is certain who they are: were pieces dealt anew, those on
-    their way would be read twice. Who comes later, or while somebody has the whole model, reads nothing.
-    Lost workers do not count.
+    A worker without a report may have one on its way, as may others. Workers that report soon after the first
+    one split the reads, once it is certain which workers they are: reassigning pieces later would read those
+    in transfer twice. Workers that report later, or while some worker has the whole model, read nothing. Lost
+    workers do not count.
     """
     members = _members(workers, model)
     own = next((member for member in members if member[0].id == worker_id), None)
@@ -46,13 +46,13 @@ def _members(workers: Iterable[Worker], model: str) -> list[tuple[Worker, PeerRe
 def _neighbors(
     members: list[tuple[Worker, PeerReport]], own: tuple[Worker, PeerReport]
 ) -> tuple[PeerAddress, ...]:
-    """Return the peers that follow in the circle of all, so that every worker is a peer of as many."""
+    """Return the next peers on a ring of all workers, so that every worker is a peer of equally many."""
     place = members.index(own)
     return tuple(report.address for _, report in (*members[place + 1 :], *members[:place]))[:_MAX_PEERS]
 
 
 def _share(starting: list[tuple[float, str]], now: float, worker_id: str, has_whole: bool) -> Share:
-    """Return a worker's share; nobody has one while others may join, or while somebody has all pieces."""
+    """Return a worker's share; there are none while others may join, or while a worker has all pieces."""
     ids = [starter for _, starter in starting]
     if worker_id not in ids:
         return UNADVISED.share

@@ -1,10 +1,10 @@
-"""The choice between workers that may have a job that is ready: a pure function.
+"""The choice between workers that may run a ready job: a pure function.
 
-A spot worker costs a fraction, and may be taken away. So what somebody waits for is left to workers on
-demand, and batch work to spot workers. Each is left for a bounded time only, counted for every job on its
-own: a job whose time is over goes to whoever asks first, so nothing starves, and no worker stays idle
-beside an old queue. In the same way a worker that would have to load a model leaves its jobs, for a moment,
-to those that have it in memory.
+A spot worker costs a fraction, and may be taken away. So interactive jobs are left to on-demand workers, and
+batch jobs to spot workers. Each job is left to them for a bounded time only; after that it goes to the first
+worker that asks, so that no job starves and no worker stays idle beside an old queue. In the same way a
+worker that would have to load a model leaves the model's jobs, for a moment, to workers that have it in
+memory.
 """
 
 import math
@@ -20,9 +20,9 @@ from diffuserve.jobs.policy.lanes import Lane, latest_start_at
 class ClaimingWorker:
     """A worker that claims, on a spot machine or not.
 
-    `others` are the phases of models that workers of the other kind serve: a model's name, and whether
-    they decode it. `resident_elsewhere` are the models that it would have to load, and that other workers
-    have in memory.
+    `others` holds what workers of the other kind serve, as pairs of a model's name and whether they decode
+    it. `resident_elsewhere` are the models that this worker would have to load and that other workers have in
+    memory.
     """
 
     is_spot: bool
@@ -30,11 +30,11 @@ class ClaimingWorker:
     resident_elsewhere: Collection[str] = ()
 
     def leaves(self, lane: Lane, now: float, config: StoreConfig) -> bool:
-        """Return whether this worker leaves a lane's head to others, which it suits."""
+        """Return whether this worker leaves a lane's head to others that suit it better."""
         return now < self.leaves_until(lane, config)
 
     def leaves_until(self, lane: Lane, config: StoreConfig) -> float:
-        """Return until when this worker leaves a lane's head to others; the dawn of time if it does not."""
+        """Return until when this worker leaves a lane's head to others; minus infinity if it does not."""
         suited, until = suits_spot(lane), -math.inf
         if lane.model in self.resident_elsewhere:
             until = lane.head_at + config.resident_wait_seconds
@@ -49,9 +49,9 @@ ANYWHERE = ClaimingWorker(is_spot=False)
 
 
 def suits_spot(lane: Lane) -> bool | None:
-    """Return whether a lane's head had better run on a spot worker; `None` if that is no matter.
+    """Return whether a lane's head should run on a spot worker; `None` if it does not matter.
 
-    What is close to its deadline suits workers on demand, whatever its band.
+    A job close to its deadline should run on an on-demand worker, whatever its band.
     """
     if lane.band is Band.INTERACTIVE or lane.is_urgent:
         return False
@@ -59,7 +59,7 @@ def suits_spot(lane: Lane) -> bool | None:
 
 
 def left_until(lane: Lane, config: StoreConfig) -> float:
-    """Return until when a lane's head is left to the workers that it suits."""
+    """Return until when a lane's head is left to the kind of worker that suits it."""
     if suits_spot(lane):
         return lane.head_at + config.spot_wait_seconds
     latest = latest_start_at(lane.head_seq)

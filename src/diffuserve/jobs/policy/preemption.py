@@ -1,7 +1,7 @@
-"""The choice of the job that makes room for a more urgent one: a pure function of what runs.
+"""The choice of the job that is preempted for a more urgent one: a pure function of the running jobs.
 
-A job that is put down goes on from its checkpoint, so little is lost: its prompt is encoded again, which
-takes about a step, and the checkpoint travels. A job that has done no step yet loses nothing.
+A preempted job resumes from its checkpoint, so little is lost: its prompt is encoded again, which takes about
+a step, and the checkpoint is transferred. A job that has done no step yet loses nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,10 +16,10 @@ _CHECKPOINT_LATENTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptibleJob:
-    """A running job that may make room.
+    """A running job that may be preempted.
 
-    `cost_seconds` are predicted device-seconds for all its steps, of which `step` of `total` were done when
-    its worker last told; `total` is 0 before that. It is to end by `finish_by`, if at all.
+    `cost_seconds` are predicted device-seconds for all its steps. At its worker's last report `step` of
+    `total` steps were done; `total` is 0 before the first. `finish_by` is its deadline, if it has one.
     """
 
     job_id: str
@@ -33,12 +33,12 @@ class PreemptibleJob:
 
     @property
     def remaining_seconds(self) -> float:
-        """Predicted device-seconds of what is still to be done."""
+        """Predicted device-seconds of the remaining steps."""
         return self.cost_seconds * (1 - self.step / self.total) if self.total else self.cost_seconds
 
     @property
     def lost_seconds(self) -> float:
-        """Seconds that are lost if it is put down after this step, to go on elsewhere."""
+        """Seconds that are lost if it is preempted after this step and resumes elsewhere."""
         if not self.step:
             return 0.0
         step_seconds = self.cost_seconds / self.total
@@ -46,10 +46,10 @@ class PreemptibleJob:
 
 
 def may_make_room(job: PreemptibleJob, now: float, config: StoreConfig) -> bool:
-    """Return whether a job may be put down.
+    """Return whether a job may be preempted.
 
-    Not more often than `max_preemptions` times, nor if it soon ends by itself, nor if that might cost it
-    its deadline: that must leave twice the time that it still needs.
+    It may not if it was preempted `max_preemptions` times, if it ends soon by itself, or if it might miss its
+    deadline: the time until then must be twice what the job still needs.
     """
     if job.num_preempted >= config.max_preemptions or job.remaining_seconds <= job.lost_seconds:
         return False
@@ -57,10 +57,10 @@ def may_make_room(job: PreemptibleJob, now: float, config: StoreConfig) -> bool:
 
 
 def cheapest(jobs: Iterable[PreemptibleJob], num_urgent: Mapping[str, int]) -> PreemptibleJob | None:
-    """Return the job that makes room; `None` if there is none.
+    """Return the job to preempt; `None` if there is none.
 
-    It is one of a worker with the fewest urgent jobs, so that those spread; there the one that loses the
-    least, of equal ones one that was preempted the least often and has done the least.
+    It is on a worker with the fewest urgent jobs, so that these spread, and loses the fewest seconds there.
+    Ties go to the job that was preempted least often and then to the one with the least progress.
     """
 
     def order(job: PreemptibleJob) -> tuple[int, float, int, float, str]:
@@ -72,5 +72,5 @@ def cheapest(jobs: Iterable[PreemptibleJob], num_urgent: Mapping[str, int]) -> P
 
 
 def is_overdue(waiting_since: float, now: float, config: StoreConfig) -> bool:
-    """Return whether an urgent job has waited so long that room is made for it."""
+    """Return whether an urgent job has waited so long that another is preempted for it."""
     return now - waiting_since >= config.preempt_after_seconds > 0

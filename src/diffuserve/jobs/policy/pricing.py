@@ -7,7 +7,7 @@ from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 
-# For models that were stored without a fit. Ratios between jobs are what it has to get right.
+# For models that were stored without a fit. Only the ratios between jobs have to be right.
 NEUTRAL_FIT = CostFit((1e-3, 1e-5), (1e-3, 1e-5, 1e-9, 1e-4), (1e-3, 1e-8))
 
 MOST_TIMES_DEFAULT = 100.0
@@ -17,16 +17,16 @@ MOST_TIMES_NEUTRAL = 10_000.0
 
 
 def bounded(fit: CostFit, prior: CostFit, spec: ModelSpec, most: float = MOST_TIMES_DEFAULT) -> CostFit:
-    """Return the fit, scaled if it prices the model's default request more than `most` times off the prior.
+    """Return the fit, scaled if it prices the model's default request over `most` times off the prior.
 
-    Workers report fits, and every tenant pays by them.
+    Workers report fits, and every tenant is charged by them.
     """
     workload = _default_workload(spec)
     known = prior if prior.estimate(workload).seconds else NEUTRAL_FIT
     expected, price = known.estimate(workload).seconds, fit.estimate(workload).seconds
     if expected / most <= price <= expected * most:
         return fit
-    if price <= 0 or not math.isfinite(price):  # not to be scaled
+    if price <= 0 or not math.isfinite(price):  # cannot be scaled
         return known.scaled(most if price else 1 / most)
     return fit.scaled(min(max(price, expected / most), expected * most) / price)
 
@@ -46,9 +46,9 @@ def _default_workload(spec: ModelSpec) -> Workload:
 
 @dataclass(frozen=True)
 class Price:
-    """Predicted device-seconds of a request, those of them that decoding takes, and tokens and bytes.
+    """Predicted device-seconds of a request, the part of them for decoding, and its tokens and bytes.
 
-    `step_tokens` are the packed tokens of a step, `latent_bytes` those of the finished latents.
+    `step_tokens` are the packed tokens of a step, and `latent_bytes` the bytes of the finished latents.
     """
 
     cost_seconds: float

@@ -11,7 +11,7 @@ _MOST_LATENTS_LOST = 1
 
 @dataclass(frozen=True)
 class RetryDecision:
-    """The job's new counts, and either its final error or the pause before the next attempt."""
+    """A job's new counts of attempts, and either its final error or the pause before the next attempt."""
 
     num_transient: int
     num_worker_lost: int
@@ -45,5 +45,5 @@ def after_loss(record: JobRecord, config: StoreConfig) -> RetryDecision:
 
 
 def may_start_anew(record: JobRecord) -> bool:
-    """Return whether a job whose latents are unusable is denoised once more: only the first time."""
+    """Return whether a job whose latents are unusable is denoised again, which happens only once."""
     return record.is_denoised and record.num_latents_lost < _MOST_LATENTS_LOST

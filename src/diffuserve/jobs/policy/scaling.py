@@ -1,4 +1,4 @@
-"""The number of workers that a pool should have: pure functions of its work, its past and its floors.
+"""The number of workers that a pool should have: pure functions of its work, history and floors.
 
 A pool is the workers of one model. An autoscaler asks for the number, and the simulator of fleets
 (`benchmarks/autoscaling`) uses the same functions.
@@ -18,14 +18,14 @@ HOUR = 3_600
 WEEK = 168 * HOUR
 WEEKS = 4
 _LEAD_SECONDS = 600  # a predicted hour counts before it begins, as machines and models take minutes to start
-_QUANTILE = 0.75  # of four weeks the second highest, so that one burst does not set the floor for a month
+_QUANTILE = 0.75  # the second highest of four weeks, so that one burst does not set the floor for a month
 _EPOCH_WEEKDAY = 3  # 1 January 1970 was a Thursday
 _ALL_DAYS = (0, 1, 2, 3, 4, 5, 6)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """Least number of workers from `start_hour` to `end_hour`, in UTC, on some days: 0 is Monday."""
+    """Minimum number of workers from `start_hour` to `end_hour`, in UTC, on some days; 0 is Monday."""
 
     workers: int
     days: tuple[int, ...] = _ALL_DAYS
@@ -75,10 +75,10 @@ class ScaleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolDemand:
-    """Work of a pool, in device-seconds: what waits, what is left of running jobs, and what was accepted.
+    """A pool's work in device-seconds: of waiting jobs, of the rest of running jobs, and of accepted jobs.
 
-    `accepted` maps the starts of five minutes to the work that was accepted in them: the last ones, and those
-    of the same hours of earlier weeks, as far back as `known_since`.
+    `accepted` maps the start of each five minutes to the work accepted in them: the latest ones, and those of
+    the same hours in earlier weeks, as far back as `known_since`.
     """
 
     queued_seconds: float = 0.0
@@ -90,7 +90,7 @@ class PoolDemand:
 
 @dataclass(frozen=True)
 class DesiredWorkers:
-    """Numbers of workers by reason: work to be done, the present rate, the floors, and earlier weeks.
+    """Numbers of workers by reason: pending work, the current rate, the floors, and earlier weeks.
 
     `predicted` counts only if `is_predictive`.
     """
@@ -112,8 +112,8 @@ def desired_workers(
 ) -> DesiredWorkers:
     """Return how many workers a pool should have at the time `now`, with the reasons.
 
-    A worker that is started now begins after it has loaded the model, and what the present ones do until
-    then needs no further one: so the time of a load is added to the target.
+    A new worker helps only once it has loaded the model, and needs not do what the present workers finish
+    until then. So the load time is added to the target.
     """
     work = demand.queued_seconds + demand.running_seconds
     share = config.scale_useful_share
@@ -127,12 +127,12 @@ def desired_workers(
 
 
 def bucket_of(at: float) -> int:
-    """Return the start of the five minutes of a time."""
+    """Return the start of the five minutes that contain a time."""
     return int(at // BUCKET_SECONDS) * BUCKET_SECONDS
 
 
 def recent_rate(accepted: Mapping[int, float], now: float) -> float:
-    """Return the work accepted per second lately, which is the mean number of busy workers that it needs."""
+    """Return the work recently accepted per second, which is the mean number of workers it keeps busy."""
     start = bucket_of(now - RATE_SECONDS)
     starts = range(start, bucket_of(now) + 1, BUCKET_SECONDS)
     return sum(accepted.get(at, 0.0) for at in starts) / (now - start)
@@ -151,7 +151,7 @@ def history_hours(now: float) -> Sequence[int]:
 
 
 def _usual_rate(accepted: Mapping[int, float], known_since: float, hour: int) -> float:
-    """Return the work per second of an hour, as it was in those earlier weeks that are known."""
+    """Return an hour's usual work per second, from the earlier weeks that are known."""
     starts = [hour - week * WEEK for week in range(1, WEEKS + 1)]
     rates = sorted(_rate_in_hour(accepted, start) for start in starts if start >= known_since)
     return rates[math.ceil(_QUANTILE * len(rates)) - 1] if rates else 0.0

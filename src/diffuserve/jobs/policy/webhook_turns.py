@@ -1,4 +1,4 @@
-"""The pure choice of the deliveries that a sender starts next: tenants in turn, within limits."""
+"""The choice of the deliveries that a sender starts next, round-robin over tenants: a pure function."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from diffuserve.domain.jobs.webhook import Delivery
 
 @dataclass(frozen=True, kw_only=True)
 class SendLimits:
-    """Limits of the deliveries that one sender has in flight: in all, and of a tenant, host and endpoint.
+    """Limits of one sender's deliveries in flight: in total, and per tenant, host and endpoint.
 
-    A receiver that hangs keeps its place until the timeout. So an endpoint's limit leaves room for the
-    other endpoints of its tenant, a tenant's limit for the other tenants, and a host's limit for the
-    other hosts when one that many tenants use hangs.
+    A receiver that hangs occupies its slot until the timeout. An endpoint's limit leaves room for the other
+    endpoints of its tenant, a tenant's limit for the other tenants, and a host's limit for the other hosts
+    when a host that many tenants use hangs.
     """
 
     total: int
@@ -45,7 +45,7 @@ class Load:
 
     @property
     def room(self) -> int:
-        """Number of deliveries that may be started, whoever's they are."""
+        """Number of deliveries that may still be started in total."""
         return self._limits.total - len(self._ids)
 
     def add(self, delivery: Delivery) -> None:
@@ -56,7 +56,7 @@ class Load:
         self._endpoints[delivery.endpoint_id] += 1
 
     def has_room_for(self, delivery: Delivery) -> bool:
-        """Return whether a delivery may start beside the others, and has not been started."""
+        """Return whether a delivery has not been started and fits within the limits."""
         limits = self._limits
         return (
             delivery.id not in self._ids
@@ -80,8 +80,8 @@ class Load:
 def choose(waiting: Iterable[Delivery], in_flight: Iterable[Delivery], limits: SendLimits) -> list[Delivery]:
     """Return the deliveries to start now, in their order.
 
-    The tenant with the fewest deliveries in flight goes first; of equal ones, the one that has waited
-    longest. A tenant's own go in the order in which they became due, past those that have no room.
+    The tenant with the fewest deliveries in flight goes first, and among equals the one that has waited
+    longest. A tenant's deliveries go in the order in which they became due, skipping those without room.
     """
     load = Load(in_flight, limits)
     queues: dict[str, deque[Delivery]] = {}
@@ -91,7 +91,7 @@ def choose(waiting: Iterable[Delivery], in_flight: Iterable[Delivery], limits: S
     while queues:
         tenant_id = min(queues, key=lambda name: (load.tenants[name], _due(queues[name][0])))
         delivery = queues[tenant_id].popleft()
-        # One that has no room now has none later either: nothing in flight ends meanwhile.
+        # A delivery without room now has none later either: nothing in flight ends meanwhile.
         if load.has_room_for(delivery):
             load.add(delivery)
             chosen.append(delivery)

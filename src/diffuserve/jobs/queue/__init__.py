@@ -1,1 +1,1 @@
-"""Jobs on their way in and through the queue: admission, places, changes of state, and idempotency."""
+"""The queue of jobs: admission, places, changes of state, and idempotency."""

@@ -50,7 +50,7 @@ _WORK = _select_work()
 
 @dataclass(frozen=True)
 class _Work:
-    """A tenant's work: predicted device-seconds, and the number of jobs of them that are not stored yet."""
+    """A tenant's work: predicted device-seconds, and the number of its jobs that are not stored yet."""
 
     seconds: float
     num_reserved: int
@@ -81,7 +81,7 @@ class Account:
 
 @dataclass
 class Admission:
-    """State of one transaction that admits jobs: what it has read, and what it will write for them."""
+    """State of one transaction that admits jobs: the counters that it read, and its pending writes."""
 
     transaction: Transaction
     accounts: Mapping[str, Account]
@@ -128,7 +128,7 @@ class Admission:
             self.audit_entries.append(entry)
 
     def save(self) -> None:
-        """Write the admitted jobs, with everything that belongs to them."""
+        """Write the admitted jobs and their related rows."""
         if not self.records:
             return
         transaction = self.transaction
@@ -157,7 +157,7 @@ class Admission:
 
 
 def _too_large(plan: Plan, num_jobs: int, cost_seconds: float) -> TooLarge | None:
-    """Refuse what would not fit into the tenant's queue even if that were empty."""
+    """Refuse work that would not fit into the tenant's queue even if the queue were empty."""
     if num_jobs <= plan.max_queued and cost_seconds <= (plan.max_queued_seconds or math.inf):
         return None
     return TooLarge(

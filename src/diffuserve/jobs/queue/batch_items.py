@@ -44,7 +44,7 @@ def counts_in(row: sa.Row[tuple[object, ...]]) -> dict[JobStatus, int]:
 
 
 def finish(transaction: Transaction, batch_ids: Collection[str]) -> list[WebhookNotice]:
-    """End those of the batches that have no open item left; return the webhook notices to write for them.
+    """End those of the batches without unfinished items; return the webhook messages to write for them.
 
     A batch that was canceled while it was submitted may end with fewer items than it announced.
     """
@@ -65,7 +65,7 @@ def finish(transaction: Transaction, batch_ids: Collection[str]) -> list[Webhook
 
 
 def reopen(transaction: Transaction, batch_ids: Collection[str]) -> None:
-    """Mark batches as running again, because an item of theirs was requeued."""
+    """Mark batches as running again, because one of their items was requeued."""
     if batch_ids:
         requeued = sa.update(batches).where(batches.c.id.in_(sorted(batch_ids)))
         transaction.execute(requeued.values(finished_at=None))

@@ -1,4 +1,4 @@
-"""Changes of jobs: rows read, decided upon, and written back with an entry in the job's log."""
+"""Changes of jobs: rows are read, changed, and written back with an entry in the job's log."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +75,7 @@ def _kept_by(record: JobRecord) -> AttemptKey:
 
 
 def _requeue_cause(change: Change) -> str | None:
-    """Return why a job that had begun is queued again; `None` for other changes, and for one that goes on."""
+    """Return why a started job is queued again; `None` for other changes, also for a handover."""
     if change.event == "requeued":
         return str(change.data["cause"])
     return change.event if change.event in (ReleaseCause.PREEMPTED, ReleaseCause.INTERRUPTED) else None
@@ -105,7 +105,7 @@ def event_of(row: sa.Row[Any]) -> JobEvent:
 
 
 def _notify_of_ends(transaction: Transaction, changes: Sequence[Change]) -> None:
-    """Queue the webhooks of jobs that became final, and end the batches that they were the last items of.
+    """Queue the webhooks of jobs that became final, and end the batches whose last items they were.
 
     The jobs must be saved already: whether a batch is over is read from the table.
     """

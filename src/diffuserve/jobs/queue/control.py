@@ -24,7 +24,7 @@ _REQUEUEABLE = (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.EXPIRED)
 
 @dataclass(frozen=True)
 class CancelJob(Command[None]):
-    """End a queued job at once, and a running one as soon as its worker has let go of it.
+    """End a queued job at once, and a running one as soon as its worker has stopped it.
 
     `tenant_id` is the job's tenant, or `None` for any. The outcome is `JobNotFound` for another tenant's.
     """
@@ -96,7 +96,7 @@ class RequeueJob(Command[None]):
 def _without_own(
     transaction: Transaction, commands: Sequence[DeleteJob], errors: Sequence[DiffuserveError | None]
 ) -> list[DiffuserveError | None]:
-    """Return the errors without those of a tenant's own jobs, which the lost commit may have hidden."""
+    """Return the errors except those about a tenant's own jobs, which the lost commit may have hidden."""
     records = load_records(transaction, {command.job_id for command in commands})
     return [
         None if _belongs_to(records.get(command.job_id), command.tenant_id) else error
@@ -145,7 +145,7 @@ def _requeue(transaction: Transaction, ended: Collection[JobRecord]) -> None:
 
 
 def _fresh(record: JobRecord) -> JobRecord:
-    """Return the job as it was queued first, except that it keeps its attempts' numbers and its place."""
+    """Return the job as first queued, but with its numbers of attempts and its place."""
     return replace(
         record,
         status=JobStatus.QUEUED,
@@ -169,12 +169,12 @@ def _incomplete_error(job_id: str) -> Conflict:
 
 
 def _requeue_error(job_id: str, record: JobRecord | None, is_retry: bool) -> DiffuserveError | None:
-    """Return why a job, as it was before, cannot be requeued; `None` if it can."""
+    """Return why a job in its previous state cannot be requeued; `None` if it can."""
     if record is None or not _is_visible(record, tenant_id=None):
         return JobNotFound(f"no job {job_id}")
     if record.status in _REQUEUEABLE:
         return None
-    if is_retry and record.status is JobStatus.QUEUED:  # by the commit whose result was lost
+    if is_retry and record.status is JobStatus.QUEUED:  # queued by the commit whose result was lost
         return None
     return Conflict(
         f"job {record.id} is {record.status}; only failed, canceled and expired jobs can be requeued"

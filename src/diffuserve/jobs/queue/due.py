@@ -21,7 +21,7 @@ MAX_SWEPT = 1_000
 
 
 def sweep_due(transaction: Transaction) -> None:
-    """Make delayed jobs ready that are due, expire ready jobs that are late, and raise those in a hurry.
+    """Make delayed jobs ready that are due, expire late ones, and raise those close to their deadlines.
 
     Every claim does this first. Usually nothing is due, and it costs one statement on three small indexes.
     """
@@ -67,13 +67,13 @@ def _expire(transaction: Transaction, job_ids: Collection[str]) -> None:
 
 
 def _expiry(record: JobRecord) -> Change:
-    """Return the end of a job, which tells apart a deadline from a wait that was too long."""
+    """Return the end of a job, which says whether its deadline or its limit in the queue has passed."""
     has_waited = record.deadline is not None and record.start_by == record.deadline
     return Change(record, "expired", JobStatus.QUEUED, {} if has_waited else {"cause": "deadline"})
 
 
 def _raise(transaction: Transaction, job_ids: Collection[str]) -> None:
-    """Put jobs anew, whose places now follow from their deadlines."""
+    """Move jobs to the places that now follow from their deadlines."""
     if not job_ids:
         return
     records = list(load_records(transaction, job_ids).values())

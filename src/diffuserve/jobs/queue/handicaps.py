@@ -1,8 +1,8 @@
-"""Handicaps: a tenant that comes to a model begins there at the virtual time of those who are served.
+"""Handicaps: a tenant that begins to use a model starts at the virtual time of the tenants served there.
 
-Whatever it did not use before, on this model or on others, it is owed nothing for. Its virtual time itself
-stays as it is, since workers of other models may be at quite another time. A tenant whose jobs all run works
-on, and does not come: it stays as far behind as a better band of others may have put it.
+It gets no credit for capacity that it did not use before, on this model or on others. Its virtual time itself
+is unchanged, since workers of other models may be at quite another time. A tenant whose jobs all run is not
+new to the model: it stays as far behind as a better band of others may have put it.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +25,7 @@ _VTIMES = sa.select(tenants.c.id, tenants.c.vtime).where(tenants.c.id.in_(IDS))
 
 
 def give(transaction: Transaction, filled: Collection[Mapping[str, Any]]) -> None:
-    """Give tenants their handicaps for those of the `lanes` to be filled that are empty."""
+    """Set tenants' handicaps for empty ones of the `lanes` that are about to be filled."""
     is_open = {row.lane for row in transaction.rows(_OPEN, {"ids": [row["lane"] for row in filled]})}
     opened = [row for row in filled if row["lane"] not in is_open]
     if not opened:

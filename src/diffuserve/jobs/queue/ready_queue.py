@@ -1,4 +1,4 @@
-"""The ready queue: putting jobs in, taking them out, and the lanes' sums that change with that."""
+"""The ready queue: adding and removing jobs, and the lanes' sums that change with them."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -74,7 +74,7 @@ class Ledger:
     changes: dict[str, _AccountChange] = field(default_factory=lambda: defaultdict(_AccountChange))
 
     def charge(self, tenant: Tenant, seconds: float) -> None:
-        """Advance the tenant's virtual time by device-seconds over its weight; negative gives back."""
+        """Advance the tenant's virtual time by device-seconds over its weight; a negative value refunds."""
         self.changes[tenant.id].vtime += seconds / tenant.plan.weight
 
     def count_queued(self, tenant_id: str, num_jobs: int) -> None:
@@ -120,7 +120,7 @@ def tenant_rows(transaction: Transaction, tenant_ids: Collection[str]) -> list[s
 
 
 def put(transaction: Transaction, records: Sequence[JobRecord]) -> None:
-    """Make jobs ready, each at the place that its `seq` gives it, or its deadline.
+    """Make jobs ready, each at the place of its `seq` or of its deadline.
 
     The caller counts them in their tenants' accounts.
     """
@@ -166,10 +166,10 @@ def drop_empty_lanes(transaction: Transaction) -> None:
 
 
 def _placed(record: JobRecord, transaction: Transaction) -> tuple[JobRecord, float | None]:
-    """Return the job with its place among the ready ones, and when it gets another.
+    """Return the job with its place among the ready ones, and the time at which its place changes.
 
-    One that is close to its deadline goes before all others of its lane, the closest first. It gains
-    nothing over other tenants, since lanes are chosen by what their tenants are owed.
+    A job that is close to its deadline goes before all others of its lane, the closest first. It gains
+    nothing over other tenants, since lanes are chosen by their tenants' virtual time.
     """
     latest = record.latest_start
     if latest is None:
@@ -218,7 +218,7 @@ def _grow(dialect: str) -> sa.Executable:
 
 
 def _lane_rows(records: Sequence[JobRecord], now: float) -> list[dict[str, Any]]:
-    """Return a row for each lane that these jobs alone would make up."""
+    """Return a row for each lane as if it had only these jobs."""
     by_lane: dict[str, list[JobRecord]] = defaultdict(list)
     for record in records:
         by_lane[record.lane].append(record)

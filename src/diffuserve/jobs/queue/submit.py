@@ -41,7 +41,7 @@ class SubmitJob(Command[Job]):
 
 @dataclass(frozen=True)
 class FindJobRoom(SingleCommand[Job | None]):
-    """Look whether there is room in the queue for one more job; store nothing.
+    """Check whether there is room in the queue for one more job; store nothing.
 
     The outcome is an earlier job if the idempotency key was used with the same body, `None` if there is
     room, and else the error with which `SubmitJob` would refuse the job.
@@ -66,7 +66,7 @@ def _admit(
     stored: Collection[str],
     command: SubmitJob,
 ) -> str | DiffuserveError:
-    """Return the id of the job that the submission stands for, or the error that refuses it."""
+    """Return the id of the submission's job, or the error that refuses it."""
     new, stamp = command.new, stamp_of(command.new)
     if command.job_id in stored:
         return command.job_id
@@ -83,7 +83,7 @@ def _admit(
 
 
 def _already_stored(transaction: Transaction, commands: Sequence[SubmitJob]) -> frozenset[str]:
-    """Return the ids that an earlier try, whose result was lost, has stored."""
+    """Return the ids stored by an earlier attempt whose result was lost."""
     job_ids = [command.job_id for command in commands]
     rows = transaction.rows(sa.select(schema.jobs.c.id).where(schema.jobs.c.id.in_(job_ids)))
     return frozenset(row.id for row in rows)
@@ -92,7 +92,7 @@ def _already_stored(transaction: Transaction, commands: Sequence[SubmitJob]) -> 
 def _with_jobs(
     transaction: Transaction, outcomes: Sequence[str | DiffuserveError], fresh: Mapping[str, Job]
 ) -> list[Job | DiffuserveError]:
-    """Replace ids by their jobs; those that were not made in this transaction are read."""
+    """Replace ids by their jobs, reading those that were not created in this transaction."""
     earlier = {outcome for outcome in outcomes if isinstance(outcome, str) and outcome not in fresh}
     jobs = {**fresh, **queries.find_jobs(transaction, earlier)}
     return [_find(jobs, outcome) if isinstance(outcome, str) else outcome for outcome in outcomes]

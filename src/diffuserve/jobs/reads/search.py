@@ -106,7 +106,7 @@ def _conditions_of_index(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
     if _is_held(wanted):
         return [jobs.c.id.in_(sa.select(leases.c.job_id))]
     conditions = [] if wanted.tenant_id is None else [jobs.c.tenant_id == wanted.tenant_id]
-    if _has_index(wanted):  # as text of the statement, so that the index on one kind can be used
+    if _has_index(wanted):  # a literal, not a parameter, so that the index on one kind can be used
         conditions.append(jobs.c.kind == sa.literal(wanted.kind, literal_execute=True))
     return conditions
 

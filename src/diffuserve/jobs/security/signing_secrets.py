@@ -58,7 +58,7 @@ class UrlSecrets:
 
 
 class SessionMarks:
-    """Marks that the sessions of an API key bear; a new one ends all that bear another."""
+    """Marks that the sessions of an API key carry; a new mark ends all sessions with another."""
 
     def __init__(self, database: Database, writer: Writer) -> None:
         self._database = database

@@ -1,1 +1,1 @@
-"""Background tasks: what time demands, after outages and steps of the clock as well."""
+"""Background tasks: work that is due by time, also after outages and steps of the clock."""

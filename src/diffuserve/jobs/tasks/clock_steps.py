@@ -1,8 +1,7 @@
-"""Steps of the database's clock: times that were written before it was set back lie too far ahead.
+"""Steps of the database's clock: times written before it was set back lie too far in the future.
 
-Left alone they would come due only once the clock has caught up: a dead worker would keep its jobs, and no
-retry would start, for as long as the step was wide. A step forward needs no such care, since it looks like
-an outage.
+Uncorrected, they would be due only once the clock has caught up: until then a dead worker would keep its
+jobs, and no retry would start. A step forward needs no correction, since it looks like an outage.
 """
 
 import logging
@@ -19,10 +18,10 @@ workers, deliveries, housekeeping = schema.workers, schema.webhook_deliveries, s
 
 
 def follow_back(transaction: Transaction, seconds: float) -> None:
-    """Bring times forward that were written before the clock went back by `seconds`.
+    """Move times earlier that were written before the clock was set back by `seconds`.
 
-    As after an outage every worker has a whole lease to send its heartbeat, and every job a whole timeout.
-    Deadlines of waiting jobs are not touched: these jobs may wait so much longer.
+    As after an outage, every worker has a whole lease to send its heartbeat, and every job a whole timeout.
+    Deadlines of waiting jobs are not moved: these jobs may wait that much longer.
     """
     log.warning("the database's clock went back by %.1f s; leases and retries are set to follow it", seconds)
     now, config = transaction.now, transaction.config

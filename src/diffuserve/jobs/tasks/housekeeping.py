@@ -28,7 +28,7 @@ from diffuserve.jobs.tasks import clock_steps, expired_leases
 from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.workers import registry_bounds
 
-_LOOK_SECONDS = 0.25  # between two looks while an interactive job waits
+_LOOK_SECONDS = 0.25  # between two checks while an interactive job waits
 
 jobs, job_events, leases, housekeeping = schema.jobs, schema.job_events, schema.leases, schema.housekeeping
 _NAME = "reaper"
@@ -45,13 +45,13 @@ class Housekeeping:
         self._database, self._writer, self._config = database, writer, config
 
     async def reap(self, holder: str) -> bool:
-        """Do what is due if it is the turn of the reaper `holder`; return whether it was."""
+        """Do the due work if it is the turn of the reaper `holder`; return whether it was."""
         return await self._writer.run(Reap(holder))
 
     async def make_room(self) -> float | None:
-        """Have batch jobs put down for interactive ones that wait too long.
+        """Preempt batch jobs for interactive ones that have waited too long.
 
-        Return the seconds after which another look is due, `None` while no interactive job waits.
+        Return the seconds until the next check, or `None` while no interactive job waits.
         """
         after = self._config.preempt_after_seconds
         first = (await self._database.rows(FIRST_URGENT))[0].head_at if after else None
@@ -97,7 +97,7 @@ class Housekeeping:
         await self._writer.run(ForgetCheckpoints(job_ids))
 
     async def tokens_of(self, job_ids: Collection[str]) -> dict[str, frozenset[int]]:
-        """Return the lease tokens whose files count, of every job that exists.
+        """Return the lease tokens whose files are in use, for every existing job.
 
         They are the newest one, and those under which its latents and its checkpoint were stored.
         """
@@ -138,7 +138,7 @@ class Reap(SingleCommand[bool]):
 
 @dataclass(frozen=True)
 class FindOutdated(SingleCommand[list[str]]):
-    """Return the ids of at most `limit` outdated jobs, and delete at once what else is outdated."""
+    """Return the ids of at most `limit` outdated jobs, and delete all other outdated rows at once."""
 
     limit: int
 
@@ -198,8 +198,8 @@ class FindEndedLive(SingleCommand[tuple[list[tuple[str, int]], float]]):
 def _take_turn(transaction: Transaction, holder: str) -> float | None:
     """Return the time of the last round if this reaper may do the next one, else `None`.
 
-    The turn passes to another reaper once the one that has it was silent for an outage, or if its last
-    round lies ahead, as it does after the clock was set back.
+    Another reaper takes over once the current one was silent for the length of an outage, or if its last
+    round is in the future, as after the clock was set back.
     """
     now = transaction.now
     row = transaction.execute(sa.select(housekeeping).where(housekeeping.c.name == _NAME)).first()
@@ -231,7 +231,7 @@ def _outdated(transaction: Transaction, limit: int) -> list[str]:
 
 
 def _outdated_kinds(transaction: Transaction) -> list[sa.ColumnElement[bool]]:
-    """Return conditions on final jobs: deleted by their client, or past the retention of their status.
+    """Return conditions for final jobs: deleted by their client, or past the retention of their status.
 
     Items of a batch are kept for the longest retention of all, so that a batch stays whole.
     """

@@ -1,4 +1,4 @@
-"""The preemptor: the background task that has room made for interactive jobs which wait too long."""
+"""The preemptor: the background task that preempts batch jobs for interactive ones that wait too long."""
 
 import asyncio
 import logging
@@ -11,19 +11,19 @@ from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
 
-_IDLE_SECONDS = 1.0  # between two looks without a hint: the bus may have lost one
+_IDLE_SECONDS = 1.0  # between two checks without a hint, which the bus may have lost
 _FAILED_SECONDS = 1.0
 
 
 @dataclass
 class Preemptor:
-    """Runs beside the API of every control plane; any number of them may look at once."""
+    """Runs beside the API of every control plane; any number of them may run at once."""
 
     housekeeping: Housekeeping
     bus: EventBus
 
     async def run(self) -> None:
-        """Look whenever an urgent job became ready, and as long as an urgent one waits, until canceled."""
+        """Check whenever an urgent job becomes ready, and while one waits, until canceled."""
         with self.bus.subscribe(QUEUE) as hints:
             while True:
                 seconds = await self._look()
@@ -33,7 +33,7 @@ class Preemptor:
                     await _next_look(hints)
 
     async def _look(self) -> float | None:
-        """Return the seconds until the next look, `None` if only a new job can make it necessary."""
+        """Return the seconds until the next check, or `None` if only a new job can make one necessary."""
         try:
             return await self.housekeeping.make_room()
         except ServerUnavailable as error:

@@ -1,4 +1,4 @@
-"""The reaper: the background task that applies what time demands, round by round.
+"""The reaper: the background task that does the work that is due by time, round by round.
 
 Any number of control planes may run a reaper; a row in the database says whose turn it is.
 """
@@ -37,7 +37,7 @@ class Reaper:
     _sweep_at: int = _SWEEP_EVERY
 
     async def run(self) -> None:
-        """Run rounds forever. An error ends a round, not the reaper: without one, jobs would be lost."""
+        """Run rounds forever. An error ends a round, not the reaper: without a reaper, jobs would be lost."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._for_ever(self._round))
             tasks.create_task(self._for_ever(self._clean_up))
@@ -57,7 +57,7 @@ class Reaper:
         self._num_rounds += has_turn
 
     async def _clean_up(self) -> None:
-        """Delete what is due since the last time; beside the rounds, as a store that is away takes long."""
+        """Delete the files that are due, beside the rounds: an unavailable store would delay these."""
         if self._num_rounds >= self._forget_at:
             self._forget_at = self._num_rounds + _FORGET_EVERY
             await self.forget_outdated()
@@ -78,14 +78,14 @@ class Reaper:
                 return
 
     async def forget_live_parts(self, linger_seconds: float) -> None:
-        """Delete the parts of the clips whose jobs ended so long ago."""
+        """Delete the parts of live clips some time after their jobs have ended."""
         ended, until = await self.housekeeping.ended_live(self._live_since, linger_seconds)
         for job_id, token in ended:
             await self.artifacts.delete(live_folder(job_id, token))
         self._live_since = until
 
     async def forget_checkpoints(self) -> None:
-        """Delete the checkpoints of jobs that have ended, files first: a crash between the two repeats it."""
+        """Delete the checkpoints of ended jobs, files first: after a crash in between it is repeated."""
         while ended := await self.housekeeping.ended_checkpoints(_FORGET_AT_ONCE):
             for job_id, stored in ended.items():
                 await self.artifacts.delete(checkpoint_folder(job_id, stored.lease_token))
@@ -106,7 +106,7 @@ class Reaper:
                 await self.artifacts.delete(input_folder(file_id))
 
     async def sweep_inputs(self, older_than_seconds: float) -> None:
-        """Delete uploaded images that are not entered: their upload or their deletion was interrupted."""
+        """Delete uploaded images without a row: their upload or their deletion was interrupted."""
         stored = await self.artifacts.inputs(older_than_seconds)
         known = await self.housekeeping.known_files(stored)
         for file_id in stored:

@@ -11,8 +11,8 @@ from diffuserve.jobs.webhooks.records import delivery_of
 
 deliveries = schema.webhook_deliveries
 
-_MAX_TENANTS = 32  # at a time: a read for each of them
-_LOOKAHEAD = 5_000  # deliveries of a tenant that are looked through for one that its full endpoints leave
+_MAX_TENANTS = 32  # per look, as each needs a read
+_LOOKAHEAD = 5_000  # of a tenant, searched for a delivery whose endpoint is not full
 
 
 def find_due(connection: sa.Connection, now: float, load: Load, limits: SendLimits) -> list[Delivery]:

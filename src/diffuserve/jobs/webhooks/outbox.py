@@ -32,7 +32,7 @@ from diffuserve.jobs.webhooks.records import delivery_of, endpoint_of
 endpoints, deliveries = schema.webhook_endpoints, schema.webhook_deliveries
 
 _DAY = 86_400.0
-_MEMORY_SECONDS = 7 * _DAY  # of deliveries that have ended, and of endpoints that have none
+_MEMORY_SECONDS = 7 * _DAY  # retention of ended deliveries, and of endpoints without any
 _DISABLED_MEMORY_SECONDS = 30 * _DAY
 _GIVE_UP_SECONDS = 14 * _DAY  # retries take three days; what waits longer has found no place to be sent
 _JITTER = 0.1

@@ -38,7 +38,7 @@ class AutoencoderConfig:
     use_quant_conv: bool = True
     use_post_quant_conv: bool = True
     force_upcast: bool = True
-    latents_mean: None = None  # of each channel: no checkpoint that is served has it
+    latents_mean: None = None  # per channel; no supported checkpoint has it
     latents_std: None = None
 
     @property

@@ -25,7 +25,7 @@ from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
 
-_TILE_OVERLAP = 0.25  # of a tile's side
+_TILE_OVERLAP = 0.25  # fraction of a tile's side
 _ENCODER_PREFIXES = ("encoder.", "quant_conv.")
 
 

@@ -20,7 +20,7 @@ from diffuserve.models.weights.load_plan import LoadPlan
 # Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
 # seams differ from a whole decode, so it starts where whole decodes stop being reasonable.
 TILE_ABOVE_PIXELS = 2048 * 2048
-_LEVEL_BYTES = 16  # of a pixel's color on its way from the decoder's output to 8 bits
+_LEVEL_BYTES = 16  # per pixel and channel, for converting the decoder's output to 8 bits
 
 
 class ImageVae:

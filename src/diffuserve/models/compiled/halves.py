@@ -1,8 +1,8 @@
 """Halves of blocks that are compiled ahead of time: exported, kept in files, and loaded without a compiler.
 
-A half is all of a block before its attention, or all after it. Attention stays what it is, a kernel of its
-own; so the tokens of a half, and its sequences, are rows of any number. Weights are arguments of a half: one
-file serves all blocks of a kind, and all models of one shape.
+A half is the part of a block before its attention, or the part after it. Attention stays a kernel of its own,
+so that a half works on any number of tokens and sequences. Weights are arguments of a half: one file serves
+all blocks of a kind, and all models of one shape.
 """
 
 import importlib
@@ -24,7 +24,7 @@ Compiled = Callable[..., tuple[Tensor, ...]]
 class Half:
     """A half of a block: a module, the prefixes of the weights that it reads, and tensors to trace it with.
 
-    Rows of each tensor may be of any number from 2 on.
+    Each tensor may have any number of rows from 2 on.
     """
 
     module: nn.Module
@@ -38,7 +38,7 @@ class Half:
 
 @dataclass(frozen=True)
 class CompilableBlocks:
-    """The halves of a model's blocks, by name; `shape` is what they depend on beside the dtype."""
+    """The halves of a model's blocks, by name; they depend only on `shape` and the dtype."""
 
     shape: str
     dtype: torch.dtype
@@ -46,7 +46,7 @@ class CompilableBlocks:
 
 
 def weights_of(module: nn.Module, prefixes: tuple[str, ...]) -> dict[str, Tensor]:
-    """Return the weights of a module whose names begin so, in their order."""
+    """Return the weights of a module whose names have one of these prefixes, in order."""
     return {name: weight for name, weight in module.named_parameters() if name.startswith(prefixes)}
 
 
@@ -89,7 +89,7 @@ def load_half(file: Path) -> Compiled:
     package = inductor.aoti_load_package(str(file))
 
     def run(weights: Mapping[str, Tensor], *tensors: Tensor) -> tuple[Tensor, ...]:
-        # The code reads rows where the traced tensors had them, and does not look whether they are there.
+        # The code assumes the traced tensors' layout of rows, and does not check it.
         found = package(dict(weights), *(tensor.contiguous() for tensor in tensors))
         return tuple(found)
 

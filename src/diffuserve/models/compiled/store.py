@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CompiledKey:
-    """Names what compiled blocks were made for; they fit nothing else."""
+    """Identifies what compiled blocks were made for; they fit nothing else."""
 
     block_shape: str
     dtype: str
@@ -50,7 +50,7 @@ class CompiledKey:
 
 
 def compile_blocks(blocks: CompilableBlocks, device: torch.device, root: Path) -> Path:
-    """Compile a model's blocks into their folder below `root`, and return it; nothing if they are there.
+    """Compile a model's blocks into their folder below `root` unless they exist, and return the folder.
 
     Raise `DeviceUnavailable` without a compiler, and `InvalidParams` for a `root` that others may enter.
     """
@@ -70,9 +70,9 @@ def compile_blocks(blocks: CompilableBlocks, device: torch.device, root: Path) -
 
 
 def use_compiled_blocks(pipeline: Pipeline, root: Path, device_type: str = "cuda") -> bool:
-    """Have a pipeline run by compiled blocks, if there are some for it; return whether it does.
+    """Make a pipeline use compiled blocks, if there are some for it; return whether it does.
 
-    Nothing is ever compiled here. On CPUs compiled blocks gain nothing, so they serve on CUDA alone.
+    Nothing is ever compiled here. Compiled blocks gain nothing on CPUs, so they are used only on CUDA.
     """
     blocks = pipeline.blocks
     if pipeline.device.type != device_type or blocks is None:
@@ -112,7 +112,7 @@ def _load(root: Path, folder: Path, name: str) -> Compiled:
 
 
 def _check_own(path: Path) -> None:
-    """Raise `InvalidModel` if another user may have written what would run here."""
+    """Raise `InvalidModel` if another user may have written the code that would run here."""
     found = path.lstat()
     others = stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
     if found.st_uid not in (0, os.geteuid()) or others or stat.S_ISLNK(found.st_mode):
@@ -136,7 +136,7 @@ def _processor() -> str:
 
 
 def _source() -> str:
-    """Return a hash of the code that compiled blocks are made from: another release makes others."""
+    """Return a hash of the source of compiled blocks, which differs between releases."""
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(file.read_bytes())

@@ -1,4 +1,4 @@
-"""Halves of FLUX.1's blocks for the compiler, and blocks that run by what was compiled."""
+"""Halves of FLUX.1's blocks for the compiler, and blocks that run the compiled halves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ class _SingleStart(nn.Module):
 
 
 class _SingleEnd(nn.Module):
-    """A single block from attention on; the norm is computed again, which is less than to keep its result."""
+    """A single block from attention on; it computes the norm again, which costs less than keeping it."""
 
     def __init__(self, block: SingleBlock) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class _SingleEnd(nn.Module):
 
 
 def block_shape(config: FluxConfig) -> str:
-    """Return what the blocks of a checkpoint depend on."""
+    """Return the values that the blocks of a checkpoint depend on."""
     return f"flux-{config.num_attention_heads}x{config.attention_head_dim}"
 
 
@@ -131,7 +131,7 @@ def compilable_flux(folder: ModelFolder, device: torch.device, dtype: torch.dtyp
 
 
 def flux_halves(config: FluxConfig, device: torch.device, dtype: torch.dtype) -> Mapping[str, Half]:
-    """Return the halves of a block of each kind, with weights that hold nothing."""
+    """Return the halves of a block of each kind, with placeholder weights."""
     attention = choose_kernel(torch.device("cpu"), torch.float32)  # halves have none
     with torch.device(device):
         double, single = DoubleBlock(config, attention), SingleBlock(config, attention)
@@ -220,5 +220,5 @@ class _CompiledSingle:
 
 
 def _several(factors: Tensor) -> Tensor:
-    """Return the factors with two rows at least: compilers take a size of 1 for a constant."""
+    """Return the factors with at least two rows: compilers treat a size of 1 as a constant."""
     return factors if len(factors) > 1 else factors.expand(2, -1, -1)

@@ -47,25 +47,25 @@ class FluxConfig:
 
     @property
     def num_outputs(self) -> int:
-        """Channels of a predicted token, where they are those of a latent token."""
+        """Channels of a predicted token, which equal those of a latent token."""
         return self.out_channels or self.in_channels
 
     @property
     def token_operations(self) -> int:
         """Operations for each token of a step: two for each weight of the layers of its own stream.
 
-        A block has twelve of the width's square: a double block for text and image each, of which a token
-        passes one. Modulation, a quarter of all weights, is computed for each sequence and not each token.
+        A block has twelve times the width squared; a double block has as many for text and for image, of
+        which a token uses one. Modulation, a quarter of all weights, is computed per sequence, not per token.
         """
         return 2 * 12 * self.dim**2 * (self.num_layers + self.num_single_layers)
 
     @property
     def pair_operations(self) -> int:
-        """Operations of attention for each pair of tokens: four a channel."""
+        """Operations of attention per pair of tokens: four per channel."""
         return 4 * self.dim * (self.num_layers + self.num_single_layers)
 
     def step_bytes(self, workload: Workload, item_bytes: int) -> int:
-        """Predict the bytes of residual streams, factors, q, k, v, one block's feed-forward, and its sums."""
+        """Predict the bytes of residual streams, factors, q, k, v, and one block's feed-forward and sums."""
         return workload.step_tokens * self.dim * item_bytes * 32
 
     @classmethod

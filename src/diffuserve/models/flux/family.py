@@ -62,7 +62,7 @@ _SCHEDULERS = {
 class FluxFamily:
     """FLUX.1, whose guidance is an input of the model: one forward pass a step, guided or not.
 
-    Folders of every class but Fill's and Kontext's hold the same parts: they draw from a prompt, from an
+    Folders of all classes except Fill and Kontext hold the same parts: they draw from a prompt, from an
     image, and within a mask.
     """
 

@@ -1,7 +1,7 @@
-"""Images that requests bring, as FLUX.1 takes them in.
+"""Input images of requests for FLUX.1.
 
-Plain models start from an image, and put back what a mask keeps after each step. Fill reads the masked image
-and the mask as further channels of each token; Kontext reads references as further tokens of the sequence.
+Plain models start from an image, and restore the parts kept by a mask after each step. Fill reads the masked
+image and the mask as further channels of each token. Kontext reads references as further tokens.
 Reference implementations: diffusers' `FluxImg2ImgPipeline`, `FluxInpaintPipeline`, `FluxFillPipeline` and
 `FluxKontextPipeline`, called once for each image.
 """
@@ -44,7 +44,7 @@ class FluxImages:
         self.fills_in = fills_in(folder)
 
     def encode(self, text: FluxConditioning, params: GenerationParams) -> FluxConditioning:
-        """Return the conditioning of a request: that of its prompt, with what depends on its images."""
+        """Return the conditioning of a request: of its prompt, and of its images."""
         images = [image for image in params.images if isinstance(image, InputImage)]
         if not images:
             return text
@@ -68,7 +68,7 @@ class FluxImages:
         sampler: Sampler,
         at: ScheduleStep,
     ) -> InitialLatents:
-        """Draw the packed latents with which a request begins, of the noise's `size`, and what guides it."""
+        """Draw the packed latents with which a request begins, and return its guides; noise has `size`."""
         drawn = [self._draw(size, conditioning, generator) for generator in generators]
         noises, images, masked_images = zip(*drawn, strict=True)
         noise = self._packed(noises)
@@ -84,7 +84,7 @@ class FluxImages:
         return InitialLatents(latents, (torch.cat([self._packed(masked_images), masks], dim=-1),))
 
     def restore(self, latents: Tensor, request: DenoiseInput, sampler: Sampler, at: ScheduleStep) -> Tensor:
-        """Put back what a mask keeps, as noisy as the latents are after the step."""
+        """Restore the parts kept by a mask, at the noise level of the latents after the step."""
         if self.fills_in or not request.guides:
             return latents
         return put_back(latents, request.guides, sampler, at)
@@ -92,7 +92,7 @@ class FluxImages:
     def _draw(
         self, size: Sequence[int], conditioning: FluxConditioning, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return an image's noise, and latents of its image and its masked image, empty if there are none.
+        """Return an image's noise, and the latents of its input and masked images; empty if there are none.
 
         The order of the draws is diffusers': the image, the noise, the masked image.
         """
@@ -118,7 +118,7 @@ class FluxImages:
         return torch.cat([encoded.mean, encoded.std])
 
     def _packed_mask(self, mask: Mask) -> Float[Tensor, "tokens mask_channels"]:
-        """Return the mask of each latent value; for Fill, which reads it, of each pixel."""
+        """Return the mask for each latent value or, for Fill, which reads it, for each pixel."""
         scale, channels = self.vae.scale, self.vae.latent_channels
         if self.fills_in:
             cells = rearrange(mask, "b 1 (h ph) (w pw) -> b (ph pw) h w", ph=scale, pw=scale)

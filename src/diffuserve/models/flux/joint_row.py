@@ -1,7 +1,7 @@
-"""The joint row of text and image: queries, keys and values of both, and the way back to rows of their own.
+"""The joint row of text and image: queries, keys and values of both, and the split into separate rows.
 
 Queries and keys are normalised by each head's RMS (Zhang & Sennrich 2019, arXiv:1910.07467) and rotated, in
-float32. Text by itself has no rotation: it stands at the origin.
+float32. Text is at the origin, so it is not rotated.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _EPS = 1e-6
 
 @dataclass(frozen=True)
 class RawQkv:
-    """Queries, keys and values as a product gives them, and what makes them ready for attention."""
+    """Unnormalized queries, keys and values, with the norms and rotations that attention needs."""
 
     qkv: Float[Tensor, "tokens 3 heads dim"]
     norm_query: Float[Tensor, "dim"]
@@ -42,7 +42,7 @@ class RawQkv:
     def prepared(
         self, rotation: Float32[Tensor, "tokens half 2"] | None
     ) -> Float[Tensor, "tokens 3 heads dim"]:
-        """Return them ready for attention, turned by real pairs: what a compiler can fuse."""
+        """Return them ready for attention, rotated as real pairs, which a compiler can fuse."""
         query_key = self.qkv[:, :2].float()
         mean_square = query_key.square().mean(dim=-1, keepdim=True)
         query_key = query_key * torch.rsqrt(mean_square + _EPS) * self._norm

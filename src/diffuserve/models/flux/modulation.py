@@ -1,7 +1,7 @@
 """Modulation of tokens by the factors of their sequence: adaLN (Peebles & Xie 2022, arXiv:2212.09748).
 
 Shapes: `tokens` counts packed tokens, `seq` sequences, `d` is the width. Factors with an `owner` have a row
-for each sequence, and it is the row of each token. Those without are a row for each token, or one for all.
+per sequence, and `owner` is the row of each token. Factors without one have a row per token, or one for all.
 """
 
 from typing import NamedTuple
@@ -21,8 +21,8 @@ _EPS = 1e-6
 class Modulation(nn.Module):
     """Factors of each sequence.
 
-    `names` are the factors in the order of the checkpoint's rows. A scale acts as `1 + scale`; the 1 is
-    added here, once for each sequence. Of factors that ranks share each makes `own_d` channels.
+    `names` are the factors in the order of the checkpoint's rows. A scale acts as `1 + scale`; the 1 is added
+    here, once per sequence. If ranks share the factors, each computes `own_d` channels.
     """
 
     def __init__(self, dim: int, names: tuple[str, ...]) -> None:
@@ -70,9 +70,9 @@ def mods_of_tokens(factors: Float[Tensor, "seq factors d"], owner: Int[Tensor, "
 def factors_of_tokens(
     factors: Float[Tensor, "seq factors d"], owner: Int[Tensor, "tokens"]
 ) -> tuple[tuple[Float[Tensor, "rows d"], ...], Int[Tensor, "tokens"] | None]:
-    """Return the rows of each factor, and which of them is each token's; `None`: its own, or the only one.
+    """Return the rows of each factor, and each token's row index, or `None` if rows match tokens or are one.
 
-    Kernels find a token's rows by its owner; elsewhere they are gathered.
+    Kernels look up a token's row by its owner; elsewhere rows are gathered.
     """
     if is_fused(factors):
         return factors.unbind(1), owner

@@ -1,7 +1,7 @@
 """The layout of a batch's tokens in packed rows.
 
-Each image is a sequence: its text tokens, then its image tokens, then those of its references, which count
-as image tokens too. Three packed rows hold them:
+Each image is a sequence: its text tokens, its image tokens, and the tokens of its references, which count as
+image tokens too. Three packed rows hold them:
 
     text   t₁ t₂ t₃ …              the double-stream blocks' text side
     image  i₁ i₂ i₃ …              the double-stream blocks' image side
@@ -23,7 +23,7 @@ from diffuserve.models.machine.devices import to_device
 
 @dataclass(frozen=True)
 class Grid:
-    """The tokens of an image that is generated, or of a reference."""
+    """The token grid of a generated image or of a reference."""
 
     rows: int
     columns: int
@@ -55,7 +55,7 @@ class SequenceShape:
 class PackedLayout:
     """Indices between the three rows; `…_owner` is the index of each token's sequence.
 
-    A joint row that `has_text_first` is its text row and then its image row: no token has to be moved.
+    If `has_text_first`, the joint row is the text row followed by the image row: no token has to be moved.
     """
 
     segments: Segments
@@ -95,7 +95,7 @@ def pack_layout(
 def _rotation(shape: SequenceShape, axes_dims: tuple[int, ...]) -> Complex64[Tensor, "tokens half"]:
     """Return a sequence's rotations.
 
-    Text stands at (0, 0, 0), which turns nothing, the image at (0, row, column), references at (1, row,
+    Text is at (0, 0, 0), which means no rotation, the image at (0, row, column), and references at (1, row,
     column), side by side.
     """
     places = [(0, 0, 0), *((1, *corner) for corner in reference_corners(shape.references))]
@@ -106,7 +106,7 @@ def _rotation(shape: SequenceShape, axes_dims: tuple[int, ...]) -> Complex64[Ten
 
 
 def _positions(grid: Grid, place: tuple[int, int, int]) -> Float[Tensor, "tokens 3"]:
-    """Return the positions of a grid whose first token stands at `place`."""
+    """Return the positions of a grid whose first token is at `place`."""
     ranges = (torch.arange(1), torch.arange(grid.rows), torch.arange(grid.columns))
     return (torch.cartesian_prod(*ranges) + torch.tensor(place)).float()
 
@@ -114,8 +114,8 @@ def _positions(grid: Grid, place: tuple[int, int, int]) -> Float[Tensor, "tokens
 def reference_corners(references: Sequence[Grid]) -> list[tuple[int, int]]:
     """Return the row and column at which each reference begins, so that none overlaps another.
 
-    Each is put below the others or to their right, whichever keeps the whole nearer to a square: models were
-    trained with a single reference, and know positions of about its extent.
+    Each is placed below the others or to their right, whichever keeps the whole closer to a square: models
+    were trained with a single reference, and know positions of about its extent.
     """
     corners = []
     rows = columns = 0

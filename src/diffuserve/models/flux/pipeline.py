@@ -79,7 +79,7 @@ class FluxPipeline(LoadedPipeline):
         config, rate = self.transformer.config, flops_per_second(self.device, self.dtype)
         text_token = 2 * num_parameters(self.text_encoder.t5) / rate
         token, pair = config.token_operations / rate, config.pair_operations / rate
-        # Two thousand operations a decoded parameter-pixel.
+        # Two thousand operations per decoded pixel and parameter.
         pixel = 2 * num_parameters(self.vae.decoder) / rate / 16
         fit = CostFit((0.002, text_token), (0.002, token, pair, 0.0001), (0.001, pixel))
         return self.residency.slowed(fit, self.device.type)
@@ -140,8 +140,8 @@ class FluxPipeline(LoadedPipeline):
 
     @torch.inference_mode()
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
-        """Return each request's velocity, shaped as its latents: (num_images, tokens, channels)."""
-        # Neighbours of equal length share one dense attention call, so equal shapes stand together.
+        """Return each request's velocity in the shape of its latents: (num_images, tokens, channels)."""
+        # Adjacent sequences of equal length share one dense attention call, so sort by shape.
         order = sorted(range(len(batch)), key=lambda i: self._sort_key(batch[i].params))
         ordered = [batch[i] for i in order]
         shapes = self._shapes([request.params for request in ordered])
@@ -178,7 +178,7 @@ class FluxPipeline(LoadedPipeline):
         return self.preview_map.draw(unpack_latents(latents[:1], self._shape(params).image.rows)[0])
 
     def _velocity(self, packed: PackedInput, shapes: tuple[SequenceShape, ...]) -> Tensor:
-        """Return the velocity of every image token, on every rank."""
+        """Return the velocities of all image tokens, on every rank."""
         if self.ranks is None:
             return self.transformer(packed)
         part = packed if self._sequence is None else self._shard(shapes).of(packed)
@@ -203,7 +203,7 @@ class FluxPipeline(LoadedPipeline):
         )
 
     def _factors_of(self, request: DenoiseInput) -> Tensor:
-        """Return the modulation factors of a request's step; at its first, those of all steps are made."""
+        """Return the modulation factors of a request's step; the first step computes those of all steps."""
         timesteps = self.schedule(request.params).timesteps
         is_planned = request.timestep in timesteps
         ahead = timesteps[timesteps.index(request.timestep) :] if is_planned else (request.timestep,)
@@ -211,7 +211,7 @@ class FluxPipeline(LoadedPipeline):
         return self._factors.of(_flux(request.conditioning).pooled, guidance, ahead)
 
     def _tokens(self, request: DenoiseInput) -> Tensor:
-        """Return the tokens of a request's images: each with what guides it, and its references after it."""
+        """Return the tokens of a request's images, each with its guides and followed by its references."""
         tokens = request.latents
         if self.images.fills_in:
             tokens = torch.cat([tokens, *request.guides], dim=-1)
@@ -267,7 +267,7 @@ class FluxPipeline(LoadedPipeline):
 
 
 def _of_image(part: Tensor, latents: Tensor) -> Tensor:
-    """Return a request's part of the velocities without those of its references, shaped as its latents."""
+    """Return a request's velocities, without those of its references, in the shape of its latents."""
     return part.view(len(latents), -1, latents.shape[-1])[:, : latents.shape[1]]
 
 

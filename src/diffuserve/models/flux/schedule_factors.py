@@ -1,4 +1,4 @@
-"""Modulation factors of whole schedules, made when a request takes its first step."""
+"""Modulation factors of whole schedules, computed at a request's first step."""
 
 import threading
 import weakref
@@ -13,29 +13,29 @@ from torch import Tensor
 from diffuserve.models.flux.transformer import FluxTransformer, Levels
 
 _CACHE_BYTES = 256 * 2**20
-_MAX_AHEAD_BYTES = _CACHE_BYTES // 16  # of a request: the first steps of many have to find room
+_MAX_AHEAD_BYTES = _CACHE_BYTES // 16  # per request, so that those of many requests fit
 
 _Key = tuple[int, float, float]
 
 
 class ScheduleFactors:
-    """Makes the factors of a request's next steps in one go, and keeps what was not needed yet.
+    """Computes the factors of a request's next steps in one product, and caches them.
 
-    A product over the rows of all steps costs hardly more than one over a single row, and the steps that
-    follow find their factors made. They go with the prompt that they were made of. Denoising threads share
-    it.
+    A product over the rows of all steps costs hardly more than one over a single row, and later steps find
+    their factors in the cache. They are dropped with their prompt's tensor. Denoising threads share the
+    cache.
     """
 
     def __init__(self, transformer: FluxTransformer) -> None:
         self._transformer = transformer
         self._kept: LRUCache[_Key, Tensor] = LRUCache(_CACHE_BYTES, getsizeof=lambda row: row.nbytes)
         self._keys: defaultdict[int, set[_Key]] = defaultdict(set)  # by the id of the prompt's tensor
-        self._lock = threading.RLock()  # a prompt may go while its thread holds it
+        self._lock = threading.RLock()  # a prompt may be freed while its thread holds the lock
 
     def of(
         self, pooled: Float[Tensor, "pooled_dim"], guidance: float, timesteps: Sequence[float]
     ) -> Float[Tensor, "1 factors own_d"]:
-        """Return the factors of the first of `timesteps`, which are those of the request's steps to come."""
+        """Return the factors of the first of `timesteps`, those of the request's remaining steps."""
         key = (id(pooled), guidance, timesteps[0])
         with self._lock:
             if (row := self._kept.get(key)) is not None:
@@ -48,7 +48,7 @@ class ScheduleFactors:
 
     def _keep(self, pooled: Tensor, rows: dict[_Key, Tensor]) -> None:
         if id(pooled) not in self._keys:
-            weakref.finalize(pooled, self._forget, id(pooled))  # before another tensor can have this id
+            weakref.finalize(pooled, self._forget, id(pooled))  # before another tensor can get this id
         self._keys[id(pooled)].update(rows)
         self._kept.update(rows)
 

@@ -1,12 +1,12 @@
 """A packed batch split over several ranks: each has an equal part of the text and of the image tokens.
 
-Between attentions a token needs only itself and its sequence's factors, so any part will do, and the
-transformer runs on a part as on a whole. A rank's joint row is its text, then its images:
+Between attentions a token needs only itself and its sequence's factors, so any split works, and the
+transformer runs on a part like on a whole. A rank's joint row is its text, then its images:
 
     rank 0    t₁ t₂ │ i₁ i₂ i₃        rank 1    t₃ t₄ │ i₄ i₅ –
 
-For attention all ranks' rows are concatenated, and `order` gives the place in them of each token of the
-true joint row. The last rank's rows are padded with copies of the last token, which are never read.
+For attention all ranks' rows are concatenated, and `order` gives the position in them of each token of the
+unsplit joint row. The last rank's rows are padded with copies of the last token, which are never read.
 """
 
 from dataclasses import dataclass, replace

@@ -27,7 +27,7 @@ class SizeShift:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "SizeShift":
-        """Read `scheduler_config.json`. Raise `InvalidModel` if some image's shift has no finite value."""
+        """Read `scheduler_config.json`. Raise `InvalidModel` if the shift of any image size is not finite."""
         shift = parse_config(cls, config, "scheduler_config.json")
         lengths = (shift.base_image_seq_len, shift.max_image_seq_len)
         if lengths[0] == lengths[1] or max(abs(shift.mu(tokens)) for tokens in (1, _MOST_TOKENS)) > _MAX_MU:

@@ -24,10 +24,10 @@ from diffuserve.models.weights.load_plan import LoadPlan
 
 @dataclass(frozen=True)
 class FluxConditioning(Conditioning):
-    """T5's output for each token, CLIP's pooled vector, and the images of the request as far as it has some.
+    """T5's output for each token, CLIP's pooled vector, and the request's images, if any.
 
-    `references` are packed, one after another. Of an `image` to start from, and of the `masked` image, there
-    are mean and deviation of the latents; the `mask` is packed.
+    `references` are packed, one after another. An `image` to start from and the `masked` image are given by
+    the mean and deviation of their latents; the `mask` is packed.
     """
 
     sequence: Float[Tensor, "tokens dim"]
@@ -39,7 +39,7 @@ class FluxConditioning(Conditioning):
 
 
 class FluxTextEncoder:
-    """CLIP and T5 with their tokenizers; on the device of what is not loaded, without any content.
+    """CLIP and T5 with their tokenizers; on the meta device if they are not loaded.
 
     `lowercase`: the checkpoint was trained on lowercase prompts. Where the weights are cut, T5's are so over
     all ranks, which encode together.

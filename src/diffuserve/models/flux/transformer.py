@@ -6,8 +6,8 @@ run in one row (see `packing`), and each token is modulated by its own request's
 and prompt, so one forward pass serves requests of any size at any step.
 
 Shapes: `text`, `image` and `joint` count packed tokens, `seq` counts sequences, `d` is the width, and `own_d`
-the part of it that this rank has, where ranks share the weights. Factors that are the same for all tokens
-have one row for them, which `#tokens` allows.
+this rank's part of it, if ranks share the weights. Factors that are the same for all tokens have one row,
+which `#tokens` allows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +55,7 @@ factor, which it gathers from the others. Embedders, head norms and the last pro
 
 @dataclass(frozen=True)
 class Levels:
-    """Levels at which each sequence stands, which its factors depend on; `timestep` lies in 0…1000."""
+    """The level of each sequence, on which its factors depend; `timestep` is in 0…1000."""
 
     pooled: Float[Tensor, "seq pooled_dim"]
     timestep: Float[Tensor, "seq"]
@@ -73,7 +73,7 @@ class PackedInput:
 
 
 class FluxTransformer(nn.Module):
-    """Predicts the velocity of every image token, noise minus image.
+    """Predicts the velocity (noise minus image) of every image token.
 
     Submodules are named as in diffusers' `FluxTransformer2DModel`.
     """
@@ -97,16 +97,17 @@ class FluxTransformer(nn.Module):
         self._shares: dict[str, TensorShard] = {}
 
     def share_weights(self, ranks: TensorRanks) -> None:
-        """Keep the weights of this rank alone; called before any are loaded.
+        """Keep only the weights of this rank; called before any are loaded.
 
-        From then on all ranks run a forward pass together, and `factors` returns some channels of each.
+        From then on all ranks run a forward pass together, and `factors` returns some channels of each
+        factor.
         """
         self.ranks, self._shares = ranks, cut_layers(self, _CUTS, ranks)
 
     def factors(self, levels: Levels) -> Float[Tensor, "seq factors own_d"]:
         """Return the modulation factors of all blocks.
 
-        They depend on no latents, so those of all steps of a schedule can be made at once.
+        They do not depend on latents, so those of all steps of a schedule can be computed at once.
         """
         condition = F.silu(self.time_text_embed(levels))
         return torch.cat([modulation(condition) for modulation in self._modulations()], dim=1)
@@ -127,7 +128,7 @@ class FluxTransformer(nn.Module):
     @property
     def component(self) -> Component:
         """Return how its weights may be kept on the host."""
-        modulations = list(self._modulations())[:-1]  # they run before the blocks that they are of
+        modulations = list(self._modulations())[:-1]  # they run before their blocks
         rings = [Ring([*self.transformer_blocks, *self.single_transformer_blocks], apart=modulations)]
         rings.append(Ring(modulations, is_in_every_pass=False))
         return Component(self, rings, is_denoiser=True, entries=("forward", "factors"))
@@ -156,7 +157,7 @@ class FluxTransformer(nn.Module):
                 set_tiling(module, sequences)
 
     def placements(self) -> dict[str, Placement]:
-        """Return the place of each checkpoint tensor: by its own name, but q, k and v into one product."""
+        """Return the place of each checkpoint tensor: under its own name, with q, k and v fused."""
         places = {}
         for name, _ in self.named_parameters():
             share = self._shares.get(name)
@@ -279,14 +280,14 @@ class DoubleBlock(nn.Module):
     def finish_image(
         self, image: Float[Tensor, "image d"], attended: Float[Tensor, "image own_d"], mods: Sequence[Mod]
     ) -> Float[Tensor, "image d"]:
-        """Return the image row after the block, from what it has attended to."""
+        """Return the image row after the block, from the result of attention."""
         image = mods[0].add_gated(image, self.attn.to_out[0](attended))
         return _feed_forward(image, mods[1], self.ff)
 
     def finish_text(
         self, text: Float[Tensor, "text d"], attended: Float[Tensor, "text own_d"], mods: Sequence[Mod]
     ) -> Float[Tensor, "text d"]:
-        """Return the text row after the block, from what it has attended to."""
+        """Return the text row after the block, from the result of attention."""
         text = mods[0].add_gated(text, self.attn.to_add_out(attended))
         return _clip(_feed_forward(text, mods[1], self.ff_context))
 
@@ -337,7 +338,7 @@ class SingleBlock(nn.Module):
         attended: Float[Tensor, "joint own_d"],
         mod: Mod,
     ) -> Float[Tensor, "joint d"]:
-        """Return the row after the block, from its normalised tokens and what they have attended to."""
+        """Return the row after the block, from its normalised tokens and the result of attention."""
         out = self.proj_out.of_parts(attended, self.proj_mlp(x))
         return _clip(mod.add_gated(joint, out))
 

@@ -264,7 +264,7 @@ def _fetch_part(download: Download, file: HubFile, part: Path, bar: "_Bar") -> N
 
     url = hf_hub_url(download.repo_id, file.path, revision=download.commit)
     if part.exists() and part.stat().st_size > file.num_bytes:
-        part.unlink()  # of another program; nothing of it can be told apart
+        part.unlink()  # written by another program: its state is unknown
     with part.open("ab") as content:
         http_get(
             url,

@@ -21,7 +21,7 @@ _SINGLE_FILES = {
     ".pth": f"{_PICKLED}; give --model with a folder that has safetensors files",
     ".pkl": f"{_PICKLED}; give --model with a folder that has safetensors files",
 }
-_MOST_ENTRIES = 2_000  # of a folder that are looked at
+_MOST_ENTRIES = 2_000  # entries of a folder that are searched
 _MOST_SHOWN = 5
 
 

@@ -5,12 +5,12 @@ Three kernels compute the same thing:
 * `varlen-flash`: one FlashAttention call over all sequences, on CUDA (bf16 and fp16). `varlen-flash-4` is the
   same call with FlashAttention-4, where the package `flash-attn-4` is installed and knows the GPU.
 * `grouped-sdpa`: one dense SDPA call for each run of neighbouring sequences of equal length.
-* `grouped-bmm`: the same runs, the short ones with two plain batched products and a float32 softmax: in bf16
-  some CPUs are quicker so, and others, those with AMX among them, with the fused kernel. From about 180
-  tokens on the fused kernel takes half of the time or less on all of them.
+* `grouped-bmm`: the same runs, the short ones with two plain batched products and a float32 softmax. In bf16
+  this is faster on some CPUs; others, including those with AMX, are faster with the fused kernel. From about
+  180 tokens on the fused kernel takes at most half of the time on all CPUs.
 
-Each does self-attention, of queries, keys and values that one product made, and cross-attention, whose keys
-and values stand in a row of their own.
+Each does self-attention, with queries, keys and values from one product, and cross-attention, with keys and
+values in a row of their own.
 """
 
 import functools
@@ -41,7 +41,7 @@ Attended = Float[Tensor, "tokens heads dim"]
 
 @dataclass(frozen=True)
 class AttentionKernel:
-    """Attention within each sequence, and the name it is reported under.
+    """Attention within each sequence, and the name under which it is reported.
 
     Called with q, k, v of shape (tokens, 3, heads, dim); returns (tokens, heads, dim). `cross` takes q of
     shape (tokens, heads, dim) and k, v of shape (keys, 2, heads, dim), and returns the same.
@@ -116,7 +116,7 @@ def grouped_bmm_across(query: Query, key_value: KeyValue, segments: CrossSegment
 
 _GROUPED_SDPA = AttentionKernel("grouped-sdpa", grouped_sdpa, grouped_sdpa_across)
 _GROUPED_BMM = AttentionKernel("grouped-bmm", grouped_bmm, grouped_bmm_across)
-_TRIAL_LENGTHS = (96, 96, 128)  # tokens of sequences as short as those that the kernels treat differently
+_TRIAL_LENGTHS = (96, 96, 128)  # lengths of short sequences, which kernels treat differently
 _TRIAL_HEADS, _TRIAL_HEAD_DIM = 6, 32
 _NUM_TRIALS = 9
 
@@ -215,7 +215,7 @@ def _has_varlen(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-_FLASH_4 = "FA4"  # as torch calls it
+_FLASH_4 = "FA4"  # torch's name
 _FLASH_4_CAPABILITIES = (9, 10)  # Hopper and Blackwell
 _FLASH_4_HEAD_DIM = 128
 

@@ -1,4 +1,4 @@
-"""Parts of transformer blocks that are one kernel each on CUDA, as operations of torch.
+"""Parts of transformer blocks that are one kernel each on CUDA, as custom operations of torch.
 
     diffuserve::norm_modulated    scale·LayerNorm(x) + shift, with the factors of each token's sequence
     diffuserve::add_gated         x + gate·change, with the factors of each token's sequence
@@ -30,9 +30,9 @@ _SCHEMAS = (
 
 
 def is_fused(x: Tensor) -> bool:
-    """Return whether these operations are kernels where `x` is, which is tried the first time.
+    """Return whether these operations are kernels on the device of `x`, which is tried the first time.
 
-    What is compiled gets kernels of its own.
+    Compiled code gets kernels of its own.
     """
     return x.is_cuda and not torch.compiler.is_compiling() and _works_on(x.device)
 

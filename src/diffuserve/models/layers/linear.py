@@ -15,10 +15,10 @@ from diffuserve.models.machine.cpu_products import fuses_gelu, linear_gelu
 class Tiling:
     """Tiles of `rows` rows; the last one is padded to a multiple of `tail_rows`.
 
-    It serves two ends. oneDNN compiles a kernel for every shape that it meets, which takes longer
-    than the product itself, and the rows of a mixed batch hardly ever number the same: with tiles a
-    dozen shapes serve all batches. And with `tail_rows == rows` every product has one shape, so a
-    row's result no longer depends on its neighbours: sums keep their order, to the last bit.
+    It serves two purposes. oneDNN compiles a kernel for every new shape, which takes longer than the product
+    itself, and the number of rows of a mixed batch varies: with tiles, a dozen shapes serve all batches. And
+    with `tail_rows == rows` every product has the same shape, so a row's result does not depend on its
+    neighbours: sums keep their order, to the last bit.
     """
 
     rows: int
@@ -32,7 +32,7 @@ class Tiling:
 _CPU_TILINGS = (Tiling(rows=512, tail_rows=32), Tiling(rows=32, tail_rows=8))
 _DETERMINISTIC_TILINGS = (Tiling(rows=256, tail_rows=256), Tiling(rows=16, tail_rows=16))
 
-_VECTOR = 32  # kernels treat what is left over a multiple of their vectors differently
+_VECTOR = 32  # kernels treat the remainder after whole vectors differently
 
 
 def cpu_tilings(deterministic: bool) -> tuple[Tiling, Tiling]:
@@ -77,7 +77,7 @@ class Linear(nn.Module):
     def of_parts(
         self, first: Float[Tensor, "rows first_in"], second: Float[Tensor, "rows second_in"]
     ) -> Float[Tensor, "rows out"]:
-        """Return the product of rows whose features stand in two tensors.
+        """Return the product of rows whose features are in two tensors.
 
         On CUDA the products of both are added up, which saves writing the rows side by side.
         """
@@ -97,7 +97,7 @@ class Linear(nn.Module):
     def _product(self, x: Tensor) -> Tensor:
         if not self.gelu:
             return F.linear(x, self.weight, self.bias)
-        if torch.compiler.is_compiling():  # which knows neither of the operations below
+        if torch.compiler.is_compiling():  # the compiler supports neither operation below
             return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
         if x.device.type == "cpu" and x.dtype == torch.bfloat16 and fuses_gelu(x.dtype):
             return linear_gelu(x, self.weight, self.bias)  # half the time of a separate tanh-GELU

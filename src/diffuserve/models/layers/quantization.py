@@ -22,13 +22,13 @@ STORED_DTYPES = {
 """Dtypes of codes; in 4 bits a byte holds two."""
 
 _LEVELS = 15  # steps between the lowest and the highest number of 4 bits
-_LEAST_SCALE = 1e-30  # of rows of zeros
+_LEAST_SCALE = 1e-30  # the scale of rows of zeros
 _FP8_IN_BF16 = 2.0**120  # the ratio of the two formats' smallest exponents
 
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """A weight of `out` rows: codes, and what brings them back.
+    """A weight of `out` rows: codes, with the scales and zeros that decode them.
 
     In 8 bits `scale` has a number for each row. In 4 bits it has one for each group, and so has `zero`, which
     is the value of code 0.
@@ -102,7 +102,7 @@ def quantize_weight(weight: Float[Tensor, "out in"], kind: Quantization) -> Quan
 def quantize_tokens(
     x: Float[Tensor, "tokens in"], kind: Quantization
 ) -> tuple[Tensor, Float[Tensor, "tokens 1"]]:
-    """Return each token's codes in 8 bits, and its scale, by its own largest number alone."""
+    """Return each token's codes in 8 bits, and its scale, which depends only on its largest value."""
     largest = FP8_MAX if kind is Quantization.FP8 else INT8_MAX
     scale = (x.abs().amax(dim=-1, keepdim=True).float() / largest).clamp_min(_LEAST_SCALE)
     scaled = (x / scale).clamp_(-largest, largest)  # a quotient may be rounded up, and fp8 has no infinity
@@ -123,7 +123,7 @@ def unpack_fp8(codes: Tensor) -> Tensor:
 def _quantize_groups(weight: Float[Tensor, "out in"]) -> QuantizedWeight:
     grouped = weight.unflatten(1, (-1, GROUP))
     lowest, highest = grouped.amin(dim=-1), grouped.amax(dim=-1)
-    # The codes are made for the scales as they are stored.
+    # Codes are computed for the scales as they are stored.
     scale = ((highest - lowest) / _LEVELS).clamp_min(_LEAST_SCALE).to(torch.bfloat16)
     zero = lowest.to(torch.bfloat16)
     codes = ((grouped - zero[..., None].float()) / scale[..., None].float()).round_().clamp_(0, _LEVELS)

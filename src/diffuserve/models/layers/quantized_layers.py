@@ -10,8 +10,8 @@ from diffuserve.domain.models.quantization import Quantization
 class QuantizedLayers:
     """The layers of a component whose weights may be quantized: those whose full names match `pattern`.
 
-    Names are matched whole, since the last product of a block may be called as that of the model: the pattern
-    names layers as checkpoints do, and as modules do, where several are one product. With `is_weight_only`
+    Full names are matched, since the last product of a block may have the same name as the model's. The
+    pattern has the names in checkpoints and, for fused products, in modules. With `is_weight_only`
     activations stay as they are.
     """
 
@@ -19,10 +19,10 @@ class QuantizedLayers:
     is_weight_only: bool = False
 
     def kind_of(self, layer: str, quantization: Quantization) -> Quantization:
-        """Return what a layer's weight is stored in.
+        """Return the number format of a layer's weight.
 
-        Where activations stay as they are, it is 8-bit integers, which are nearest to the weight: no kernel
-        gains by other numbers there.
+        If activations are not quantized it is 8-bit integers, which are closest to the weight: no kernel is
+        faster with other formats then.
         """
         if quantization is Quantization.NONE or not re.fullmatch(self.pattern, layer):
             return Quantization.NONE

@@ -13,13 +13,13 @@ from diffuserve.models.layers.quantized_products import Product, choose_product
 
 
 class QuantizedLinear(Linear):
-    """`y = activation(x Wᵀ + b)` as in `Linear`, of a weight that is kept in few bits.
+    """`y = activation(x Wᵀ + b)` as in `Linear`, with a quantized weight.
 
     With `is_weight_only` activations stay as they are. `dtype` is that of inputs, outputs and bias.
     """
 
     def __init__(self, layer: nn.Linear | Linear, kind: Quantization, is_weight_only: bool) -> None:
-        """Quantize the weight of `layer`; on the meta device shapes alone."""
+        """Quantize the weight of `layer`; on the meta device set only the shapes."""
         nn.Module.__init__(self)
         self.kind, self.is_weight_only = kind, is_weight_only
         self.out_features, self.in_features = layer.weight.shape
@@ -31,7 +31,7 @@ class QuantizedLinear(Linear):
 
     @property
     def quantized(self) -> QuantizedWeight:
-        """The weight, until a kernel has brought it to its own order."""
+        """The weight, until a kernel has converted it to its own layout."""
         return QuantizedWeight(self.weight.data, self.weight_scale.data, self.weight_zero)
 
     def keep(self, weight: QuantizedWeight) -> None:
@@ -41,7 +41,7 @@ class QuantizedLinear(Linear):
         self.weight_zero = None if weight.zero is None else _parameter(weight.zero)
 
     def prepare(self, device: torch.device | None = None) -> None:
-        """Choose the kernel for a device, by default the one where the weight is."""
+        """Choose the kernel for a device, by default the weight's device."""
         product = choose_product(self.quantized, self.is_weight_only, device or self.weight.device)
         self.weight = _parameter(product.packed(self.quantized))
         self._product_of = product
@@ -81,7 +81,7 @@ def input_dtype(layer: nn.Module) -> torch.dtype:
 def quantize_layers(module: nn.Module, layers: QuantizedLayers, quantization: Quantization) -> None:
     """Replace the linear layers of `module` that may be quantized.
 
-    What they hold is quantized. On the meta device they hold nothing, and `load_weights` fills them.
+    Their weights are quantized. On the meta device they are empty, and `load_weights` fills them.
     """
     for name, layer in list(module.named_modules()):
         if not isinstance(layer, nn.Linear | Linear) or isinstance(layer, QuantizedLinear):

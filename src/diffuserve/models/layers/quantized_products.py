@@ -15,9 +15,9 @@ from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.quantization import QuantizedWeight, quantize_tokens
 from diffuserve.models.machine.cpu_products import U8_ZERO, cpu_has_int8, int8_product
 
-_BLOCK_ROWS = 1024  # of a weight that are unpacked at a time
-_CUDA_MULTIPLE = 16  # of both sides of a weight
-_CUDA_LEAST_ROWS = 32  # of `torch._int_mm`, which wants more than 16
+_BLOCK_ROWS = 1024  # rows of a weight that are unpacked at a time
+_CUDA_MULTIPLE = 16  # both sides of a weight must be multiples
+_CUDA_LEAST_ROWS = 32  # minimum for `torch._int_mm`, which requires more than 16
 _FP8_CAPABILITY = (8, 9)
 
 

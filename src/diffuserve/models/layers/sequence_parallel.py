@@ -1,8 +1,8 @@
-"""A packed row split over several ranks: each has an equal part of the tokens, whatever sequence they are of.
+"""A packed row split over several ranks: each has an equal part of the tokens, regardless of sequences.
 
-Between attentions a token needs only itself and its sequence's factors, so any part will do, and a
-transformer runs on a part as on a whole. For attention ranks exchange tokens for heads, which is DeepSpeed
-Ulysses (Jacobs et al. 2023, arXiv:2309.14509). Cross-attention needs no exchange: each rank has the keys of
+Between attentions a token needs only itself and its sequence's factors, so any split works, and a transformer
+runs on a part like on a whole. For attention ranks exchange tokens for heads, which is DeepSpeed Ulysses
+(Jacobs et al. 2023, arXiv:2309.14509). Cross-attention needs no exchange: each rank has the keys of
 all sequences, which are few.
 """
 
@@ -40,7 +40,7 @@ def ulysses(kernel: AttentionKernel, ranks: SequenceRanks) -> AttentionKernel:
 
 
 def rank_bytes(step_bytes: int, ranks: Ranks | None) -> int:
-    """Return what each rank takes of a step's memory: it has an equal part of the tokens, or of the heads."""
+    """Return each rank's part of a step's memory: it has an equal part of the tokens, or of the heads."""
     return step_bytes if ranks is None else part_size(step_bytes, ranks.sequence.size)
 
 

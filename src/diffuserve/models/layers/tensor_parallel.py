@@ -1,9 +1,9 @@
-"""Layers whose weights are cut over ranks: tensor parallelism (Shoeybi et al. 2019, arXiv:1909.08053).
+"""Layers whose weights are sharded over ranks: tensor parallelism (Shoeybi et al. 2019, arXiv:1909.08053).
 
-Of two products that follow one another, the first is cut by its outputs (the paper's columns) and the second
-by its inputs (its rows). Each rank then has all tokens with some of the features in between, and the results
-of the second product are parts that the ranks add up. What stands between the two, an activation or
-attention, needs a single feature or a single head.
+Of two consecutive products, the first is sharded by its outputs (the paper's columns) and the second by its
+inputs (its rows). Each rank then has all tokens with some of the features in between, and the ranks add up
+their results of the second product. The operation between the two, an activation or attention, needs only
+single features or single heads.
 """
 
 import re
@@ -51,10 +51,10 @@ class TensorShard:
 
 @dataclass(frozen=True)
 class Cut:
-    """The way in which a layer is cut: by its inputs, or by its outputs.
+    """How a layer is sharded: by its inputs, or by its outputs.
 
-    `parts` are the relative widths of what is fused side by side, such as queries, keys and values: each is
-    cut evenly.
+    `parts` are the relative widths of layers that are fused side by side, such as queries, keys and values;
+    each of them is sharded evenly.
     """
 
     by_inputs: bool = False
@@ -63,7 +63,7 @@ class Cut:
     def ranges(self, width: int, rank: int, size: int) -> tuple[tuple[int, int], ...]:
         """Return the ranges of `width` features that rank `rank` of `size` has. Raise `ValueError` if uneven.
 
-        Whoever loads a model has checked that its sizes can be shared evenly.
+        Loading a model checks before that its sizes can be sharded evenly.
         """
         unit = width // sum(self.parts)
         widths = [unit * part for part in self.parts]
@@ -75,13 +75,13 @@ class Cut:
 
 
 class RowLinear(Linear):
-    """A product that is cut by its inputs: the sum of all ranks' results is the result of each.
+    """A product that is sharded by its inputs: the result is the sum of all ranks' products.
 
     The bias counts once, on the first rank; the others add zeros.
     """
 
     def __init__(self, layer: nn.Linear | Linear, ranks: TensorRanks) -> None:
-        """Take over a layer that was cut already."""
+        """Take over the weights of a layer that is sharded already."""
         nn.Module.__init__(self)
         self.ranks = ranks
         self.out_features = layer.weight.shape[0]
@@ -102,7 +102,7 @@ class RowLinear(Linear):
         self, first: Float[Tensor, "rows first_in"], second: Float[Tensor, "rows second_in"]
     ) -> Float[Tensor, "rows out"]:
         part = super().of_parts(first, second)
-        return self.ranks.add_up(part) if first.is_cuda else part  # elsewhere it came from `forward`
+        return self.ranks.add_up(part) if first.is_cuda else part  # elsewhere `forward` has added them up
 
 
 def cut_layers(module: nn.Module, cuts: Mapping[str, Cut], ranks: TensorRanks) -> dict[str, TensorShard]:

@@ -1,4 +1,4 @@
-"""Triton kernels of the operations of `fused_ops`; what is imported only where Triton is.
+"""Triton kernels of the operations of `fused_ops`; this module is imported only if Triton is installed.
 
 A program works on one token: on its row, or on one part of its q, k and v for all heads. It reads and writes
 each number once, and computes in float32, so that a result is rounded once. Triton's blocks have powers of
@@ -138,7 +138,7 @@ def _prepare_qkv(  # noqa: PLR0913
             weight = norm_key
         wide *= tl.load(weight + channels, mask=channels < head_dim, other=0.0).to(tl.float32)
         if HAS_ROTATION:
-            # Adjacent channels are the two parts of a complex number, and of the one that it is turned by.
+            # Adjacent channels are the two parts of a complex number, and so are those of its rotation.
             turn = tl.load(rotation + token * head_dim + channels, mask=channels < head_dim, other=0.0)
             cos, sin = tl.split(tl.reshape(turn, (1, DIM // 2, 2)))
             real, imaginary = tl.split(tl.reshape(wide, (HEADS, DIM // 2, 2)))

@@ -14,11 +14,11 @@ from diffuserve.models.machine.host import one_thread
 U8_ZERO = 128
 """The unsigned byte that stands for 0 among activations of 8 bits."""
 
-_SIDE = 64  # of the products that are tried
+_SIDE = 64  # of the square products that are tried
 _REFUSALS = (
     RuntimeError,
     AttributeError,
-)  # of a CPU; of a torch without oneDNN
+)  # errors of CPUs without support, and of torch without oneDNN
 
 
 def cpu_has_bf16() -> bool:
@@ -27,7 +27,7 @@ def cpu_has_bf16() -> bool:
     oneDNN must take them, and the processor have instructions for them: without, they are emulated. Their
     speed is not tried, since then the default dtype would depend on the machine's load.
     """
-    is_x86 = torch.cpu._is_avx2_supported()  # on others, oneDNN takes bf16 where there are instructions alone
+    is_x86 = torch.cpu._is_avx2_supported()  # on other CPUs oneDNN uses bf16 only with instructions for it
     return fuses_gelu(torch.bfloat16) and (not is_x86 or torch.cpu._is_avx512_bf16_supported())
 
 

@@ -1,7 +1,7 @@
-"""Blocks of a model that pass through a few slots of device memory, one after another.
+"""Blocks of a model that are streamed through a few slots of device memory.
 
-The weights of a block are one run of bytes on the host, and views of the block's slot for ever. While a
-block computes, those that follow are copied into the other slots.
+The weights of a block are one run of bytes on the host; its parameters are permanent views of the block's
+slot. While a block computes, the next ones are copied into the other slots.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,30 +13,30 @@ from torch import nn
 from diffuserve.models.offload.copier import Copier
 from diffuserve.models.offload.host_weights import HostWeights
 
-_MOST_SLOTS = 3  # of blocks that have such a divisor; the last one of others stays on the device
+_MOST_SLOTS = 3  # if these do not divide the blocks, the last block stays on the device
 
 Block = TypeVar("Block", bound=nn.Module)
 
 
 def num_slots(num_blocks: int, least: int = 2) -> int:
-    """Return the fewest slots, but `least`, that divide the blocks; all blocks where no other number does.
+    """Return the smallest number of slots, from `least` on, that divides the number of blocks.
 
-    Else the first block of the next pass would belong in the slot that the last block still computes in.
+    Otherwise the first block of the next pass would need the slot in which the last block still computes.
     """
     return next(count for count in range(min(least, num_blocks), num_blocks + 1) if num_blocks % count == 0)
 
 
 def slotted(blocks: Sequence[Block]) -> Sequence[Block]:
-    """Return the blocks that are worth slots: all but the last one where few slots do not divide them all."""
+    """Return the blocks to stream: all, or all but the last one if few slots do not divide their number."""
     is_even = num_slots(len(blocks)) <= _MOST_SLOTS if blocks else True
     return blocks if is_even else blocks[:-1]
 
 
 class BlockSlots:
-    """Brings each block's weights to the device before its forward pass, and gives its slot to the next.
+    """Copies each block's weights to the device before its forward pass, and then frees its slot.
 
-    Blocks are called in order, in one pass at a time; a pass that broke off costs the copies that it began.
-    Submodules that are `apart` keep their weights where they are.
+    Blocks are called in order, in one pass at a time; an interrupted pass only wastes the copies that it
+    started. Submodules that are `apart` keep their weights where they are.
     """
 
     def __init__(

@@ -17,9 +17,9 @@ from diffuserve.models.offload.turns import FairLock, Turns, one_by_one
 
 @dataclass(frozen=True)
 class Ring:
-    """Layers that run in this order in every pass, or now and then.
+    """Layers that run in this order, in every pass or only in some.
 
-    Submodules that are `apart` stay on the device: what others read while their layer does not run.
+    Submodules that are `apart` stay on the device, as other layers read them while their own does not run.
     """
 
     layers: Sequence[nn.Module]
@@ -27,16 +27,16 @@ class Ring:
     is_in_every_pass: bool = True
 
     def tensors(self) -> Iterator[Owned]:
-        """Yield the weights that pass."""
+        """Yield the streamed weights."""
         for layer in self.layers:
             yield from own_tensors(layer, self.apart)
 
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a model whose weights are used from the beginning of a call of `entries` to its end.
+    """A part of a model whose weights are used only during calls of `entries`.
 
-    `rings` hold most of its weights. The host can read `tables` in place of the device.
+    `rings` hold most of its weights. `tables` can be read on the host instead of the device.
     """
 
     module: nn.Module
@@ -49,12 +49,12 @@ class Component:
 
     @property
     def is_loaded(self) -> bool:
-        """Return whether it has weights: parts of a model that are not wanted have shapes alone."""
+        """Return whether it has weights: parts of a model that are not loaded have only shapes."""
         return not any(parameter.is_meta for parameter in self.module.parameters())
 
 
 def place(components: Sequence[Component], mode: Offload, device: torch.device, copier: Copier) -> Residency:
-    """Bring the weights of components on the host to where they belong, and return where that is."""
+    """Move the weights of components from the host to their places, and return the residency."""
     if mode is Offload.MODEL:
         return _take_turns(components, device, copier)
     parts = [_placed(component, mode, device, copier) for component in components]
@@ -68,7 +68,7 @@ def place(components: Sequence[Component], mode: Offload, device: torch.device, 
 
 
 def _placed(component: Component, mode: Offload, device: torch.device, copier: Copier) -> Residency:
-    """Bring a component to the device, or have its layers pass through it."""
+    """Move a component to the device, or stream its layers through the device."""
     passes = component.is_encoder or (component.is_denoiser and mode is Offload.LAYERS)
     if not passes:
         return Residency(mode, _bring(own_tensors(component.module), device))
@@ -107,13 +107,13 @@ def _bring(tensors: Iterable[Owned], device: torch.device) -> int:
 
 
 def _look_up_on_host(table: nn.Embedding, device: torch.device) -> None:
-    """Have an embedding stay on the host, and its results go to the device."""
+    """Keep an embedding on the host, and send its results to the device."""
     table.register_forward_pre_hook(lambda _table, args: (args[0].cpu(),))
     table.register_forward_hook(lambda _table, _args, found: found.to(device))
 
 
 def _take_turns(components: Sequence[Component], device: torch.device, copier: Copier) -> Residency:
-    """Have components share memory of the device that is as large as the largest of them."""
+    """Let components share memory of the device, as large as the largest of them, one at a time."""
     turns = Turns([each.module for each in components], device, copier)
     for component in components:
         one_by_one(component.module, component.entries, partial(turns.of, component.module))

@@ -10,27 +10,27 @@ from torch import Tensor
 class Copier(Protocol):
     """Copies runs of bytes into slots of device memory.
 
-    Copies into one slot arrive in the order in which they begin; those into others in any order.
+    Copies into one slot finish in the order in which they begin; copies into different slots in any order.
     """
 
     def host_run(self, num_bytes: int) -> Tensor:
-        """Return host memory of which copies can begin without a wait."""
+        """Return host memory from which copies start without a wait."""
         ...
 
     def begin(self, slot: Tensor, source: Tensor) -> None:
-        """Begin a copy to the front of a slot, which starts once the slot was freed."""
+        """Queue a copy to the front of a slot; it starts once the slot is free."""
         ...
 
     def wait(self, slot: Tensor) -> None:
-        """Have the work that follows wait for the last copy into the slot."""
+        """Make later work wait for the last copy into the slot."""
         ...
 
     def used(self, slot: Tensor) -> None:
-        """Say that a copy into the slot must wait for the work so far; that which follows may read it too."""
+        """Make copies into the slot wait for the work so far; later work may still read the slot."""
         ...
 
     def free(self, slot: Tensor) -> None:
-        """Say that nothing that follows reads the slot's content."""
+        """Declare that no later work reads the slot's content."""
         ...
 
 
@@ -54,7 +54,7 @@ class SyncCopier:
 
 
 class CudaCopier:
-    """Copies from pinned memory on a stream of its own; no call makes the host wait."""
+    """Copies from pinned memory on a stream of its own; no call blocks the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
@@ -81,5 +81,5 @@ class CudaCopier:
 
 
 def copier_for(device: torch.device) -> Copier:
-    """Return what copies to a device."""
+    """Return the copier for a device."""
     return CudaCopier(device) if device.type == "cuda" else SyncCopier()

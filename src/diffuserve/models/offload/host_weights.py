@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from diffuserve.models.offload.copier import Copier
 
-_ALIGNMENT = 64  # of a tensor in its run: as wide as a CPU's vectors, and more than kernels ask for
+_ALIGNMENT = 64  # of tensors in a run; as wide as a CPU's vectors, and more than kernels need
 
 
 class HostWeights:
@@ -30,7 +30,7 @@ class HostWeights:
         return len(self.run)
 
     def become_views_of(self, slot: Tensor) -> None:
-        """Have the module read its weights in a slot, into which the run is copied before."""
+        """Make the module's weights views of a slot, into which the run is copied before use."""
         for placed in self._placed:
             placed.owned.replace_by(placed.view_of(slot))
 
@@ -44,7 +44,7 @@ class Owned:
     tensor: Tensor
 
     def replace_by(self, other: Tensor) -> None:
-        """Have the owner read another tensor."""
+        """Replace the owner's tensor by another one."""
         is_parameter = isinstance(self.tensor, nn.Parameter)
         setattr(self.owner, self.name, nn.Parameter(other, requires_grad=False) if is_parameter else other)
 
@@ -80,7 +80,7 @@ class _Placed:
 def _place(module: nn.Module, device: torch.device, apart: Collection[nn.Module]) -> Iterator[_Placed]:
     stop = 0
     for owned in own_tensors(module, apart):
-        # A CPU's kernels round otherwise where a weight, which files place anywhere, is aligned otherwise.
+        # A CPU's kernels round differently for other alignments, and files place weights anywhere.
         remainder = owned.tensor.data_ptr() if device.type == "cpu" else 0
         placed = _Placed(owned, stop + (remainder - stop) % _ALIGNMENT)
         yield placed

@@ -1,4 +1,4 @@
-"""Modules that take turns: one of them runs at a time, and each finds its weights on the device."""
+"""Modules that share device memory: one runs at a time, and its weights are swapped in before."""
 
 import threading
 from collections import deque
@@ -14,7 +14,7 @@ from diffuserve.models.offload.host_weights import HostWeights
 
 
 class FairLock:
-    """A lock that threads get in the order in which they ask for it: none of them starves."""
+    """A lock that threads acquire in the order of their requests, so that none starves."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -38,7 +38,7 @@ class FairLock:
 
 
 class Turns:
-    """Device memory in which one module at a time has its weights, until another one's turn comes."""
+    """Device memory that holds the weights of one module at a time, until another one is swapped in."""
 
     def __init__(self, modules: Sequence[nn.Module], device: torch.device, copier: Copier) -> None:
         self._copier, self._lock = copier, FairLock()
@@ -55,12 +55,12 @@ class Turns:
         return len(self._memory)
 
     def num_bytes(self, module: nn.Module) -> int:
-        """Return the bytes that are copied for a module's turn, unless it had the last one too."""
+        """Return the bytes that are copied to swap a module in, unless it is in memory already."""
         return len(self._weights[module])
 
     @contextmanager
     def of(self, module: nn.Module) -> Iterator[None]:
-        """Have a module's weights on the device within the block; others wait."""
+        """Keep a module's weights on the device within the block; others wait."""
         with self._lock:
             if self._content is not module:
                 self._copier.begin(self._memory, self._weights[module].run)
@@ -75,7 +75,7 @@ class Turns:
 def one_by_one(
     module: nn.Module, entries: Sequence[str], turn: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    """Have each call of the methods `entries` of a module take its turn."""
+    """Swap a module in for each call of its methods `entries`."""
     for name in entries:
         setattr(module, name, _in_turn(getattr(module, name), turn))
 

@@ -24,8 +24,8 @@ UNET_LAYERS = QuantizedLayers(
 """All products of the transformer blocks. Convolutions stay as they are: they have no kernel here whose
 activations have a scale for each image alone."""
 
-# Values for each channel that are held at once: of a residual block that joins features and a skip, and of
-# a transformer's gated feed-forward.
+# Values per channel that are held at once: in a residual block that joins features and a skip, and in a
+# transformer's gated feed-forward.
 _RESIDUAL_VALUES, _TRANSFORMER_VALUES = 3, 19
 
 # Options of the reference that no Stable Diffusion checkpoint sets: their only supported values.
@@ -63,8 +63,7 @@ _FIXED: Mapping[str, Any] = {
 class UNetConfig:
     """The values of `unet/config.json` that shape the network, with diffusers' names and defaults.
 
-    `attention_head_dim` counts heads, as the reference has it. What is given for each level may be given
-    once for all.
+    `attention_head_dim` counts heads, as in the reference. Values per level may also be given once for all.
     """
 
     sample_size: Width | tuple[Width, Width] | None = None
@@ -143,7 +142,7 @@ class UNetConfig:
 
     @property
     def pair_operations(self) -> float:
-        """Return the operations of self-attention for each pair of latent cells: four a channel."""
+        """Return the operations of self-attention per pair of latent cells: four per channel."""
         last = self.num_levels - 1
         up = [kind == "CrossAttnUpBlock2D" for kind in reversed(self.up_block_types)]
         down = [kind == "CrossAttnDownBlock2D" for kind in self.down_block_types]
@@ -163,7 +162,7 @@ class UNetConfig:
         widths, last = self.block_out_channels, self.num_levels - 1
         skips, widest = float(widths[0]), 0.0
         for level, (width, layers) in enumerate(zip(widths, self.layers, strict=True)):
-            cells = 0.25**level  # for each latent cell
+            cells = 0.25**level  # per latent cell
             skips += cells * width * (layers + (0.25 if level < last else 0))
             joined = width + max(widths[min(level + 1, last)], width)
             widest = max(widest, cells * (_RESIDUAL_VALUES * joined + 2 * width))

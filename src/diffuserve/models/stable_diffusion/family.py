@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from diffuserve.models.base import Pipeline
 
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
-_MISTAKEN_VERSIONS = re.compile(r"0\.[0-8]\.")  # of diffusers, which corrects them since
-_SAMPLE_SIZES = {True: 128, False: 64}  # of latents, where the UNet's config tells none
+_MISTAKEN_VERSIONS = re.compile(r"0\.[0-8]\.")  # of diffusers, which later versions correct
+_SAMPLE_SIZES = {True: 128, False: 64}  # of latents, if the UNet's config has none
 
 # In fp16 on a large GPU, from their operations at about 400 TFLOP/s, of 1,024² (SDXL) and 512² pixels.
 # Only ratios between jobs matter until the first worker sends its own fit.
@@ -119,7 +119,7 @@ def _sizes(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> d
 
 
 def _sample_size(folder: ModelFolder, config: UNetConfig) -> int | tuple[int, int]:
-    """Return the size of latents; the first versions of diffusers wrote a smaller one than they meant."""
+    """Return the size of latents; early versions of diffusers wrote one that is too small."""
     size, usual = config.sample_size or _SAMPLE_SIZES[config.is_xl], _SAMPLE_SIZES[False]
     written_by = str(folder.config("unet")[0].get("_diffusers_version"))
     is_mistaken = isinstance(size, int) and size < usual and _MISTAKEN_VERSIONS.match(written_by)
@@ -127,7 +127,7 @@ def _sample_size(folder: ModelFolder, config: UNetConfig) -> int | tuple[int, in
 
 
 def _images(folder: ModelFolder, config: UNetConfig) -> dict[str, Any]:
-    """Return what requests may do with images: start from one, or fill it in; some models do nothing else.
+    """Return the abilities with images: start from one, or fill it in; some models only fill in.
 
     The defaults of `strength` are those of diffusers' pipelines.
     """
@@ -144,7 +144,7 @@ def _images(folder: ModelFolder, config: UNetConfig) -> dict[str, Any]:
 
 
 def _is_refiner(folder: ModelFolder) -> bool:
-    """Return whether a model refines images of another; it reads how beautiful they are to be."""
+    """Return whether a model refines the images of another, which it does by an aesthetic score."""
     return bool(folder.index.get("requires_aesthetics_score"))
 
 
@@ -163,7 +163,7 @@ def _check_channels(folder: ModelFolder, config: UNetConfig, vae: AutoencoderCon
 
 
 def _check_widths(folder: ModelFolder, config: UNetConfig, encoders: list[ClipConfig]) -> None:
-    """Raise `InvalidModel` unless the text encoders' outputs have the widths that the UNet takes."""
+    """Raise `InvalidModel` unless the text encoders' outputs have the widths that the UNet expects."""
     states = sum(encoder.hidden_size for encoder in encoders)
     if config.cross_attention_dim != states:
         raise InvalidModel(

@@ -74,7 +74,7 @@ class StableDiffusionPipeline(LoadedPipeline):
         rate = flops_per_second(self.device, self.dtype)
         text_token = 2 * self.text.num_parameters / rate
         cell, pair = self.unet.cell_operations / rate, self.unet.config.pair_operations / rate
-        # Two thousand operations a decoded parameter-pixel.
+        # Two thousand operations per decoded pixel and parameter.
         pixel = 2 * num_parameters(self.vae.decoder) / rate / 16
         fit = CostFit((0.002, text_token), (0.002, cell, pair, 0.0001), (0.001, pixel))
         return self.residency.slowed(fit, self.device.type)

@@ -1,6 +1,6 @@
 """Rows of the UNet's input: one for each image of a request, two with guidance by two passes.
 
-Requests of one size share a batch of rows, whatever their steps, prompts, guidance and samplers.
+Requests of one size share a batch of rows, even with different steps, prompts, guidance and samplers.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning
 from diffuserve.models.stable_diffusion.unet import UNetInput
 from diffuserve.parallel.ranks import Ranks
 
-_BEAUTY = (2.5, 6.0)  # the reference's defaults: of what is steered away from, and of the prompt's image
+_BEAUTY = (2.5, 6.0)  # the reference's default aesthetic scores of the negative and the positive pass
 
 
 def make_rows(requests: Sequence[DenoiseInput], config: UNetConfig) -> UNetInput:
@@ -79,9 +79,9 @@ def _inputs(request: DenoiseInput, config: UNetConfig) -> Tensor:
 
 
 def _sizes(request: DenoiseInput, config: UNetConfig) -> Float[Tensor, "passes numbers"]:
-    """Return height and width of the original and the crop's corner for each pass, and a third pair.
+    """Return the original's height and width, the crop's corner, and the target's height and width per pass.
 
-    That is the target's height and width; refiners read one number in its place, how beautiful the image is.
+    Refiners read an aesthetic score instead of the target's height and width.
     """
     assert request.params.height is not None
     assert request.params.width is not None

@@ -20,7 +20,7 @@ _NOT_FOR_SAMPLES = frozenset({"euler_ancestral", "pndm"})
 _FULL = {"num_inference_steps": 20, "guidance_scale": 7.5}
 _FEW_STEPS = {"num_inference_steps": 4, "guidance_scale": 0.0}  # adversarially distilled: Turbo, Lightning
 _CONSISTENCY = {"num_inference_steps": 4, "guidance_scale": 1.0}
-_GUIDED_CONSISTENCY = {"num_inference_steps": 4, "guidance_scale": 8.5}  # as diffusers' pipeline for them
+_GUIDED_CONSISTENCY = {"num_inference_steps": 4, "guidance_scale": 8.5}  # diffusers' defaults for them
 
 
 def scheduler_config(folder: ModelFolder, config: UNetConfig) -> dict[str, Any]:

@@ -26,7 +26,7 @@ Features = Float[Tensor, "rows channels height width"]
 Tokens = Float[Tensor, "rows positions dim"]
 Text = Float[Tensor, "rows tokens text_dim"]
 
-_TRANSFORMER_EPSILON = 1e-6  # of the group norm before a transformer
+_TRANSFORMER_EPSILON = 1e-6  # for the group norm before a transformer
 _FEED_FORWARD_RATIO = 4
 
 

@@ -23,7 +23,7 @@ from diffuserve.models.weights.loading import Placement, empty_embedding, load_w
 TokenIds = Int[Tensor, "prompts tokens"]
 States = Float[Tensor, "prompts tokens dim"]
 
-_MISNUMBERED_EOS = 2  # in configs that are older than the id; the end is then the highest id of a prompt
+_MISNUMBERED_EOS = 2  # in older configs; the end is then the token with the highest id
 _PREFIX = "text_model."
 _PROJECTION = "text_projection."  # stands beside the text model
 _IGNORED = ("embeddings.position_ids", f"{_PREFIX}embeddings.position_ids")  # a buffer in older checkpoints

@@ -49,7 +49,7 @@ class PromptText:
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """Ids of each prompt, padded to one length, and the warnings of those that were cut.
+    """Ids of each prompt, padded to one length, and warnings for truncated prompts.
 
     `mask` is false where there is padding.
     """

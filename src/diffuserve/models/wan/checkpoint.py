@@ -37,8 +37,8 @@ class WanCheckpoint:
     """The shapes of a folder's parts, which fit one another.
 
     `boundary_ratio` is the share of training's timesteps below which the second transformer takes over;
-    `None` for a single one. With `expand_timesteps` an image may stand in the place of the first frame, at a
-    timestep of its own.
+    `None` for a single one. With `expand_timesteps` an image may replace the first frame, at a timestep of
+    its own.
     """
 
     transformer: WanTransformerConfig

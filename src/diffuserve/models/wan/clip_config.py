@@ -1,4 +1,4 @@
-"""The shape of CLIP's image encoder, and how it takes images in. Importing this file loads no torch."""
+"""The shape of CLIP's image encoder, and its preprocessing. Importing this file loads no torch."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -67,6 +67,6 @@ class ImageProcessorConfig:
 
     @classmethod
     def read(cls, folder: ModelFolder) -> "ImageProcessorConfig":
-        """Read a folder's config. Raise `InvalidModel` for another way to take images in."""
+        """Read a folder's config. Raise `InvalidModel` for unsupported preprocessing."""
         name = "image_processor/preprocessor_config.json"
         return parse_config(cls, folder.json(name), f"{folder.path}/{name}")

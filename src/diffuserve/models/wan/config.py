@@ -17,7 +17,7 @@ TRANSFORMER_LAYERS = QuantizedLayers(
     r"blocks\.\d+\.(attn[12]\.(to_(qkv|kv|q|k|v|added_kv|out\.0)|add_[kv]_proj)|ffn\.net\.(0\.proj|2))"
 )
 """All products of the blocks; not the embedders, whose results all blocks read, nor the last product."""
-TEXT_TOKENS = 512  # of a prompt, with its padding, to which models attend
+TEXT_TOKENS = 512  # length of a padded prompt, all of which models attend to
 _TRANSFORMER = "transformer/config.json"
 Patch = Annotated[int, Field(ge=1, le=16)]
 
@@ -98,12 +98,12 @@ class WanTransformerConfig:
 
     @property
     def token_operations(self) -> int:
-        """Operations for each token of a pass: two a parameter, and attention to a prompt of 512 tokens."""
+        """Operations per token of a pass: two per parameter, and attention to a prompt of 512 tokens."""
         return 2 * self.num_parameters + self.pair_operations * TEXT_TOKENS
 
     @property
     def pair_operations(self) -> int:
-        """Operations of self-attention for each pair of tokens: four a channel."""
+        """Operations of self-attention per pair of tokens: four per channel."""
         return 4 * self.dim * self.num_layers
 
     def step_bytes(self, workload: Workload, item_bytes: int) -> int:

@@ -113,7 +113,7 @@ def _least_decode_bytes(folder: ModelFolder, params: GenerationParams) -> int:
 
 
 def _images(checkpoint: WanCheckpoint) -> dict[str, Any]:
-    """Return what requests may do with an image: it is the first frame, and some models need one."""
+    """Return the abilities with images: an image is the first frame, and some models need one."""
     takes_image = checkpoint.reads_clip or checkpoint.expand_timesteps
     return {
         "max_input_images": int(takes_image),
@@ -126,7 +126,7 @@ def _images(checkpoint: WanCheckpoint) -> dict[str, Any]:
 def _sizes(checkpoint: WanCheckpoint) -> dict[str, Any]:
     """Return the defaults and the limits of a checkpoint's clips, which its settings file may change.
 
-    Models draw clips up to about twice as long as those that they have learned.
+    Models draw clips up to about twice as long as those that they were trained on.
     """
     defaults = _COARSE_DEFAULTS if checkpoint.vae.scale >= _COARSE_SCALE else _DEFAULTS
     side, positions = checkpoint.patch_sides[0], checkpoint.transformer.rope_max_seq_len

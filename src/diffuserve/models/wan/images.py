@@ -1,8 +1,8 @@
-"""A clip's first frame, which a request may bring.
+"""A clip's first frame, given by a request.
 
-Reference: diffusers' `WanImageToVideoPipeline`. Models that expand timesteps have the image's latents in the
-place of the first latent frame, at timestep 0; the others read as further channels of each token a mask and
-the latents of a clip of the image and gray frames. Wan 2.1 also attends to CLIP's embeddings of the image.
+Reference: diffusers' `WanImageToVideoPipeline`. Models that expand timesteps have the image's latents as the
+first latent frame, at timestep 0. The others read a mask, and the latents of a clip of the image and gray
+frames, as further channels of each token. Wan 2.1 also attends to CLIP's embeddings of the image.
 """
 
 from collections.abc import Hashable, Sequence
@@ -25,7 +25,7 @@ Latents = Float[Tensor, "clips channels latent_frames height width"]
 
 @dataclass(frozen=True)
 class FirstFrame(Sendable):
-    """An encoded image: the latents of the first frame, or the channels that stand beside a clip's latents.
+    """An encoded image: the latents of the first frame, or further channels beside a clip's latents.
 
     `embeddings` are CLIP's.
     """
@@ -45,7 +45,7 @@ class FirstFrames:
         self.vae, self.image_encoder, self.reads_clip = vae, image_encoder, reads_clip
 
     def key(self, params: GenerationParams) -> Hashable:
-        """Return what the encoded image depends on; `None` for a request without one."""
+        """Return the cache key of the encoded image; `None` for a request without one."""
         if not params.images:
             return None
         num_frames = params.num_frames if self.reads_clip else 1
@@ -79,7 +79,7 @@ def put_first_frame(latents: Latents, first: Float[Tensor, "1 channels 1 height 
 
 
 def _given_frames(clip: Latents) -> Float[Tensor, "clips frames latent_frames height width"]:
-    """Return a mask with a channel for each frame of a latent frame: 1 for the frame that is given."""
+    """Return a mask with a channel for each frame of a latent frame: 1 for the given frame."""
     mask = clip.new_zeros(1, TEMPORAL_SCALE, *clip.shape[2:])
     mask[:, :, 0] = 1
     return mask

@@ -1,12 +1,12 @@
 """The layout of a batch's tokens in a packed row.
 
 Each clip is a sequence, and so is each of its guidance passes: its tokens, frame by frame and row by row.
-Prompts stand in a row of their own, without their padding, and so do the embeddings of images:
+Prompts are in a row of their own, without their padding, and so are the embeddings of images:
 
     tokens  c₁ c₂ c₃ …        text  p₁ p₂ p₃ … (padding)        image  e₁ e₂ e₃ …
 
-Timesteps act through factor rows. A sequence has one, or two if its first latent frame is given: then that
-frame's tokens stand at a timestep of their own.
+Timesteps act through factor rows. A sequence has one, or two if its first latent frame is given: that frame's
+tokens then have a timestep of their own.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class ClipShape:
 
 @dataclass(frozen=True)
 class ClipLayout:
-    """Which tokens belong together: sequences for attention, and tokens with equal factors.
+    """The grouping of tokens: sequences for attention, and tokens with equal factors.
 
     `text` and `image` are the keys of cross-attention; `image` is `None` for models without it.
     """
@@ -129,7 +129,7 @@ def patchify(
 def unpatchify(
     tokens: Float[Tensor, "tokens outputs"], shape: ClipShape, patch_size: tuple[int, int, int]
 ) -> Float[Tensor, "1 channels frames height width"]:
-    """Return the latents that predicted tokens stand for; their channels have another order than inputs."""
+    """Return the latents of predicted tokens, whose channels are in another order than those of inputs."""
     frames, rows, columns = patch_size
     return rearrange(
         tokens,

@@ -1,4 +1,4 @@
-"""The sequences of a forward pass: each clip of each request, once for every text that guides it."""
+"""The sequences of a forward pass: each clip of each request, once per text that guides it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _CLEAN = 0.0  # the timestep of a frame that is given
 
 @dataclass(frozen=True)
 class Pass:
-    """A clip, of those of a request, beside one of its texts."""
+    """One clip of a request, with one of its texts."""
 
     request: DenoiseInput
     clip: int
@@ -29,7 +29,7 @@ class Pass:
         return wan(self.request).first_frame
 
     def latents(self, config: WanTransformerConfig) -> Tensor:
-        """Return what the model sees of the clip: its latents, and the channels that stand beside them."""
+        """Return the model's input for the clip: its latents, and the further channels beside them."""
         latents = self.request.latents[self.clip : self.clip + 1]
         if self.first_frame is None or latents.shape[1] == config.in_channels:
             return latents
@@ -57,7 +57,7 @@ class Pass:
 
 
 def passes_of(request: DenoiseInput) -> list[Pass]:
-    """Return the passes of a request: each clip beside the prompt, then beside the negative prompt."""
+    """Return the passes of a request: each clip with the prompt, then with the negative prompt."""
     clips = range(request.params.num_images)
     return [Pass(request, clip, text) for clip in clips for text in wan(request).texts]
 
@@ -84,7 +84,7 @@ def pack(
 
 
 def guided(velocities: Sequence[Tensor], scale: float) -> Tensor:
-    """Return the velocity of a clip by those of its passes: classifier-free guidance in their own dtype."""
+    """Return the velocity of a clip from those of its passes: classifier-free guidance in their own dtype."""
     prompt, *negative = velocities
     return negative[0] + scale * (prompt - negative[0]) if negative else prompt
 

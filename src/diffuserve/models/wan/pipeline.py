@@ -120,7 +120,7 @@ class WanPipeline(LoadedPipeline):
     def init_latents(
         self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
     ) -> InitialLatents:
-        """Draw noise on the CPU in float32, as diffusers does with CPU generators, whatever the dtype."""
+        """Draw noise on the CPU in float32, as diffusers does with CPU generators, for any dtype."""
         assert isinstance(conditioning, WanConditioning)
         _, *size = self.latents_shape(params)
         noise = torch.cat([torch.randn(1, *size, generator=generator) for generator in generators])
@@ -183,7 +183,7 @@ class WanPipeline(LoadedPipeline):
         return draw_strip(self.preview_map, latents[0])
 
     def _expert_of(self, request: DenoiseInput) -> int:
-        """Return which transformer a request's step needs: the second one where there is less noise."""
+        """Return which transformer a request's step needs: the second one at low noise levels."""
         boundary = self.checkpoint.boundary_ratio
         return int(boundary is not None and request.timestep < boundary * self._num_timesteps)
 
@@ -195,7 +195,7 @@ class WanPipeline(LoadedPipeline):
         return [self._guided(expert, request, velocities) for request in batch]
 
     def _guided(self, expert: int, request: DenoiseInput, velocities: Iterator[Tensor]) -> Tensor:
-        """Return a request's velocity by those of its passes, which come next."""
+        """Return a request's velocity from those of its passes, which are the next ones."""
         scale = (request.params.guidance_scale or 0.0) * (self._second_guidance if expert else 1.0)
         num_passes = len(wan(request).texts)
         clips = [
@@ -204,14 +204,14 @@ class WanPipeline(LoadedPipeline):
         ]
         velocity = torch.cat(clips).float()
         if wan(request).first_frame is not None and not self.checkpoint.reads_clip:
-            velocity[:, :, 0] = 0.0  # of a frame that is given, and stays
+            velocity[:, :, 0] = 0.0  # a given first frame stays as it is
         return velocity
 
     def _velocities(self, expert: int, passes: Sequence[Pass]) -> list[Tensor]:
-        """Return the velocity of each pass: in one forward pass, or each alone in deterministic mode."""
+        """Return the velocity of each pass: in one forward pass, or one by one in deterministic mode."""
         if self.deterministic:
             return [self._forward(expert, [each])[0] for each in passes]
-        # Neighbors of equal length share one dense attention call, so equal shapes stand together.
+        # Adjacent sequences of equal length share one dense attention call, so sort by shape.
         shapes = [each.shape(self.checkpoint.transformer) for each in passes]
         order = sorted(range(len(passes)), key=lambda index: _sort_key(shapes[index]))
         ordered = self._forward(expert, [passes[index] for index in order])

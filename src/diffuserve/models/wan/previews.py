@@ -12,8 +12,8 @@ from torch import Tensor
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.preview import PreviewMap, read_preview_map
 
-_MAX_FRAMES = 4  # of a strip
-_UNKNOWN_FACTOR = 0.3  # of channels of which nothing is known
+_MAX_FRAMES = 4  # in a strip
+_UNKNOWN_FACTOR = 0.3  # for channels without known statistics
 
 _MAPS: Mapping[int, PreviewMap] = {
     16: PreviewMap(
@@ -109,7 +109,7 @@ def draw_strip(
 
 
 def _first_channels(num_channels: int) -> PreviewMap:
-    """Return a map that shows three channels as they are."""
+    """Return a map that shows the first three channels as colors."""
     factors = [
         [_UNKNOWN_FACTOR * (channel == colour) for colour in range(3)] for channel in range(num_channels)
     ]

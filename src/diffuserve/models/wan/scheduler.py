@@ -1,4 +1,4 @@
-"""Facts that a Wan checkpoint's scheduler tells. Importing this file loads no torch."""
+"""Facts from a Wan checkpoint's scheduler. Importing this file loads no torch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ EULER = "FlowMatchEulerDiscreteScheduler"
 _UNIPC = "UniPCMultistepScheduler"
 _FILE = "scheduler/scheduler_config.json"
 
-# What makes a UniPC scheduler the sampler that requests know as "unipc".
+# The options with which a UniPC scheduler is the sampler "unipc" of requests.
 _NAMED_UNIPC: Mapping[str, tuple[Any, ...]] = {
     "solver_order": (2, None),
     "solver_type": ("bh2", "midpoint", "heun", "logrho", None),
@@ -51,7 +51,7 @@ def own_sampler(values: Mapping[str, Any]) -> str:
 
 
 def flow_config(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the config of a sampler that requests ask for by name: the checkpoint's flow, with its shift."""
+    """Return the config of a sampler requested by name: the checkpoint's flow, with its shift."""
     shift = values.get("shift" if values.get("_class_name") == EULER else "flow_shift", 1.0)
     timesteps = {"num_train_timesteps": values.get("num_train_timesteps", 1000)}
     if name == "flow_match_euler":

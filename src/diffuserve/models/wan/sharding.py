@@ -1,7 +1,7 @@
 """A packed batch of clips split over several ranks: each has an equal part of the row of tokens.
 
-The last rank's part is padded with copies of the last token, which are never read. Prompts and images are
-whole on each rank.
+The last rank's part is padded with copies of the last token, which are never read. Each rank has all prompts
+and images.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Wan's prompts: cleaned as the reference cleans them, and encoded by UMT5.
+"""Wan's prompts: cleaned as in the reference, and encoded by UMT5.
 
-Models attend to the padding too, which is set to zero after the encoder: a constant key. Conditioning
-holds the tokens without it.
+Models also attend to the padding, which is set to zero after the encoder and so is a constant key.
+Conditioning holds the tokens without padding.
 """
 
 import html
@@ -50,7 +50,7 @@ class WanConditioning(Conditioning):
 
 
 class WanTextEncoder:
-    """UMT5 with its tokenizer; on the device of what is not loaded, without either's content."""
+    """UMT5 with its tokenizer; on the meta device, without either's content, if they are not loaded."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class WanTextEncoder:
 
 
 def clean(prompt: str) -> str:
-    """Return a prompt as models were trained to read it: mended, unescaped twice, on one line."""
+    """Return a prompt in the form of the training data: repaired, unescaped twice, on one line."""
     unescaped = html.unescape(html.unescape(ftfy.fix_text(prompt)))
     return _SPACES.sub(" ", unescaped).strip()
 

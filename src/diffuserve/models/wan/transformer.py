@@ -5,8 +5,8 @@ tensor names the checkpoints use. Here the tokens of all requests run in one row
 modulated by its own request's timestep. Norms, factors and residual sums are in float32 whatever the model's
 dtype, as in the reference, and so is the residual stream between them, which the reference rounds.
 
-Keys and values of prompts are computed in each step though no step changes them: without padding they are a
-hundredth of a step's work, and much memory if they were kept.
+Keys and values of prompts are computed in each step although they do not change: without padding they are a
+hundredth of a step's work, and keeping them would take much memory.
 
 Shapes: `tokens` counts packed tokens of clips, `rows` factor rows, `text` and `image` the tokens of prompts
 and the embeddings of images; `d` is the width.
@@ -152,14 +152,14 @@ _IN_FLOAT32 = ("time_embedder", "scale_shift_table", "norm1", "norm2")
 
 @dataclass(frozen=True)
 class _Context:
-    """Prompts and images that clips attend to; the last row of `text` is the padding of all prompts."""
+    """The prompts and images that clips attend to; the last row of `text` is the padding of all prompts."""
 
     text: Float[Tensor, "text_and_padding d"]
     image: Float[Tensor, "image d"] | None
 
 
 class _ConditionEmbedder(nn.Module):
-    """Brings timesteps, prompts and images to the width of the blocks."""
+    """Projects timesteps, prompts and images to the width of the blocks."""
 
     def __init__(self, config: WanTransformerConfig) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class _ConditionEmbedder(nn.Module):
     def factors(
         self, timestep: Float[Tensor, "rows"], dtype: torch.dtype
     ) -> tuple[Float[Tensor, "rows d"], Float[Tensor, "rows factors d"]]:
-        """Return a vector for each factor row, and what the blocks add to their tables."""
+        """Return a vector for each factor row, and the factors that blocks add to their tables."""
         first, second = self.time_embedder.linear_1, self.time_embedder.linear_2
         vector = second(F.silu(first(timestep_embedding(timestep, self.freq_dim)))).to(dtype)
         return vector, self.time_proj(F.silu(vector)).unflatten(-1, (_NUM_FACTORS, -1))
@@ -197,7 +197,7 @@ class _TwoLayers(nn.Module):
 
 
 class _ImageEmbedder(nn.Module):
-    """Brings CLIP's states of an image to the width of the blocks. Its GELU is the exact one."""
+    """Projects CLIP's states of an image to the width of the blocks, with the exact GELU."""
 
     def __init__(self, in_features: int, dim: int) -> None:
         super().__init__()

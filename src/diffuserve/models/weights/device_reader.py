@@ -16,7 +16,7 @@ from torch import Tensor
 
 _BUFFER_BYTES = 64 * 1024 * 1024
 _NUM_BUFFERS = 4  # each with a thread that reads into it: a disk wants several reads at a time
-_LARGEST_GAP = 1024 * 1024  # between tensors, that is rather read than left out
+_LARGEST_GAP = 1024 * 1024  # gaps between tensors up to this size are read, not skipped
 _HEADER_LENGTH_BYTES = 8
 
 
@@ -76,7 +76,7 @@ def read_to_device(
     on_read: Callable[[int], None] | None = None,
     buffer_bytes: int = _BUFFER_BYTES,
 ) -> None:
-    """Read all spans. What the current stream does afterwards waits for them; the host waits for no copy.
+    """Read all spans. Later work of the current stream waits for them; the host does not wait for copies.
 
     Raise `OSError` if a file cannot be read.
     """
@@ -94,7 +94,7 @@ def read_to_device(
 
 
 def _batches(spans: Sequence[ByteRange], size: int) -> Iterator[list[ByteRange]]:
-    """Yield what is read at once: spans that follow one another in a file, of at most `size` bytes."""
+    """Yield the batches to read: consecutive spans of a file, together at most `size` bytes."""
     batch: list[ByteRange] = []
     for span in sorted(spans, key=lambda span: (span.file, span.offset)):
         for part in span.parts(size):
@@ -122,7 +122,7 @@ class _Reading:
     ) -> None:
         self._batches, self._on_read = batches, on_read
         self.stream = torch.cuda.Stream(device)
-        # The memory may be in use by what was begun before.
+        # Work issued before may still use the memory.
         self.stream.wait_stream(torch.cuda.current_stream(device))
         self._lock = threading.Lock()
         self.error: BaseException | None = None
@@ -134,14 +134,14 @@ class _Reading:
             copied: torch.cuda.Event | None = None
             while (batch := self._next()) is not None:
                 if copied is not None:
-                    copied.synchronize()  # or the buffer would change under the copy from it
+                    copied.synchronize()  # otherwise the buffer would change while it is copied
                 _read(batch, buffer)
                 with torch.cuda.stream(self.stream):
                     _begin_copies(batch, buffer)
                     copied = self.stream.record_event()
                 if self._on_read is not None:
                     self._on_read(sum(len(span.target) for span in batch))
-        except BaseException as error:  # raised by whoever waits for this thread
+        except BaseException as error:  # raised in the thread that waits for this one
             self.error = error
 
     def _next(self) -> list[ByteRange] | None:
@@ -150,7 +150,7 @@ class _Reading:
 
 
 def read_at(descriptor: int, content: memoryview, offset: int) -> bool:
-    """Fill memory with the bytes of a file from `offset` on; return false if the file ends before."""
+    """Fill memory with the bytes of a file from `offset` on; return `False` if the file is too short."""
     done = 0
     while done < len(content):
         num_read = os.preadv(descriptor, [content[done:]], offset + done)

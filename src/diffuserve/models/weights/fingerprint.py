@@ -34,7 +34,7 @@ def hash_model(name: str, quantization: Quantization = Quantization.NONE) -> str
 
 
 def fingerprint(weights_hash: str, quantization: Quantization) -> str:
-    """Return what tells weights as they are in memory apart: the hash of their files, and their numbers."""
+    """Return the identity of weights in memory: the hash of their files and their number format."""
     return weights_hash if quantization is Quantization.NONE else f"{weights_hash}+{quantization}"
 
 
@@ -47,7 +47,7 @@ def hash_file(path: Path) -> str:
 
 
 def known_hash(path: Path) -> str | None:
-    """Return the sha256 of a file that need not be read for it.
+    """Return the sha256 of a file if it is known without reading the file.
 
     In the hub's cache a large file is named by its hash, in a model store's the manifest has it.
     """

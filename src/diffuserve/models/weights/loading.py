@@ -1,4 +1,4 @@
-"""Weights from safetensors files straight to where they are used."""
+"""Loads weights from safetensors files directly to the memory in which they are used."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,9 +36,9 @@ _DTYPES: dict[str, torch.dtype] = {code: getattr(torch, name) for code, name in 
 class Placement:
     """The place of a checkpoint's tensor: part `part` of `num_parts` equal row blocks of `parameter`.
 
-    `dtype` is its own if it differs from that of the other tensors. A convolution whose kernel sees each
-    input once fits a linear layer over flattened patches; `patch` are the sides of its kernel. Where ranks
-    share the parameter, this one's holds its `share` of the tensor, and no other part of that is read.
+    `dtype` is set if it differs from that of the other tensors. A convolution whose kernel sees each input
+    once fits a linear layer over flattened patches; `patch` are the sides of its kernel. If ranks shard the
+    parameter, this rank's parameter holds its `share` of the tensor, and only that is read.
     """
 
     parameter: str
@@ -120,11 +120,11 @@ class _Checkpoint:
 
     @cached_property
     def is_cut(self) -> bool:
-        """Tell whether ranks share some of the weights."""
+        """Return whether some of the weights are sharded over ranks."""
         return any(placement.share is not None for placement in self.placements.values())
 
     def part_of(self, module: nn.Module) -> PreparedPart:
-        """Return what tells these weights in this module from all others in copies of the files."""
+        """Return the key of these weights in this module, which identifies them in prepared copies."""
         conditions = (
             self.dtype,
             [(name, self.placements[name]) for name in sorted(self.placements)],
@@ -134,7 +134,7 @@ class _Checkpoint:
         return describe_part(module, self.files[0].parent.name, *conditions)
 
     def fill(self, module: nn.Module, device: torch.device) -> None:
-        # The tensors that bring a quantized weight back are no weights of their own.
+        # Scales and zeros of a quantized weight are not weights of their own.
         missing = {name for name in self.placements if not is_companion(name)}
         spans: list[ByteRange] = []  # read together, in the end
         for file in self.files:
@@ -162,11 +162,11 @@ class _Checkpoint:
             module.to(memory_format=self.memory_format)  # type: ignore[call-overload]
 
     def _place(self, module: nn.Module, stored: StoredWeight, opened: "_OpenFile") -> Tensor | None:
-        """Return a GPU's memory for a tensor that a parameter takes as it is; `None` for all others."""
+        """Return the GPU memory of a parameter that takes a tensor unchanged; `None` for other tensors."""
         placement, tensor = self.placements.get(stored.name), opened.tensors.get(stored.tensor)
         if placement is None or tensor is None or stored.scale is not None or opened.device.type != "cuda":
             return None
-        if placement.share is not None and placement.share.dim > 0:  # it has bytes of each row
+        if placement.share is not None and placement.share.dim > 0:  # such a share has bytes of each row
             return None
         owner_name, _, attribute = placement.parameter.rpartition(".")
         owner, dtype = module.get_submodule(owner_name), placement.dtype or self.dtype
@@ -196,9 +196,9 @@ class _Checkpoint:
 
 @dataclass(frozen=True)
 class _OpenFile:
-    """A checkpoint's file that safetensors has opened for a device; `tensors` tells where they lie in it.
+    """A checkpoint's file that safetensors has opened for a device; `tensors` has their offsets.
 
-    That is known only where some are read in another way.
+    Offsets are known only if some tensors are not read by safetensors.
     """
 
     path: Path
@@ -218,7 +218,7 @@ class _OpenFile:
             raise self._unreadable(stored.tensor, error) from error
 
     def part(self, stored: StoredWeight, share: TensorShard | None) -> Tensor:
-        """Return a rank's share of a weight, or all of it, and read little else. Raise `InvalidModel`."""
+        """Return a rank's share of a weight, or all of it, reading little else. Raise `InvalidModel`."""
         assert stored.scale is None, "quantized weights are not cut"
         tensor = self.tensors[stored.tensor]
         if (dtype := _DTYPES.get(tensor.dtype)) is None:
@@ -281,7 +281,7 @@ def _put(
 def _put_quantized(
     owner: QuantizedLinear, placement: Placement, weight: Tensor | QuantizedWeight, origin: str
 ) -> None:
-    """Put codes, and what brings them back, into the same rows."""
+    """Put codes, with their scales and zeros, into the same rows."""
     if isinstance(weight, Tensor):
         if weight.ndim != 2 or weight.shape[1] != owner.in_features:  # else groups may not come out even
             raise InvalidModel(f"{origin} has shape {tuple(weight.shape)}, expected (…, {owner.in_features})")
@@ -331,7 +331,7 @@ def _fits(owner: nn.Module, attribute: str, placement: Placement, shape: tuple[i
 def _rows(
     owner: nn.Module, attribute: str, placement: Placement, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Return a placement's part of its parameter, which is allocated with the first part."""
+    """Return a placement's part of its parameter, allocating the parameter for the first part."""
     target: nn.Parameter = getattr(owner, attribute)
     if target.is_meta:
         target = nn.Parameter(torch.empty(target.shape, dtype=dtype, device=device), requires_grad=False)

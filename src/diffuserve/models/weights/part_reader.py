@@ -1,7 +1,7 @@
-"""Reads parts of the tensors of a file, and little else of the disk.
+"""Reads parts of a file's tensors, and little else from the disk.
 
-A file that is mapped is read ahead: for each part megabytes around it come too, which are other ranks' parts.
-So ranks that cut a model read it by ranges, of which the kernel is told that nothing follows them.
+The kernel reads ahead in a mapped file: for each part it also reads megabytes around it, which are other
+ranks' parts. So ranks that shard a model read byte ranges, and advise the kernel not to read ahead.
 """
 
 import os
@@ -18,9 +18,9 @@ from torch import Tensor
 from diffuserve.models.layers.tensor_parallel import TensorShard
 from diffuserve.models.weights.device_reader import StoredTensor, bytes_of, read_at
 
-_LEAST_BYTES = 4 * 1024  # of each row: disks are read by pages of as much, and of less nearly all are touched
-_MOST_BYTES = 8 * 1024 * 1024  # in one read
-_NUM_READS = 4  # at a time
+_LEAST_BYTES = 4 * 1024  # per row, a page: smaller pieces would touch nearly all pages anyway
+_MOST_BYTES = 8 * 1024 * 1024  # per read
+_NUM_READS = 4  # concurrent reads
 _PIECES_PER_TASK = 256  # a task for each row's piece would take longer than its read
 
 
@@ -38,8 +38,8 @@ def read_part(
 ) -> Tensor:
     """Return a rank's share of a stored tensor, or all of it, in memory of its own.
 
-    Of a tensor whose rows have only small pieces of the share, all is read. Raise `OSError` if the file
-    cannot be read, or ends before.
+    A tensor whose rows have only small pieces of the share is read in full. Raise `OSError` if the file
+    cannot be read, or is too short.
     """
     if share is None:
         return _read(file, stored.shape, dtype, _in_parts(_Piece(stored.offset, 0, stored.num_bytes)))
@@ -52,7 +52,7 @@ def read_part(
 
 
 def _pieces(stored: StoredTensor, share: TensorShard, num_rows: int, unit: int) -> Iterator[_Piece]:
-    """Yield what a share has of each row, of entries of `unit` bytes."""
+    """Yield the piece of each row that belongs to a share; entries have `unit` bytes."""
     start = 0
     for row in range(num_rows):
         for first, end in share.ranges:

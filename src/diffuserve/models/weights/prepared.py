@@ -1,7 +1,7 @@
-"""Prepared copies of weights: fused, cast and quantized as the engine has them, so that they are mapped.
+"""Prepared copies of weights: fused, cast and quantized as in the engine, so that they can be mapped.
 
-A copy is a folder with a safetensors file for each module. What a module's weights are made of, and how, is
-in the file's key: a file with another one is not used. Mappings are private, so that a write to a parameter
+A copy is a folder with a safetensors file for each module. The file's key identifies the weights and how they
+were prepared: a file with another key is not used. Mappings are private, so that a write to a parameter
 changes no file.
 """
 
@@ -23,7 +23,7 @@ from diffuserve.models.weights.device_reader import ByteRange, bytes_of, read_to
 
 log = logging.getLogger(__name__)
 
-_ALIGNMENT = 64  # of each tensor: a cache line, and as wide as a CPU's vectors
+_ALIGNMENT = 64  # of tensors: a cache line, and as wide as a CPU's vectors
 _PADDING = "padding/"
 _CODES = {
     torch.float32: "F32",
@@ -37,12 +37,12 @@ _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 
 
 class NotPrepared(Exception):
-    """A copy lacks the weights of a module, or has others."""
+    """A copy lacks the weights of a module, or has different ones."""
 
 
 @dataclass(frozen=True)
 class PreparedPart:
-    """The weights of one module in a copy: `stem` names their file, and `key` tells them from all others."""
+    """The weights of one module in a copy: `stem` names their file, and `key` identifies them."""
 
     stem: str
     key: str
@@ -50,19 +50,19 @@ class PreparedPart:
 
 @runtime_checkable
 class PreparedCopy(Protocol):
-    """The weights of a model beside those of its files."""
+    """A model's weights in prepared form, beside those of its files."""
 
     def fill(self, module: nn.Module, part: PreparedPart, device: torch.device) -> bool:
-        """Give a module its weights; return whether they are here."""
+        """Fill a module with its weights; return whether the copy has them."""
         ...
 
     def keep(self, module: nn.Module, part: PreparedPart, device: torch.device) -> None:
-        """Take note of what a module was given that is not here."""
+        """Record the weights that a module was loaded with and that the copy lacks."""
         ...
 
 
 def describe_part(module: nn.Module, component: str, *conditions: object) -> PreparedPart:
-    """Return what tells a module's weights apart: its class and shapes, and the conditions of its loading."""
+    """Return the key of a module's weights: its class and shapes, and the conditions of its loading."""
     shapes = [(name, str(each.dtype), list(each.shape)) for name, each in module.named_parameters()]
     described = [shapes, [str(condition) for condition in conditions]]
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()
@@ -70,7 +70,7 @@ def describe_part(module: nn.Module, component: str, *conditions: object) -> Pre
 
 
 class WholeCopy:
-    """A copy that is read; `is_strict` refuses modules that it lacks, which otherwise load as without it."""
+    """A copy that is read; a module that it lacks is loaded from the model, or refused if `is_strict`."""
 
     def __init__(self, folder: Path, is_strict: bool = False) -> None:
         self._folder, self._is_strict = folder, is_strict
@@ -120,7 +120,7 @@ def _file_name(part: PreparedPart) -> str:
 
 
 def _file_key(folder: Path, part: PreparedPart) -> str:
-    """Return what a file says it holds: the name of a copy's folder stands for the files it was made from."""
+    """Return the key stored in a file; the name of the copy's folder identifies its source files."""
     return f"{folder.name}/{part.key}"
 
 
@@ -159,7 +159,7 @@ def _read_all(file: Path, names: Collection[str], device: torch.device) -> dict[
 
 
 def _input_dtypes(module: nn.Module) -> dict[str, str]:
-    """Return the dtypes that quantized layers read, which their weights do not tell."""
+    """Return the input dtypes of quantized layers, which do not follow from their weights."""
     layers = ((name, each) for name, each in module.named_modules() if isinstance(each, QuantizedLinear))
     return {name: str(layer.dtype).removeprefix("torch.") for name, layer in layers}
 

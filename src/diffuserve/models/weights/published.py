@@ -12,7 +12,7 @@ _known: dict[Path, Files] = {}
 
 
 def publish(folder: Path, files: Files) -> None:
-    """Note what a model's folder holds, every file of which was verified on arrival."""
+    """Record the hashes of a model's folder, whose files were all verified on arrival."""
     _known[folder.absolute()] = files
 
 

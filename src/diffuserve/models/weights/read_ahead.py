@@ -1,4 +1,4 @@
-"""Has the kernel read files while this process is still busy with something else. It loads no torch."""
+"""Makes the kernel read files while this process is still busy otherwise. It imports no torch."""
 
 import os
 import threading
@@ -17,11 +17,11 @@ _IF_CACHED: int = getattr(os, "RWF_NOWAIT", 0)
 
 
 def start_reading(find_files: Callable[[], Iterable[Path]]) -> threading.Thread:
-    """Read files into the kernel's page cache, on threads that hold up nobody; return the one to wait for.
+    """Read files into the kernel's page cache on background threads; return the thread to wait for.
 
-    Weights are memory-mapped: a page that is not cached stops the thread which touches it, and the kernel
-    reads little ahead of it. On threads of their own, without the interpreter's lock, the disk works while
-    torch is imported. Advice to the kernel (`POSIX_FADV_WILLNEED`) gained nothing.
+    Weights are memory-mapped: a page that is not cached blocks the thread that touches it, and the kernel
+    reads little ahead. Threads without the interpreter's lock let the disk work while torch is imported.
+    Advice to the kernel (`POSIX_FADV_WILLNEED`) gained nothing.
     """
 
     def read() -> None:
@@ -33,10 +33,10 @@ def start_reading(find_files: Callable[[], Iterable[Path]]) -> threading.Thread:
 
 
 def read_into_cache(files: Iterable[Path], block: int = _BLOCK) -> int:
-    """Read what is not in the page cache yet, in order; return the number of bytes that were read.
+    """Read the blocks that are not in the page cache yet, in order; return the number of bytes read.
 
-    Nothing is read of files that are too large for the memory, or if one cannot be opened: who needs it says
-    why.
+    Nothing is read if the files are too large for the memory, or if one cannot be opened, which loading it
+    reports.
     """
     files = list(files)
     try:
@@ -87,18 +87,18 @@ def _read_block(descriptor: int, offset: int, buffer: bytearray) -> int:
         if _is_cached(descriptor, min(offset + len(buffer), os.fstat(descriptor).st_size) - 1):
             return 0
         return os.preadv(descriptor, [buffer], offset)
-    except OSError:  # whoever needs the block says why
+    except OSError:  # the reader of the block reports why
         return 0
 
 
 def _is_cached(descriptor: int, offset: int) -> bool:
-    """Return whether a byte is in the cache: the last one of a block stands for all.
+    """Return whether a byte is in the page cache: the last one of a block stands for all of it.
 
-    The first ones do not, since the kernel reads somewhat ahead of whoever reads the block before.
+    The first ones do not, since the kernel has read ahead of a read of the previous block.
     """
     if not _IF_CACHED:
         return False
     try:
         return os.preadv(descriptor, [bytearray(1)], offset, _IF_CACHED) == 1
-    except OSError:  # it is not, or the file system cannot tell
+    except OSError:  # it is not cached, or the file system does not report it
         return False

@@ -1,4 +1,4 @@
-"""Quantized weights in files: how their tensors are named, and what a folder is quantized to.
+"""Quantized weights in files: the names of their tensors, and a folder's quantization.
 
 Importing this loads no torch.
 """
@@ -49,7 +49,7 @@ def stored_weights(names: Iterable[str]) -> Iterator[StoredWeight]:
 def choose_quantization(
     folder: ModelFolder, components: Sequence[str], wanted: Quantization | None
 ) -> Quantization:
-    """Return how a model is to be loaded: as its folder is quantized, or else as is `wanted`.
+    """Return the quantization to load a model with: its folder's, or else the `wanted` one.
 
     Raise `InvalidModel` if the folder is quantized otherwise, or in a format that is not read.
     """
@@ -65,7 +65,7 @@ def choose_quantization(
 
 
 def stored_quantization(folder: ModelFolder, components: Sequence[str]) -> Quantization:
-    """Return what the weights of these components are quantized to. Raise `InvalidModel` as above.
+    """Return the quantization of the weights of these components. Raise `InvalidModel` as above.
 
     Some may be in 8-bit integers beside others in other numbers, which then give the folder its kind.
     """

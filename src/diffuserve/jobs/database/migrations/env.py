@@ -1,4 +1,4 @@
-"""Alembic's entry: runs migrations on the connection that `migrate` hands over, in its transaction."""
+"""Alembic's entry point: runs migrations on the connection passed by `migrate`, in its transaction."""
 
 from alembic import context
 

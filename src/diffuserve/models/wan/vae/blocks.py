@@ -21,7 +21,7 @@ from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, load_weights
 
 M = TypeVar("M", bound=nn.Module)
-Features = Float[Tensor, "_frames _channels _height _width"]  # of changing sizes
+Features = Float[Tensor, "_frames _channels _height _width"]  # sizes change from block to block
 FrameCache = dict[nn.Module, Tensor]
 """The last two frames that each convolution over time has seen of a clip; empty before the first chunk."""
 
@@ -29,8 +29,8 @@ FrameCache = dict[nn.Module, Tensor]
 class CausalConv(nn.Module):
     """A convolution over a frame and the two before it; before the first frame there are zeros.
 
-    It is one of images whose channels are those of the three frames: in float32 on CPUs that is 1.2-5 times
-    faster than a convolution of volumes. Of a clip's first frame only its own third of the weight counts.
+    It is computed as a 2D convolution over the channels of all three frames, which in float32 on CPUs is
+    1.2-5 times faster than a 3D convolution. A clip's first frame uses only its own third of the weight.
     """
 
     def __init__(self, width_before: int, width: int, kernel: int = 3, stride: int = 1) -> None:
@@ -40,7 +40,7 @@ class CausalConv(nn.Module):
         self._stride, self._padding = stride, kernel // 2
 
     def prepare(self) -> None:
-        """Bring the loaded weight into the layout that `forward` reads."""
+        """Convert the loaded weight to the layout that `forward` reads."""
         stacked = self.weight.data.transpose(1, 2).flatten(1, 2)
         stacked = stacked.contiguous(memory_format=torch.channels_last)
         self.weight = nn.Parameter(stacked, requires_grad=False)
@@ -55,12 +55,12 @@ class CausalConv(nn.Module):
         return self.over_time(torch.cat([before, frames]))
 
     def first(self, frames: Features) -> Features:
-        """Convolve frames before which there is nothing."""
+        """Convolve first frames, which have no frames before them."""
         own = self.weight[:, -frames.shape[1] :]
         return F.conv2d(frames, own, self.bias, padding=self._padding)
 
     def over_time(self, frames: Features) -> Features:
-        """Convolve each frame but the first two, or each `stride`-th, with the two before it."""
+        """Convolve each frame except the first two, or each `stride`-th, with the two before it."""
         count = (frames.shape[0] - TAPS) // self._stride + 1
         at_once = max(1, MAX_STACKED // (TAPS * frames[0].numel()))
         if at_once >= count:

@@ -25,8 +25,8 @@ _Stages = Field(min_length=1, max_length=8)
 class VideoVaeConfig:
     """The values of `vae/config.json` that shape an `AutoencoderKLWan`, with diffusers' defaults.
 
-    `is_residual` and `patch_size` are those of Wan 2.2: averages are carried past the convolutions of a
-    stage, and the network sees squares of pixels.
+    `is_residual` and `patch_size` are used by Wan 2.2: averages skip the convolutions of a stage, and the
+    network reads patches of pixels.
     """
 
     base_dim: Width = 96
@@ -92,7 +92,7 @@ class VideoVaeConfig:
         return (num_frames - 1) // TEMPORAL_SCALE + 1
 
     def _problems(self) -> Iterator[str]:
-        """Yield what is not supported, or does not fit together."""
+        """Yield unsupported or inconsistent values."""
         if self.attn_scales:
             yield f"attn_scales={list(self.attn_scales)}: attention outside the middle block is not supported"
         if len(self.temperal_downsample) != len(self.dim_mult) - 1:

@@ -1,6 +1,6 @@
-"""Operations and memory of a decode, which follow from an autoencoder's config. Pure, without torch.
+"""Operations and memory of a decode, computed from an autoencoder's config. Pure, without torch.
 
-They are those of our decoder, which multiplies nothing by the zeros before a clip.
+They are those of our decoder, which skips products with the zeros before a clip.
 """
 
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from diffuserve.models.wan.vae.config import MAX_STACKED, TAPS, TEMPORAL_SCALE, VideoVaeConfig
 
-_LEVEL_BYTES = 16  # of a pixel's color on its way from a network's output to 8 bits
+_LEVEL_BYTES = 16  # per pixel and channel, for converting the output to 8 bits
 
 
 @dataclass(frozen=True)
 class _Conv:
     """A convolution with `taps` frames and `area` pixels, for each latent frame after the first.
 
-    It is done for `frames` frames of `cells` positions for each latent cell. `is_first`: for the first latent
-    frame of a clip too.
+    It runs for `frames` frames of `cells` positions per latent cell. `is_first`: it also runs for the first
+    latent frame of a clip.
     """
 
     width_before: int
@@ -36,24 +36,24 @@ class _Conv:
 
     @property
     def cached(self) -> int:
-        """Scalars kept from chunk to chunk, for each latent cell."""
+        """Scalars kept from chunk to chunk, per latent cell."""
         return 0 if self.taps == 1 else 2 * self.width_before * self.cells
 
     @property
     def working(self) -> int:
-        """Scalars for each latent cell while it runs: input, its copy after two frames, and output."""
+        """Scalars per latent cell while it runs: input, its copy with two more frames, and output."""
         seen = 0 if self.taps == 1 else self.frames + 2 * (TAPS - 1)
         return ((self.frames + seen) * self.width_before + self.frames * self.width) * self.cells
 
     @property
     def stacked(self) -> int:
-        """Scalars of the frames that are put side by side, for each latent cell, if all are at once."""
+        """Scalars of the stacked frames, per latent cell, if all are stacked at once."""
         return 0 if self.taps == 1 else TAPS * self.frames * self.width_before * self.cells
 
 
 @dataclass(frozen=True)
 class _Moment:
-    """A convolution, and the scalars for each latent cell that are held beside it."""
+    """A convolution, and the scalars per latent cell that are held beside it."""
 
     conv: _Conv
     beside: int
@@ -65,7 +65,7 @@ class _Moment:
 
 
 def decode_operations(config: VideoVaeConfig, width: int, height: int, num_frames: int) -> int:
-    """Return the floating-point operations that decode a clip, where a product and a sum are two."""
+    """Return the floating-point operations of decoding a clip; a multiply-add counts as two."""
     cells = _latent_cells(config, width, height)
     convs = [moment.conv for moment in _moments(config)]
     attention = 4 * cells * cells * config.decoder_widths[0]
@@ -88,7 +88,7 @@ def chunk_bytes(config: VideoVaeConfig, width: int, height: int, item_bytes: int
 
 
 def decode_bytes(config: VideoVaeConfig, width: int, height: int, item_bytes: int = 4) -> int:
-    """Return the peak bytes of decoding a clip, however long: of one chunk and the cache."""
+    """Return the peak bytes of decoding a clip of any length: of one chunk and the cache."""
     return chunk_bytes(config, width, height, item_bytes) + cache_bytes(config, width, height, item_bytes)
 
 

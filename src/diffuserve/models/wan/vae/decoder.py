@@ -40,7 +40,7 @@ class VideoDecoder(nn.Module):
         self.decoder = _Decoder(config)
 
     def forward(self, latents: Features, cache: FrameCache | None) -> Pixels:
-        """Decode the next latent frame of the clip that `cache` belongs to: to one frame, later to four.
+        """Decode the next latent frame of the clip of `cache`: the first to one frame, later ones to four.
 
         Without a cache each latent frame is the first of a clip of its own.
         """
@@ -91,7 +91,7 @@ class _UpBlock(nn.Module):
 
 
 class _ResidualUpBlock(nn.Module):
-    """The block of Wan 2.2: copies of the features before it are added to those after it."""
+    """The block of Wan 2.2: copies of its input features are added to its output."""
 
     def __init__(self, config: VideoVaeConfig, stage: int, width_before: int, width: int) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class _ResidualUpBlock(nn.Module):
 def _copies(frames: Features, width: int, times: int) -> Features:
     """Return features of twice the height and width, and `times` the frames, as copies of the given ones.
 
-    Where channels become fewer, those of one group are spread over space and time.
+    If there are fewer output channels, those of one group are spread over space and time.
     """
     repeats = width * times * 4 // frames.shape[1]
     copies = frames.permute(0, 2, 3, 1).repeat_interleave(repeats, dim=3)
@@ -125,7 +125,7 @@ def _copies(frames: Features, width: int, times: int) -> Features:
 
 
 class _Upsampler(nn.Module):
-    """Doubles height and width, and the frames if `is_temporal`: of the first frame of a clip stays one."""
+    """Doubles height and width, and the frames if `is_temporal`, except the first frame of a clip."""
 
     def __init__(self, width_before: int, width: int, is_temporal: bool) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class _Upsampler(nn.Module):
         return self.resample(F.interpolate(frames, scale_factor=2.0, mode="nearest-exact"))
 
     def _double_frames(self, frames: Features, cache: FrameCache, is_first: bool) -> Features:
-        if is_first:  # which later frames do not see
+        if is_first:  # later frames do not see the first one's
             cache[self.time_conv] = torch.zeros_like(torch.cat([frames, frames]))
             return frames
         pairs = self.time_conv(frames, cache)

@@ -1,4 +1,4 @@
-"""Encoder of Wan's video autoencoder: the first frame of a clip alone, then four at a time."""
+"""Encoder of Wan's video autoencoder: the first frame of a clip by itself, then four at a time."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class VideoEncoder(nn.Module):
         self.quant_conv = PointConv(2 * config.z_dim, 2 * config.z_dim)
 
     def forward(self, pixels: Features, cache: FrameCache | None) -> Features:
-        """Return the likeliest latents of the next frames of the clip that `cache` belongs to.
+        """Return the most likely latents of the next frames of the clip of `cache`.
 
         These are one frame, then four at a time. Without a cache each is the first of a clip of its own.
         """
@@ -88,7 +88,7 @@ def _residual_blocks(config: VideoVaeConfig) -> list[nn.Module]:
 
 
 class _ResidualDownBlock(nn.Module):
-    """The stage of Wan 2.2: averages of the features before it are added to those after it."""
+    """The stage of Wan 2.2: averages of its input features are added to its output."""
 
     def __init__(self, config: VideoVaeConfig, stage: int, width_before: int, width: int) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def _averages(frames: Features, width: int, space: int, time: int, is_single: bo
 
 
 class _Downsampler(nn.Module):
-    """Halves height and width, padded at the right and bottom alone, and the frames if `is_temporal`."""
+    """Halves height and width, padded only at the right and bottom, and the frames if `is_temporal`."""
 
     def __init__(self, width: int, is_temporal: bool) -> None:
         super().__init__()

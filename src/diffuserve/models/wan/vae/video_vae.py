@@ -25,9 +25,9 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 def vae_dtype(folder: ModelFolder, device: torch.device) -> torch.dtype:
-    """Return the dtype of a folder's autoencoder: float32, with which it was published, or the folder's own.
+    """Return the dtype of a folder's autoencoder: the folder's own, or float32, in which it was published.
 
-    On a CPU without instructions for bf16 it is float32 in its place, which is faster there.
+    On a CPU without bf16 instructions float32 replaces bf16, since it is faster there.
     Raise `InvalidModel` for another name.
     """
     name = folder.settings.get("vae_dtype", "float32")
@@ -42,8 +42,8 @@ def vae_dtype(folder: ModelFolder, device: torch.device) -> torch.dtype:
 class VideoVae:
     """Decodes latents to frames, and encodes images and clips that begin with one.
 
-    It holds weights and nothing of a clip: what a chunk leaves for the next belongs to the caller's
-    iterator, so clips may be decoded side by side.
+    It holds only weights: the state between two chunks of a clip belongs to the caller's iterator, so clips
+    may be decoded concurrently.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class VideoVae:
 
     @property
     def components(self) -> Sequence[Component]:
-        """Return its halves, whose weights may be kept on the host as a whole."""
+        """Return its halves, each of whose weights may be kept on the host as a whole."""
         return (Component(self.encoder), Component(self.decoder, is_decoder=True))
 
     def decode_chunks(
@@ -79,7 +79,7 @@ class VideoVae:
             yield self._decode(latents[:, :, frame], cache)
 
     def decode_first(self, latents: Latents) -> Frames:
-        """Return the first frame of each clip, which depends on its first latent frame alone.
+        """Return the first frame of each clip, which depends only on its first latent frame.
 
         Raise `FloatingPointError` if pixels are not finite.
         """
