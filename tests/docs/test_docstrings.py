@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "tests", "benchmarks", "training", "scripts")
 
 FRAGMENT = re.compile(r"(of|until|unless|whether|whose|whom)\b", re.IGNORECASE)
-"""The start of a docstring that is no sentence: "Of every module", "Until stopped"."""
+"""The start of a docstring that is no sentence, such as "Of every module"."""
 
 RIDDLES = {
     re.compile(pattern, re.IGNORECASE): better
@@ -106,7 +106,7 @@ def test_loop_variables_are_named_for_what_they_hold(folder: str) -> None:
     assert nameless == []
 
 
-@pytest.mark.parametrize("line", ["Until it is told to stop.", "Of every module.", "Whether a worker lives."])
+@pytest.mark.parametrize("line", ["Unless it is stopped.", "Of every module.", "Whether a worker lives."])
 def test_fragments_are_recognized(line: str) -> None:
     assert opens_with_a_fragment(line)
 

@@ -231,7 +231,7 @@ class Pipeline(Protocol):
         """Yield the frames of one clip in order, some at a time.
 
         `latents` are those of a single clip, with a first axis of length 1. Each `next` decodes a chunk;
-        in between, the device may work on other requests. Together the chunks equal the clip decoded as a
+        in between, the device may work on other requests. All chunks together equal the clip decoded as a
         whole, bit for bit. Closing the iterator frees what it keeps from chunk to chunk.
         """
         ...

@@ -1,4 +1,4 @@
-"""Room for interactive jobs: if none becomes free by itself, batch jobs are preempted.
+"""Preemption for interactive jobs: batch jobs make room if none becomes free by itself.
 
 A worker with room claims within milliseconds. So if an interactive job is still queued after
 `preempt_after_seconds`, all workers that serve it are full.
@@ -55,7 +55,7 @@ _RUNNING = sa.select(
 class MakeRoom(SingleCommand[int]):
     """Tell workers to preempt batch jobs, one for each interactive job that has waited too long.
 
-    The outcome is the number of preempted jobs. Room promised before counts for the job that will get it
+    The outcome is the number of preempted jobs. Promised room counts for the job that will get it
     until a claim of that worker is served, so that no two jobs are preempted for one.
     """
 
