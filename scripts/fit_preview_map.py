@@ -3,7 +3,7 @@
     python scripts/fit_preview_map.py FOLDER
 
 Generates images or clips with the model, and fits by least squares the map from a latent cell to the mean
-colour of the pixels that the decoder makes of it; in clips, of all frames that it stands for. Writes the map
+color of the pixels that the decoder makes of it; in clips, of all frames that it stands for. Writes the map
 to the folder's `diffuserve.json`, and prints its error.
 """
 
@@ -21,7 +21,7 @@ from diffuserve.models.flux.latents import unpack_latents
 from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.frames import Frames
 
-COLOURS = (
+COLORS = (
     "red",
     "green",
     "blue",
@@ -44,20 +44,20 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder: Path = parser.parse_args().folder
     with Engine.load(str(folder), device="cpu", dtype="float32") as engine:
-        latents, colours = sample(engine)
+        latents, colors = sample(engine)
     design = np.hstack([latents, np.ones((len(latents), 1))])
-    solution, *_ = np.linalg.lstsq(design, colours, rcond=None)
-    explained = 1 - ((design @ solution - colours) ** 2).sum() / ((colours - colours.mean(0)) ** 2).sum()
+    solution, *_ = np.linalg.lstsq(design, colors, rcond=None)
+    explained = 1 - ((design @ solution - colors) ** 2).sum() / ((colors - colors.mean(0)) ** 2).sum()
     preview = {"factors": solution[:-1].round(4).tolist(), "bias": solution[-1].round(4).tolist()}
     path = folder / "diffuserve.json"
     settings = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(settings | {"preview": preview}, indent=2) + "\n")
-    print(f"wrote {path}; the map explains {explained:.1%} of the colours' variance")
+    print(f"wrote {path}; the map explains {explained:.1%} of the colors' variance")
 
 
 def sample(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
-    """Return latent cells (n, channels), and the mean colours (n, 3) in -1…1 that the decoder gives them."""
-    cells, colours = [], []
+    """Return latent cells (n, channels), and the mean colors (n, 3) in -1…1 that the decoder gives them."""
+    cells, colors = [], []
     for params, latents in finished_latents(engine):
         for cell_rows, frames in decoded(engine.pipeline, latents, params):
             height, width = cell_rows.shape[1:]
@@ -65,16 +65,16 @@ def sample(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
             pixels = np.mean([np.asarray(frame, dtype=np.float64) for frame in frames], axis=0) / 127.5 - 1
             cells.append(cell_rows.float().flatten(1).T.numpy())
             squares = pixels.reshape(height, scale, width, scale, 3)
-            colours.append(squares.mean(axis=(1, 3)).reshape(-1, 3))
-    return np.concatenate(cells), np.concatenate(colours)
+            colors.append(squares.mean(axis=(1, 3)).reshape(-1, 3))
+    return np.concatenate(cells), np.concatenate(colors)
 
 
 def finished_latents(engine: Engine) -> Iterator[tuple[GenerationParams, torch.Tensor]]:
-    """Draw circles of each colour before each other one, without decoding them."""
-    for colour in COLOURS:
-        for background in COLOURS:
-            if colour != background:
-                prompt = f"a large {colour} circle on a {background} background"
+    """Draw circles of each color before each other one, without decoding them."""
+    for color in COLORS:
+        for background in COLORS:
+            if color != background:
+                prompt = f"a large {color} circle on a {background} background"
                 engine.add(GenerationParams(prompt=prompt, seed=7), until_denoised=True)
     while outputs := engine.step():
         for output in outputs:

@@ -76,14 +76,14 @@ class Server(Program):
 
     def fill_disk(self) -> None:
         """Let no file of the process grow, or be written at all, as on a disk that is full."""
-        _, self._most_bytes = psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE)
+        _, self._max_bytes = psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE)
         self._limit_files(0)
 
     def empty_disk(self) -> None:
-        self._limit_files(self._most_bytes)
+        self._limit_files(self._max_bytes)
 
     def _limit_files(self, num_bytes: int) -> None:
-        psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE, (num_bytes, self._most_bytes))
+        psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE, (num_bytes, self._max_bytes))
 
     async def read_fenced(self, client: httpx.AsyncClient) -> None:
         with suppress(httpx.HTTPError):

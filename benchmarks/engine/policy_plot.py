@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BELOW = 640, 360, 60, 40, 60
-_COLOURS = ("#7f7f7f", "#e08a00", "#b00020", "#0050c8")
+_COLORS = ("#7f7f7f", "#e08a00", "#b00020", "#0050c8")
 _NUM_TICKS = 5
 
 
@@ -18,10 +18,10 @@ def plotted(latencies: Mapping[str, Sequence[float]]) -> str:
         *_axes(longest),
     ]
     for number, (name, seconds) in enumerate(latencies.items()):
-        colour, y = _COLOURS[number % len(_COLOURS)], _HEIGHT - _BELOW - 20 * (len(latencies) - number)
+        color, y = _COLORS[number % len(_COLORS)], _HEIGHT - _BELOW - 20 * (len(latencies) - number)
         parts.append(
-            f'<polyline points="{_line(seconds, longest)}" fill="none" stroke="{colour}" stroke-width="2"/>'
-            f'<text x="{_WIDTH - 230}" y="{y}" fill="{colour}">{name}</text>'
+            f'<polyline points="{_line(seconds, longest)}" fill="none" stroke="{color}" stroke-width="2"/>'
+            f'<text x="{_WIDTH - 230}" y="{y}" fill="{color}">{name}</text>'
         )
     return "\n".join([*parts, "</svg>"]) + "\n"
 

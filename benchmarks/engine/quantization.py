@@ -36,7 +36,7 @@ MODELS = ("tiny-flux", "tiny-sd", "tiny-video")
 FLUX = MODELS[0]
 _NUM_UNCHECKED = 24  # prompts of models whose images no checker here can judge
 _BATCH = 16
-_MOST_DECIBELS = 80.0  # of equal images
+_MAX_DECIBELS = 80.0  # of equal images
 _WIDTHS = ((192, 768), (768, 192), (3072, 3072), (3072, 12288), (12288, 3072))
 _ROWS = (64, 256, 1024)
 _PRODUCT_ROUNDS = 5
@@ -107,7 +107,7 @@ def draw(engine: Engine, wanted: Sequence[GenerationParams]) -> list[Frames]:
 def decibels(frames: Frames, others: Frames) -> float:
     pairs = zip(frames, others, strict=True)
     error = np.mean([np.square(frame.astype(np.float64) - other).mean() for frame, other in pairs])
-    return min(_MOST_DECIBELS, 10 * np.log10(255**2 / error)) if error else _MOST_DECIBELS
+    return min(_MAX_DECIBELS, 10 * np.log10(255**2 / error)) if error else _MAX_DECIBELS
 
 
 def adherence(drawn: Sequence[Frames], scenes: Sequence[Scene]) -> Row:

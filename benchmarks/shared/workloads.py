@@ -9,7 +9,7 @@ from diffuserve.models.weights.fingerprint import hash_weights
 
 CHECKPOINT = bundled_models()["tiny-flux"]
 
-_COLOURS = (
+_COLORS = (
     "red",
     "green",
     "blue",
@@ -98,6 +98,6 @@ def checkpoint_name() -> str:
 
 def prompt(words: random.Random) -> str:
     """Return a random prompt out of about 10,000, so that neither side has it cached."""
-    background = words.choice(_COLOURS)
-    colour = words.choice([colour for colour in _COLOURS if colour != background])
-    return f"a {words.choice(_SIZES)} {colour} {words.choice(_SHAPES)} on a {background} background"
+    background = words.choice(_COLORS)
+    color = words.choice([color for color in _COLORS if color != background])
+    return f"a {words.choice(_SIZES)} {color} {words.choice(_SHAPES)} on a {background} background"

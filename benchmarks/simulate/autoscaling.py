@@ -41,7 +41,7 @@ class Figures:
     killed: float
     taken: float
     lost_hours: float
-    most_workers: float
+    max_workers: float
     dollars: float
 
 
@@ -96,7 +96,7 @@ def figures_of(day: Day, outcome: Outcome, price: float) -> Figures:
         killed=outcome.killed,
         taken=outcome.taken,
         lost_hours=outcome.lost_seconds / HOUR,
-        most_workers=outcome.most_workers,
+        max_workers=outcome.max_workers,
         dollars=price * outcome.device_seconds / HOUR,
     )
 
@@ -130,7 +130,7 @@ def row(name: str, fleet: Figures, base: Figures) -> dict[str, str]:
         "busy killed": f"{fleet.killed:.1f}",
         "busy taken": f"{fleet.taken:.1f}",
         "work lost h": f"{fleet.lost_hours:.2f}",
-        "most workers": f"{fleet.most_workers:.0f}",
+        "most workers": f"{fleet.max_workers:.0f}",
         "$ a day": f"{fleet.dollars:,.0f}",
     }
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diffuserve.jobs.policy.handover import Decoding, Surroundings, hands_over
+from diffuserve.jobs.policy.handover import Decoding, QueueLoads, hands_over
 
 PRICES_AS_OF = "assumed in 2026-11 after tables of GPU clouds; put in your own with --gpu-price"
 
@@ -145,7 +145,7 @@ class Fleet:
             return self.mode == "always" and self.decoders > 0
         whole = self.denoise_seconds + self.decoding.here_seconds
         backlog_seconds = self.num_decoding * self.decoding.there_seconds / self.decoders
-        around = Surroundings(
+        around = QueueLoads(
             waiting_jobs=len(self.waiting) / self.gpus,
             waiting_seconds=len(self.waiting) * whole / self.gpus,
             decode_wait_seconds=max(backlog_seconds - self.denoise_seconds, 0.0),

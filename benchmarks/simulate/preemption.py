@@ -125,9 +125,9 @@ class Fleet:
         step_seconds, told_at = self.load.step_seconds, self.now + COMMAND_SECONDS
         steps = max(-(-(told_at - worker.since) // step_seconds), 0)
         run = worker.run
-        self.schedule(worker.since + steps * step_seconds, lambda: self.puts_down(worker, run))
+        self.schedule(worker.since + steps * step_seconds, lambda: self.stops(worker, run))
 
-    def puts_down(self, worker: Worker, run: int) -> None:
+    def stops(self, worker: Worker, run: int) -> None:
         if worker.run != run or worker.job is None:  # it was finished meanwhile
             return
         job = self.progress(worker)

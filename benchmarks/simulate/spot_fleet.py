@@ -32,7 +32,7 @@ class World:
 
     A replacement is paid from its request on, and ready after `boot_seconds` and `load_seconds`. What ends
     within `finish_seconds` of a notice is delivered; jobs of `checkpoint_seconds` and more are handed back
-    after `put_down_seconds` more with what is done of them, and cost `resume_seconds` elsewhere.
+    after `preempt_seconds` more with what is done of them, and cost `resume_seconds` elsewhere.
     """
 
     image_seconds: float = 2.57
@@ -41,7 +41,7 @@ class World:
     boot_seconds: tuple[float, float] = (120.0, 300.0)
     load_seconds: float = 60.0
     finish_seconds: float = 5.0
-    put_down_seconds: float = 3.0
+    preempt_seconds: float = 3.0
     resume_seconds: float = 2.0
     checkpoint_seconds: float = 30.0
     poll_seconds: float = 1.0
@@ -219,9 +219,9 @@ class Fleet:
         requested_at = self.now
         ready_in = fate.uniform(*world.boot_seconds) + world.load_seconds
         self._at(self.now + ready_in, lambda: self._start(fate, requested_at))
-        self._at(self.now + world.finish_seconds, lambda: self._put_down(worker))
+        self._at(self.now + world.finish_seconds, lambda: self._preempt(worker))
 
-    def _put_down(self, worker: SimulatedWorker) -> None:
+    def _preempt(self, worker: SimulatedWorker) -> None:
         job, worker.job = worker.job, None
         if job is None:
             return
@@ -235,4 +235,4 @@ class Fleet:
             return
         self.lost_seconds += self.world.resume_seconds
         job.left_seconds += self.world.resume_seconds - done
-        self._at(self.now + self.world.put_down_seconds, lambda: self._queue(job))
+        self._at(self.now + self.world.preempt_seconds, lambda: self._queue(job))

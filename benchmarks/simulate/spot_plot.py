@@ -66,13 +66,13 @@ def _frame(mixes: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def _drawn(lines: Mapping[str, Sequence[float]], num_mixes: int) -> list[str]:
-    colours = ("#0050c8", "#6aa5ff", "#b00020", "#e08a00")
+    colors = ("#0050c8", "#6aa5ff", "#b00020", "#e08a00")
     parts = []
-    for number, ((name, values), colour) in enumerate(zip(lines.items(), colours, strict=True)):
+    for number, ((name, values), color) in enumerate(zip(lines.items(), colors, strict=True)):
         points = " ".join(f"{_x(place, num_mixes):.0f},{_y(value):.0f}" for place, value in enumerate(values))
         parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
-            f'<text x="{_LEFT + 20}" y="{_y(0.0) - 74 + 18 * number:.0f}" fill="{colour}">{name}</text>'
+            f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>'
+            f'<text x="{_LEFT + 20}" y="{_y(0.0) - 74 + 18 * number:.0f}" fill="{color}">{name}</text>'
         )
     return parts
 

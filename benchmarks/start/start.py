@@ -8,7 +8,7 @@ Each command is a process of its own, whose CPU time (user and system, of all it
 kernel counts. `refused: …` are commands that end with exit code 2. `api` is a control plane on SQLite until
 it answers `/healthz`, and `submit` a job for it. The sides take turns; one unmeasured round comes first, in
 which Python compiles what it imports. Nothing else should run on the machine: CPU seconds hardly suffer from
-neighbours, wall seconds do.
+neighbors, wall seconds do.
 """
 
 import argparse

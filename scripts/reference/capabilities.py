@@ -16,7 +16,7 @@ _ABILITIES: Mapping[str, Callable[[Capabilities], bool]] = {
     "whose weights can be cut over GPUs (`shared`)": lambda able: bool(able.shared),
     "whose weights may stay on the host (`offloads`)": lambda able: len(able.offloads) > 1,
     "whose weights can be kept in few bits (`quantized_layers`)": lambda able: bool(able.quantized_layers),
-    "that generates clips (`least_decode_bytes`)": lambda able: able.least_decode_bytes is not None,
+    "that generates clips (`min_decode_bytes`)": lambda able: able.min_decode_bytes is not None,
 }
 _FACTS: Mapping[str, Callable[[ModelSpec], str]] = {
     "own size": lambda spec: f"{spec.width} × {spec.height}",

@@ -1,4 +1,4 @@
-"""`diffuserve serve` and its neighbours as a person runs them: real processes, killed in every way.
+"""`diffuserve serve` and its neighbors as a person runs them: real processes, killed in every way.
 
 Commands that a server answers run within the test's process, where they start faster.
 """
@@ -27,7 +27,7 @@ from support.waiting import HANG_SECONDS, block_until
 DIFFUSERVE = [sys.executable, "-m", "diffuserve"]
 NULL_ENGINE = f"{sys.executable} -m diffuserve.testing.null_engine"
 SLOW_ENGINE = f"{NULL_ENGINE} --seconds 3600"
-MOST_IMPORT_TIMES = 6.0  # 3.2 on an idle machine of two cores, up to 4.6 beside six busy processes
+MAX_IMPORT_TIMES = 6.0  # 3.2 on an idle machine of two cores, up to 4.6 beside six busy processes
 
 
 @pytest.fixture(autouse=True)
@@ -200,7 +200,7 @@ def test_the_control_plane_starts_fast_and_without_torch() -> None:
     for _ in range(3):
         served.append(seconds_until_served(environment))
         imported.append(seconds_until_imported())
-    assert min(served) < MOST_IMPORT_TIMES * min(imported), (served, imported)
+    assert min(served) < MAX_IMPORT_TIMES * min(imported), (served, imported)
 
 
 def blocked_imports() -> Path:

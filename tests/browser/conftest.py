@@ -159,7 +159,7 @@ def page(open_page: OpenPage) -> Page:
 
 @pytest.fixture
 def dark_page(open_page: OpenPage) -> Page:
-    """The same for someone who prefers dark colours."""
+    """The same for someone who prefers dark colors."""
     return open_page(dark=True)
 
 

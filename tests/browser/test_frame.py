@@ -1,4 +1,4 @@
-"""The frame of the page in a real browser: views, sign-in, colours, a server that goes away."""
+"""The frame of the page in a real browser: views, sign-in, colors, a server that goes away."""
 
 from playwright.sync_api import Page, expect
 
@@ -30,9 +30,9 @@ def test_a_path_that_is_none_says_so(page: Page, axe: Axe, watchers: list[Watche
     expect(page).to_have_title("Gallery · diffuserve")
 
 
-def test_colours_are_chosen_and_kept(dark_page: Page) -> None:
+def test_colors_are_chosen_and_kept(dark_page: Page) -> None:
     dark_page.goto("/gallery")
-    theme = dark_page.get_by_label("Colours")
+    theme = dark_page.get_by_label("Colors")
     background = "getComputedStyle(document.body).backgroundColor"
     dark = dark_page.evaluate(background)
     theme.select_option("Light")

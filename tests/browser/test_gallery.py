@@ -120,6 +120,6 @@ def test_it_is_accessible_in_every_form(
         axe(page)
         assert_fits(page)
         screenshot(page, "gallery_dark" if dark else "gallery")
-    take_in(page, dark=True, phone=True)  # in the colours that were looked at
+    take_in(page, dark=True, phone=True)  # in the colors that were looked at
     assert_fits(page)
     screenshot(page, "gallery_phone")

@@ -182,6 +182,6 @@ def test_it_is_accessible_in_every_form(
         axe(page)
         assert_fits(page)
         screenshot(page, "job_dark" if dark else "job")
-    take_in(page, dark=True, phone=True)  # in the colours that were looked at
+    take_in(page, dark=True, phone=True)  # in the colors that were looked at
     assert_fits(page)
     screenshot(page, "job_phone")

@@ -18,11 +18,11 @@ from support.hand_page import Hand
 from support.server_thread import ServerThread
 from support.waiting import block_until
 
-COUNT_COLOURED = """(canvas) => {
+COUNT_COLORED = """(canvas) => {
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
   return data.filter((level, place) => place % 4 === 0 && Math.abs(level - data[place + 2]) > 60).length;
 }"""
-MOST_MUTATIONS = 200  # for one job more; to draw the view anew takes thousands
+MAX_MUTATIONS = 200  # for one job more; to draw the view anew takes thousands
 COUNT_MUTATIONS = """() => {
   window.mutations = 0;
   const count = (records) => { window.mutations += records.length; };
@@ -170,7 +170,7 @@ def test_what_did_not_change_is_not_drawn_again(hand: Hand, open_page: OpenPage)
     page.evaluate(COUNT_MUTATIONS)
     hand.submit("a cross")
     expect(page.get_by_text("1 job waits").first).to_be_visible()
-    assert 0 < page.evaluate("window.mutations") < MOST_MUTATIONS
+    assert 0 < page.evaluate("window.mutations") < MAX_MUTATIONS
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_a_killed_worker_is_lost_without_a_reload(
         expect(figure(page, "Latency").get_by_text("No values yet")).to_be_visible()
         expect(figure(page, "Latency").locator("canvas")).to_have_count(0)
         queue = figure(page, "Queue").locator("canvas")
-        block_until(lambda: queue.evaluate(COUNT_COLOURED) > 0)
+        block_until(lambda: queue.evaluate(COUNT_COLORED) > 0)
         rows = section(page, "Workers").get_by_role("row")
         expect(rows.filter(has_text="ready")).to_be_visible()
         os.killpg(process.pid, signal.SIGKILL)

@@ -128,7 +128,7 @@ def test_snippets_of_clips_and_edits_run_as_they_are(
     open_hand: Callable[..., Page], hand: Hand, tmp_path: Path, kind: str
 ) -> None:
     page = open_hand()
-    image, mask = (upload(hand, colour) for colour in ((255, 0, 0), (255, 255, 255)))
+    image, mask = (upload(hand, color) for color in ((255, 0, 0), (255, 255, 255)))
     asked: dict[str, Any] = {"prompt": "a ball", "image": image, "seed": 3}
     body: dict[str, Any] = {"model": "able", "input": asked | {"mask": mask, "strength": 0.5}}
     if kind == "clip":
@@ -151,8 +151,8 @@ def test_snippets_of_clips_and_edits_run_as_they_are(
         assert [path.suffix for path in folder.iterdir()] == [".mp4" if kind == "clip" else ".png"]
 
 
-def upload(hand: Hand, colour: tuple[int, int, int]) -> str:
-    files = {"file": ("in.png", png(64, 64, colour), "image/png")}
+def upload(hand: Hand, color: tuple[int, int, int]) -> str:
+    files = {"file": ("in.png", png(64, 64, color), "image/png")}
     response = httpx.post(f"{hand.address}/v1/files", files=files, timeout=HANG_SECONDS, trust_env=False)
     return str(response.raise_for_status().json()["id"])
 

@@ -201,7 +201,7 @@ async def test_asyncio_requests_share_steps_and_resolve(engine: Engine) -> None:
     assert engine.generate(MIXED[:1])[0].seed == 1, "generate still works beside it"
 
 
-async def test_cancelling_the_task_aborts_the_request(engine: Engine) -> None:
+async def test_canceling_the_task_aborts_the_request(engine: Engine) -> None:
     params = GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=100, seed=1)
     task = asyncio.create_task(engine.submit(params))
     while not engine.num_unfinished:
@@ -348,7 +348,7 @@ def test_guidance_and_negative_prompts_reach_the_family(fake_engine: Engine) -> 
     assert average("b", 1.0) == average("c", 1.0), "a scale of 1 means no guidance"
 
 
-def test_flux_refuses_parameters_that_it_cannot_honour(tiny_engine: Engine) -> None:
+def test_flux_refuses_parameters_that_it_cannot_honor(tiny_engine: Engine) -> None:
     for params in (
         GenerationParams(prompt="a star", negative_prompt="blurry"),
         GenerationParams(prompt="a star", guidance_scale=3.5),
@@ -388,9 +388,9 @@ def test_the_cost_fit_is_kept_between_runs(tmp_path: Path) -> None:
         workloads = [engine.spec.workload(engine.spec.resolve(MIXED[0], seed=0))]
         for _ in range(256):  # quiet steps, however busy this machine is
             engine.cost_model.observe_step(workloads, 1e-3)
-        learnt = engine.cost_model.settled_fit
+        learned = engine.cost_model.settled_fit
     with Engine(FakePipeline(), EngineConfig(cost_fit_path=path)) as engine:
-        assert engine.cost_model.fit == learnt
+        assert engine.cost_model.fit == learned
 
 
 def test_a_prompt_or_a_request_by_itself_gives_one_result(engine: Engine) -> None:

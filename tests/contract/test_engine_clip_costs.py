@@ -66,15 +66,15 @@ def test_a_clip_that_is_too_large_for_a_step_is_refused_unless_it_is_only_decode
 
 
 def test_no_more_clips_are_begun_than_memory_holds(pipeline: WatchedPipeline) -> None:
-    most_open: list[int] = []
-    pipeline.on_decode = lambda _: most_open.append(pipeline.num_open)
+    max_open: list[int] = []
+    pipeline.on_decode = lambda _: max_open.append(pipeline.num_open)
     pipeline.bytes_per_decoded_pixel = 2**10
     clip_bytes = pipeline.decode_bytes(clip())
     config = EngineConfig(memory_budget_bytes=2 * clip_bytes, num_threads=2, token_budget=10_000)
     with Engine(pipeline, config) as engine:
         results = engine.generate([clip(f"{number}") for number in range(5)])
     assert [len(result.frames[0]) for result in results] == [17] * 5
-    assert max(most_open) == 2
+    assert max(max_open) == 2
 
 
 @pytest.mark.parametrize("num_latent_frames", [1, 5])

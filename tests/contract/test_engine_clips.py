@@ -17,7 +17,7 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
-from diffuserve.engine.decode_queue import MOST_UNCONSUMED
+from diffuserve.engine.decode_queue import MAX_UNCONSUMED
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.models.frames import Frames
@@ -270,7 +270,7 @@ def test_a_clip_whose_frames_nobody_consumes_waits_while_others_go_on(
             if output.chunk is not None:
                 engine.hold_frames(held)
                 num_chunks += 1
-    assert turns.count("held") == num_chunks == MOST_UNCONSUMED
+    assert turns.count("held") == num_chunks == MAX_UNCONSUMED
     outputs: list[StepOutput] = []
     while not any(output.finished for output in outputs):
         engine.release_frames(held)
@@ -285,7 +285,7 @@ def test_frames_that_no_step_has_returned_are_bounded(pipeline: WatchedPipeline,
     pipeline.on_decode = lambda _: num_decoded.release()
     engine.add(clip(num_frames=81), stream_frames=True)
     engine.step()
-    for _ in range(MOST_UNCONSUMED):
+    for _ in range(MAX_UNCONSUMED):
         _acquire(num_decoded)
     assert not num_decoded.acquire(timeout=0.1), "it waits until the next step"
     assert sum(len(output.chunk.frames) for output in drain(engine) if output.chunk) == 81

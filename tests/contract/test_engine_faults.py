@@ -151,7 +151,7 @@ class FaultyPipeline:
 
 @pytest.mark.parametrize(("fault", "kind"), [("raise", RequestFailed), ("nan", NumericalFailure)])
 @pytest.mark.parametrize("family", ["flux", "stable diffusion"])
-def test_images_do_not_change_when_a_neighbour_fails(
+def test_images_do_not_change_when_a_neighbor_fails(
     family: str, fault: str, kind: type[DiffuserveError], tiny_engine: Engine, small_unet: Pipeline
 ) -> None:
     healthy = tiny_engine.pipeline if family == "flux" else small_unet

@@ -28,7 +28,7 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.domain.jobs.job import Band, JobStatus
 from diffuserve.domain.tenant import Plan
-from diffuserve.domain.workers.worker import Lease, ReleaseCause, Until, WorkerRole
+from diffuserve.domain.workers.worker import Lease, LeaseEnd, ReleaseCause, WorkerRole
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import schema
@@ -140,9 +140,9 @@ class JobStoreMachine(RuleBasedStateMachine):
     def claim(self, index: int, num_jobs: int) -> None:
         leases = self.do(claim(self.store, self.workers[index], num_jobs))
         if index == _DENOISES:
-            assert all(lease.until is Until.LATENTS and lease.latents is None for lease in leases)
+            assert all(lease.until is LeaseEnd.LATENTS and lease.latents is None for lease in leases)
         if index == _DECODES:
-            assert all(lease.until is Until.FILES and lease.latents is not None for lease in leases)
+            assert all(lease.until is LeaseEnd.FILES and lease.latents is not None for lease in leases)
         self.leases += leases
 
     @rule(

@@ -4,7 +4,7 @@ import pytest
 
 from diffuserve.domain.errors import LatentsUnusable, LeaseLost
 from diffuserve.domain.jobs.job import Band, JobStatus
-from diffuserve.domain.workers.worker import Lease, Until, WorkerRole
+from diffuserve.domain.workers.worker import Lease, LeaseEnd, WorkerRole
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
@@ -43,11 +43,11 @@ async def test_a_job_is_denoised_by_one_worker_and_decoded_by_another(
 ) -> None:
     job = await job_store.jobs.submit(new_job(cost_seconds=10.0, decode_seconds=4.0))
     first = await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DENOISE))
-    assert (first.until, first.latents) == (Until.LATENTS, None)
+    assert (first.until, first.latents) == (LeaseEnd.LATENTS, None)
     clock.advance(6.5)
     assert await hand_over(job_store, first, seconds=6.5) is JobStatus.QUEUED
     second = await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DECODE))
-    assert second.until is Until.FILES
+    assert second.until is LeaseEnd.FILES
     assert second.latents is not None
     assert second.latents.lease_token == first.lease_token
     clock.advance(3.0)
@@ -69,7 +69,7 @@ async def test_a_worker_gets_no_phase_that_its_role_does_not_do(job_store: JobSt
 async def test_a_worker_of_every_role_decodes_what_others_denoised(job_store: JobStore) -> None:
     await denoised(job_store)
     lease = await claim_one(job_store, await add_worker(job_store))
-    assert (lease.until, lease.latents is None) == (Until.FILES, False)
+    assert (lease.until, lease.latents is None) == (LeaseEnd.FILES, False)
 
 
 async def test_each_phase_is_charged_for_its_part(job_store: JobStore, clock: FakeClock) -> None:
@@ -188,15 +188,15 @@ async def test_work_is_handed_over_where_a_queue_waits_for_this_worker(job_store
     alone, waited_for = [await add_worker(job_store) for _ in range(2)]
     await job_store.jobs.submit(new_job("ada", cost_seconds=20.0, decode_seconds=10.0))
     lease = await claim_one(job_store, alone)
-    assert lease.until is Until.FILES, "no worker only decodes"
+    assert lease.until is LeaseEnd.FILES, "no worker only decodes"
     await add_worker(job_store, role=WorkerRole.DECODE)
     await job_store.jobs.submit(new_job("ada", cost_seconds=20.0, decode_seconds=10.0))
-    assert (await claim_one(job_store, waited_for)).until is Until.FILES, "nothing waits"
+    assert (await claim_one(job_store, waited_for)).until is LeaseEnd.FILES, "nothing waits"
     for _ in range(8):
         await job_store.jobs.submit(new_job("bob", cost_seconds=20.0, decode_seconds=10.0))
     before = await charged(job_store, "bob")
     leases = await claim(job_store, waited_for, 1, claim_id="same")
-    assert [lease.until for lease in leases] == [Until.LATENTS]
+    assert [lease.until for lease in leases] == [LeaseEnd.LATENTS]
     assert await claim(job_store, waited_for, 1, claim_id="same") == leases
     assert await charged(job_store, "bob") == pytest.approx(before + 10.0)
 
@@ -208,13 +208,13 @@ async def test_what_was_handed_over_before_counts_as_waiting_to_be_decoded(job_s
         await job_store.jobs.submit(new_job(cost_seconds=11.0, decode_seconds=10.0))
     leases = await claim(job_store, everything, 8)
     ends = [lease.until for lease in leases]
-    assert ends[0] is Until.LATENTS
-    assert ends[-1] is Until.FILES, "the decode worker has enough to do"
+    assert ends[0] is LeaseEnd.LATENTS
+    assert ends[-1] is LeaseEnd.FILES, "the decode worker has enough to do"
 
 
-@pytest.mark.parametrize(("price", "until"), [(0.5, Until.LATENTS), (2.0, Until.FILES)])
+@pytest.mark.parametrize(("price", "until"), [(0.5, LeaseEnd.LATENTS), (2.0, LeaseEnd.FILES)])
 async def test_a_decode_worker_must_be_worth_its_price(
-    job_store: JobStore, price: float, until: Until
+    job_store: JobStore, price: float, until: LeaseEnd
 ) -> None:
     everything = await add_worker(job_store, price_per_hour=1.0)
     await add_worker(job_store, role=WorkerRole.DECODE, price_per_hour=price)
@@ -229,7 +229,7 @@ async def test_a_decode_worker_that_is_lost_gets_nothing(job_store: JobStore, cl
         await job_store.jobs.submit(new_job(cost_seconds=20.0, decode_seconds=10.0))
     await Time(job_store, clock).pass_by(100.0)
     lease = await claim_one(job_store, await add_worker(job_store))
-    assert lease.until is Until.FILES
+    assert lease.until is LeaseEnd.FILES
 
 
 async def test_both_phases_of_all_jobs_end_whatever_is_lost(job_store: JobStore, clock: FakeClock) -> None:

@@ -22,7 +22,7 @@ from diffuserve.modelstore.partial import PartialModel
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES
 from diffuserve.modelstore.publishing import push
 from diffuserve.modelstore.store import ModelStore
-from diffuserve.modelstore.swarm_download import Guide, Together, download_together
+from diffuserve.modelstore.swarm_download import Guide, SharedDownload, download_together
 from support.file_limits import file_size_limit
 from support.stored_models import manifest_of, write_files
 
@@ -132,7 +132,10 @@ def fetch(
         report: Callable[[int], None] = nothing,
     ) -> CountedBucket:
         guide = (lambda _: advice) if isinstance(advice, PeerAdvice) else advice
-        counted, together = counted or CountedBucket(bucket), Together(by or swarm(), guide, wait_seconds)
+        counted, together = (
+            counted or CountedBucket(bucket),
+            SharedDownload(by or swarm(), guide, wait_seconds),
+        )
         download_together(manifest, PartialModel(tmp_path / folder, manifest), counted, together, report)
         assert_whole(tmp_path / folder / "small", files)
         return counted
@@ -257,14 +260,14 @@ def test_a_model_in_the_cache_is_given_to_others_which_need_no_bucket(
 ) -> None:
     first, second = swarm(), swarm()
     config = ModelStoreConfig(model_store=url, model_cache=tmp_path / "first")
-    alone = Together(first, lambda _manifest: PeerAdvice())
+    alone = SharedDownload(first, lambda _manifest: PeerAdvice())
     ModelStore(config, together=alone).open("small", lambda _: nothing)
     weights = tmp_path / "store" / "models" / manifest.hash / "small"
     for path in SIZES:
         (weights / path).unlink()
 
     config = ModelStoreConfig(model_store=url, model_cache=tmp_path / "second")
-    together = Together(second, lambda _manifest: receiving(first.address))
+    together = SharedDownload(second, lambda _manifest: receiving(first.address))
     held = ModelStore(config, together=together).open("small", lambda _: nothing)
     assert_whole(held.folder, files)
 

@@ -13,7 +13,7 @@ from support.waiting import block_until
 
 ROOT = Path(__file__).parents[2]
 CONTROL, WORKER = "diffuserve-control-test", "diffuserve-worker-test"
-MOST_BYTES = 500_000_000
+MAX_BYTES = 500_000_000
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def ready(url: str, path: str, status: int) -> bool:
 def test_a_worker_draws_for_a_control_plane_in_a_container(images: None, started: list[str]) -> None:
     port, metrics = free_port(), free_port()
     url = f"http://127.0.0.1:{port}"
-    assert int(podman("image", "inspect", "--format", "{{.Size}}", CONTROL)) <= MOST_BYTES
+    assert int(podman("image", "inspect", "--format", "{{.Size}}", CONTROL)) <= MAX_BYTES
     volume = podman("volume", "create")
     data = [f"--volume={volume}:/var/lib/diffuserve"]
     keys: dict[str, str] = {}

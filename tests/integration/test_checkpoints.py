@@ -15,7 +15,7 @@ from diffuserve.domain.errors import CheckpointUnusable
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS
-from diffuserve.engine.checkpoint import Checkpoint, most_file_bytes
+from diffuserve.engine.checkpoint import Checkpoint, max_file_bytes
 from diffuserve.engine.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
@@ -33,7 +33,7 @@ from support.forked_ranks import run_on_ranks
 from support.images import psnr
 
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
-MOST_BYTES = 10_000_000
+MAX_BYTES = 10_000_000
 
 Load = Callable[..., Engine]
 
@@ -100,8 +100,8 @@ def resumed(
     engine: Engine, params: GenerationParams, taken: Sequence[Checkpoint], folder: Path
 ) -> list[GenerationResult]:
     """Go on from all checkpoints at once, by way of their files, beside a request that has just begun."""
-    ids = [engine.add(replace(params, prompt="a neighbour", seed=99, num_images=1))]
-    most = most_file_bytes(engine.pipeline, engine.spec.resolve(params, seed=0))
+    ids = [engine.add(replace(params, prompt="a neighbor", seed=99, num_images=1))]
+    most = max_file_bytes(engine.pipeline, engine.spec.resolve(params, seed=0))
     for checkpoint in taken:
         path = folder / f"{checkpoint.step}.safetensors"
         write_checkpoint(path, checkpoint, most)
@@ -235,7 +235,7 @@ def drawn_by_ranks(model: Path, params: GenerationParams, taken: Sequence[Checkp
             results = resumed(engine, params, taken, store.parent)
             own, _ = checkpoints_of(engine, params)
         for checkpoint in own:
-            write_checkpoint(store.parent / f"ranks-{checkpoint.step}", checkpoint, MOST_BYTES)
+            write_checkpoint(store.parent / f"ranks-{checkpoint.step}", checkpoint, MAX_BYTES)
         return [frames_of(result) for result in results]
 
     return run_on_ranks(program, 2, store)[0]
@@ -250,7 +250,7 @@ def test_ranks_go_on_with_what_one_process_began_and_back(tmp_path: Path, family
     with Engine.load(model, device="cpu", dtype="float32", config=config) as engine:
         taken, whole = checkpoints_of(engine, params)
         by_ranks = drawn_by_ranks(model, params, taken, tmp_path / "store")
-        theirs = [read_checkpoint(path, MOST_BYTES) for path in sorted(tmp_path.glob("ranks-*"))]
+        theirs = [read_checkpoint(path, MAX_BYTES) for path in sorted(tmp_path.glob("ranks-*"))]
         back = [frames_of(result) for result in resumed(engine, params, theirs, tmp_path)]
     assert len(by_ranks) == len(back) == len(taken)
     for frames in (*by_ranks, *back):

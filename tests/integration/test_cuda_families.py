@@ -27,7 +27,7 @@ from support.images import psnr
 from support.pretend_cuda import CudaLog, pretend_cuda
 
 # Of images on the two devices in one dtype, in decibels: what its rounding leaves.
-LEAST_PSNR = {"float32": 70.0, "bfloat16": 35.0, "float16": 45.0}
+MIN_PSNR = {"float32": 70.0, "bfloat16": 35.0, "float16": 45.0}
 
 
 def photo(width: int, height: int) -> InputImage:
@@ -90,7 +90,7 @@ FAMILIES = {
 RUNS = [
     pytest.param(name, dtype, marks=[pytest.mark.slow] if name != "schnell" and dtype != "bfloat16" else [])
     for name in FAMILIES
-    for dtype in LEAST_PSNR
+    for dtype in MIN_PSNR
     if dtype == "bfloat16" or name in ("schnell", "sdxl", "wan-ti2v")
 ]
 
@@ -113,7 +113,7 @@ def log() -> Iterator[CudaLog]:
         yield log
 
 
-def least_psnr(left: Sequence[GenerationResult], right: Sequence[GenerationResult]) -> float:
+def min_psnr(left: Sequence[GenerationResult], right: Sequence[GenerationResult]) -> float:
     return min(
         psnr(image, other)
         for first, second in zip(left, right, strict=True)
@@ -145,7 +145,7 @@ def test_a_mixed_batch_is_drawn_as_on_the_cpu(
     with pretend_cuda(), Engine.load(folder, device="cuda", dtype=dtype) as engine:
         assert engine.pipeline.device == torch.device("cuda:0")
         drawn = engine.generate(requests)
-    assert least_psnr(drawn, expected) >= LEAST_PSNR[dtype]
+    assert min_psnr(drawn, expected) >= MIN_PSNR[dtype]
 
 
 @pytest.mark.parametrize("name", ["schnell", "sdxl", "wan-ti2v"])
@@ -161,7 +161,7 @@ def test_a_request_goes_on_from_its_checkpoint_in_another_engine(
     with Engine.load(folder, device="cuda", dtype="bfloat16") as engine:
         engine.add(request, resume=checkpoint)
         resumed = finish(engine)
-    assert least_psnr([resumed], [whole]) >= 100
+    assert min_psnr([resumed], [whole]) >= 100
 
 
 @pytest.mark.parametrize("name", ["schnell", "sdxl", "wan-ti2v"])

@@ -46,9 +46,9 @@ def test_a_request_is_bit_equal_alone_and_in_every_batch(engine: Engine) -> None
     together = images(engine, requests)
     assert engine.stats.mean_requests_per_step > 1
     assert together == alone
-    neighbours = make_requests(seed=2, count=6)
+    neighbors = make_requests(seed=2, count=6)
     order = random.Random(2).sample(requests, k=len(requests))
-    shuffled = images(engine, neighbours + order)[len(neighbours) :]
+    shuffled = images(engine, neighbors + order)[len(neighbors) :]
     assert shuffled == [alone[requests.index(request)] for request in order]
 
 

@@ -54,7 +54,7 @@ def test_an_engine_serves_guided_videos_beside_images(model: str) -> None:
     assert [len(frames) for frames in image.frames] == [1]
     assert {frame.size for frame in video.frames[0]} == {(64, 96)}
     together = [frame.tobytes() for frame in video.frames[0]]
-    assert [frame.tobytes() for frame in alone.frames[0]] == together, "neighbours change nothing"
+    assert [frame.tobytes() for frame in alone.frames[0]] == together, "neighbors change nothing"
 
 
 def test_a_guided_request_takes_the_room_of_two(model: str) -> None:

@@ -219,7 +219,7 @@ def test_several_references_each_change_the_image(engine: Callable[[FluxKind], E
     assert len({image.tobytes() for image in images}) == len(images)
 
 
-def test_a_reference_of_nan_spoils_no_neighbour(engine: Callable[[FluxKind], Engine]) -> None:
+def test_a_reference_of_nan_spoils_no_neighbor(engine: Callable[[FluxKind], Engine]) -> None:
     pipeline = engine("kontext").pipeline
     wanted = [
         pipeline.spec.resolve(params, seed=0)

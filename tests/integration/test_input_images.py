@@ -31,7 +31,7 @@ from diffuserve.protocol.config import ImageOptions
 from diffuserve.storage.base import input_folder, input_key
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
-from diffuserve.testing.fake_pipeline import colour_of
+from diffuserve.testing.fake_pipeline import color_of
 from support.fake_family.install import install_fake_family, write_fake_model
 from support.faulty_proxy import CutResponse, FaultyProxy, Respond
 from support.hand_worker import HAND_SPEC, HandWorker
@@ -266,7 +266,7 @@ class TestPixels:
             assert done["status"] == "succeeded", done["error"]
             content = (await http.get(f"/v1/jobs/{job['id']}/result", follow_redirects=True)).content
         pixels = np.asarray(Image.open(io.BytesIO(content))).astype(float)
-        drawn = (np.array(BLUE) + (colour_of("a star").flatten().numpy() + 1) * 127.5) / 2
+        drawn = (np.array(BLUE) + (color_of("a star").flatten().numpy() + 1) * 127.5) / 2
         assert np.abs(pixels[:, :32] - drawn).max() <= 1
         assert np.abs(pixels[:, 32:] - BLUE).max() <= 1
         named = {"id": image, "width": 64, "height": 48, "mode": "RGB"}

@@ -17,7 +17,7 @@ def test_a_tiled_decode_is_close_to_a_whole_decode(
     monkeypatch.setattr(image_vae, "TILE_ABOVE_PIXELS", 128 * 128)
     tiled = np.asarray(tiny_engine.generate([params])[0].images[0], dtype=float)
     assert not np.array_equal(whole, tiled), "the decode ran in tiles"
-    # Each tile is normalised by its own mean and deviation. Another prompt's image differs by some 130.
+    # Each tile is normalized by its own mean and deviation. Another prompt's image differs by some 130.
     assert np.abs(whole - tiled).mean() < 8, "of 255 levels"
 
 

@@ -51,8 +51,8 @@ def load(folder: Path, parts: Parts) -> Engine:
     return Engine.load(folder, device="cpu", dtype="float32", config=config, parts=parts)
 
 
-def drawn(engine: Engine, params: GenerationParams, **wishes: Any) -> GenerationResult:
-    engine.add(params, **wishes)
+def drawn(engine: Engine, params: GenerationParams, **options: Any) -> GenerationResult:
+    engine.add(params, **options)
     while True:
         for output in engine.step():
             if output.result is not None:

@@ -125,7 +125,7 @@ def test_shifted_schedules_equal_diffusers(dynamic: bool, tmp_path: Path) -> Non
 
 
 def test_sharded_weights_give_the_same_images(tmp_path: Path) -> None:
-    folder = write_flux_checkpoint(tmp_path, kind="dev", num_shards=3, seed=5)
+    folder = write_flux_checkpoint(tmp_path, kind="dev", num_files=3, seed=5)
     assert len(list((folder / "transformer").glob("*.safetensors"))) >= 3
     config = EngineConfig(token_budget=100_000)
     with Engine.load(str(folder), device="cpu", dtype="float32", config=config) as engine:

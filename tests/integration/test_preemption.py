@@ -17,7 +17,7 @@ from support.waiting import eventually
 Start = Callable[..., WorkerAgent]
 NUM_WORKERS, NUM_BATCH, NUM_INTERACTIVE = 2, 6, 10
 BATCH_STEPS, INTERACTIVE_STEPS = 100, 4
-MOST_WAIT_SECONDS, MOST_WAIT_STEPS = 1.0, 2
+MAX_WAIT_SECONDS, MAX_WAIT_STEPS = 1.0, 2
 PROBE_SECONDS = 0.02
 NUM_MESSAGES = 6  # look, command, put down, checkpoint, claim, and the lease in the store
 
@@ -78,7 +78,7 @@ async def test_interactive_jobs_start_at_once_and_batch_jobs_lose_next_to_nothin
     for seed in range(NUM_INTERACTIVE):
         waits.append(await excess_wait(plane, seed))
         await asyncio.sleep(5 * one_step)
-    assert max(waits) <= MOST_WAIT_SECONDS + MOST_WAIT_STEPS * one_step, (waits, one_step)
+    assert max(waits) <= MAX_WAIT_SECONDS + MAX_WAIT_STEPS * one_step, (waits, one_step)
 
     ended = [await until(plane, job, JobStatus.SUCCEEDED) for job in flood]
     logs = [[event.type for event in await plane.store.jobs.events_after(job.id)] for job in ended]

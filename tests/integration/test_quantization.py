@@ -23,8 +23,8 @@ def held_out_prompts(count: int) -> list[str]:
 
 
 PROMPTS = held_out_prompts(NUM_PROMPTS)
-LEAST_MEAN, LEAST_P10 = 45.0, 40.0  # decibels, of 8 bits
-LEAST_IN_4_BITS = 25.0
+MIN_MEAN, MIN_P10 = 45.0, 40.0  # decibels, of 8 bits
+MIN_IN_4_BITS = 25.0
 _MAX_DECIBELS = 100.0
 
 
@@ -54,14 +54,14 @@ def test_images_of_8_bits_are_those_of_the_own_weights_to_the_eye(
     own_images: list[np.ndarray], kind: Quantization
 ) -> None:
     found = [decibels(*pair) for pair in zip(draw(kind), own_images, strict=True)]
-    assert float(np.mean(found)) >= LEAST_MEAN
-    assert float(np.percentile(found, 10)) >= LEAST_P10
+    assert float(np.mean(found)) >= MIN_MEAN
+    assert float(np.percentile(found, 10)) >= MIN_P10
     assert max(found) < _MAX_DECIBELS, "nothing was quantized"
 
 
 def test_images_of_4_bits_are_like_those_of_the_own_weights(own_images: list[np.ndarray]) -> None:
     found = [decibels(*pair) for pair in zip(draw(INT4, PROMPTS[:8]), own_images, strict=False)]
-    assert LEAST_IN_4_BITS <= float(np.mean(found)) < LEAST_MEAN
+    assert MIN_IN_4_BITS <= float(np.mean(found)) < MIN_MEAN
 
 
 @pytest.mark.parametrize("kind", [INT8, FP8, INT4])

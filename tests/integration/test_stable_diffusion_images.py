@@ -228,11 +228,11 @@ def test_equal_images_are_encoded_once(checkpoint: Checkpoints, monkeypatch: pyt
     assert encoded == [(1, 3, 64, 64), (1, 3, 96, 96)]
 
 
-def test_a_seed_decides_alone_among_neighbours(checkpoint: Checkpoints) -> None:
+def test_a_seed_decides_alone_among_neighbors(checkpoint: Checkpoints) -> None:
     second = replace(EDIT, seed=2, num_images=1)
-    neighbour = GenerationParams(prompt="a ring", num_inference_steps=3, guidance_scale=5.0, seed=9)
+    neighbor = GenerationParams(prompt="a ring", num_inference_steps=3, guidance_scale=5.0, seed=9)
     with load(checkpoint("xl")) as engine:
-        both, _, alone = engine.generate([EDIT, neighbour, second])
+        both, _, alone = engine.generate([EDIT, neighbor, second])
     assert psnr(both.images[1], alone.images[0]) >= MIN_PSNR
 
 

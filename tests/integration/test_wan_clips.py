@@ -100,9 +100,9 @@ def test_a_clip_that_is_too_large_is_refused_before_and_after_the_model_is_loade
     model = check_model(str(folder))
     large = model.spec.resolve(replace(CLIP, width=96, height=64, num_frames=17), seed=0)
     needed = engine.pipeline.decode_bytes(large)
-    assert needed <= 2 * model.least_bytes(large)
+    assert needed <= 2 * model.min_bytes(large)
     with pytest.raises(InvalidParams, match=r"1 × 96x64 × 17 frames.* try \d+x\d+$"):
-        check_memory(model.spec, large, model.least_bytes, model.least_bytes(large) - 1)
+        check_memory(model.spec, large, model.min_bytes, model.min_bytes(large) - 1)
     config = EngineConfig(memory_budget_bytes=needed - 1)
     refused = pytest.raises(InvalidParams, match=r"1 × 96x64 × 17 frames.* try \d+x\d+$")
     with Engine(engine.pipeline, config) as short, refused:

@@ -72,7 +72,7 @@ class Repeater(Steady):
 
 
 @dataclass
-class Together:
+class SharedDownload:
     """Several players at once."""
 
     players: Sequence[Player]
@@ -154,7 +154,7 @@ GAMES: Mapping[str, Game] = {
         _honest_from(0.0, cost=2 * COST, step_tokens=4 * TOKENS),
         delay=_LONG + BAND_SECONDS,  # the honest tenant's own jobs are twice as long
     ),
-    "several keys": Game(lambda: Together([Steady(), Steady()]), like="a flood"),
+    "several keys": Game(lambda: SharedDownload([Steady(), Steady()]), like="a flood"),
     "repeats under idempotency keys": Game(Repeater),
     "deadlines that are near": Game(steadily(finish_in=5.0, best_effort=True)),
     "everything interactive": Game(steadily(band=Band.INTERACTIVE), delay=BAND_SECONDS),
@@ -177,7 +177,7 @@ GAMES: Mapping[str, Game] = {
         lambda: Steady(depth=24, models=_MODELS), models=_MODELS, load_seconds=2.0, delay=_AFFINITY
     ),
     "puts its own batch jobs down": Game(
-        lambda: Together(
+        lambda: SharedDownload(
             [
                 PutDown(depth=3, values={"band": Band.BATCH, "cost": _LONG}),
                 Steady(depth=1, values={"band": Band.INTERACTIVE}),
@@ -187,7 +187,7 @@ GAMES: Mapping[str, Game] = {
         delay=_LONG,
     ),
     "a huge job that is canceled once others have come": Game(
-        lambda: Together([AtOnce({"cost": 3_000.0}, until=_IDLE + 60.0), Steady()]),
+        lambda: SharedDownload([AtOnce({"cost": 3_000.0}, until=_IDLE + 60.0), Steady()]),
         _honest_from(_IDLE),
         since=_IDLE,
     ),
@@ -195,13 +195,14 @@ GAMES: Mapping[str, Game] = {
         lambda: Steady(since=_IDLE), since=_IDLE, like="comes back beside a job that nobody can run"
     ),
     "comes back by a band of its own": Game(
-        lambda: Together([AtOnce({"band": Band.BATCH}, at=_IDLE - 10.0), Steady(since=_IDLE)]), since=_IDLE
+        lambda: SharedDownload([AtOnce({"band": Band.BATCH}, at=_IDLE - 10.0), Steady(since=_IDLE)]),
+        since=_IDLE,
     ),
     "comes back beside a job that nobody can run": Game(
-        lambda: Together([AtOnce({"model": "parked"}), Steady(since=_IDLE)]), since=_IDLE
+        lambda: SharedDownload([AtOnce({"model": "parked"}), Steady(since=_IDLE)]), since=_IDLE
     ),
     "comes back beside an exact job": Game(
-        lambda: Together([AtOnce({"exact": True}), Steady(since=_IDLE)]),
+        lambda: SharedDownload([AtOnce({"exact": True}), Steady(since=_IDLE)]),
         since=_IDLE,
         like="comes back beside a job that nobody can run",
     ),

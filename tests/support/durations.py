@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-MOST_GROWTH = 24.0
+MAX_GROWTH = 24.0
 """Limit of `growth` for what should be linear, between 8 and 64 with room for a busy machine."""
 
 

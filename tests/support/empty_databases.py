@@ -11,7 +11,7 @@ import asyncpg
 
 from support.postgres import PostgresServer
 
-_MOST_DEAD_ROWS = 2000
+_MAX_DEAD_ROWS = 2000
 _CLOSE_OTHERS = """SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
 WHERE datname = current_database() AND pid != pg_backend_pid()"""
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename != 'alembic_version'"
@@ -48,7 +48,7 @@ class EmptyDatabases:
         yield database.url
         state, num_rows = asyncio.run(_empty(database.url))
         database.num_dead_rows += num_rows
-        if state == database.state and database.num_dead_rows <= _MOST_DEAD_ROWS:
+        if state == database.state and database.num_dead_rows <= _MAX_DEAD_ROWS:
             self._free.append(database)
         else:
             self._server.drop_database(database.name)

@@ -16,7 +16,7 @@ from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.libtorrent_swarm import LibtorrentSwarm
 from diffuserve.modelstore.manifest import Manifest, ModelFile
 from diffuserve.modelstore.store import ModelStore
-from diffuserve.modelstore.swarm_download import Together
+from diffuserve.modelstore.swarm_download import SharedDownload
 
 
 def say(*words: object) -> None:
@@ -53,7 +53,7 @@ def main(
     config = ModelStoreConfig(
         model_store=store, model_cache=Path(cache), model_cache_bytes=int(max_bytes) if max_bytes else None
     )
-    together = Together(LibtorrentSwarm(peers), lambda _: PeerAdvice()) if peers else None
+    together = SharedDownload(LibtorrentSwarm(peers), lambda _: PeerAdvice()) if peers else None
     try:
         held = ModelStore(config, together=together).open(name, on_fetch)
     except DiffuserveError as error:

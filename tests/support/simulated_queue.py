@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from diffuserve.domain.jobs.job import Band, Job, JobStatus
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.policy.estimate import LaneSize, Standing, WorkAhead
+from diffuserve.jobs.policy.estimate import LaneSize, TenantStanding, WorkAhead
 from diffuserve.jobs.policy.fairness import Claimant, choose_lane
 from diffuserve.jobs.policy.lanes import Lane, TenantAccount
 
@@ -109,9 +109,11 @@ class SimulatedQueue:
         }
 
     @property
-    def standings(self) -> dict[str, Standing]:
+    def standings(self) -> dict[str, TenantStanding]:
         """Standings of the tenants."""
-        return {name: Standing(_WEIGHTS[name], account.vtime) for name, account in self._accounts.items()}
+        return {
+            name: TenantStanding(_WEIGHTS[name], account.vtime) for name, account in self._accounts.items()
+        }
 
     @property
     def lane_sizes(self) -> list[LaneSize]:

@@ -15,11 +15,11 @@ from diffuserve.domain.workers.worker import (
     Heartbeat,
     HeldLease,
     Lease,
+    LeaseEnd,
     ModelOffer,
     Registration,
     Release,
     ReleaseCause,
-    Until,
     WorkerReport,
     WorkerState,
 )
@@ -74,7 +74,7 @@ async def hand_over(store: JobStore, lease: Lease, seconds: float = 1.0) -> str:
 
 async def finish(store: JobStore, lease: Lease, seconds: float = 1.0) -> str:
     """End an attempt as its lease asks for: with the latents, or with the files."""
-    end = hand_over if lease.until is Until.LATENTS else complete
+    end = hand_over if lease.until is LeaseEnd.LATENTS else complete
     return await end(store, lease, seconds)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pictures import Item, Picture
-from scenes import COLOURS, PLACES, RELATIONS
+from scenes import COLORS, PLACES, RELATIONS
 from sprites import Sprites
 
 _RADII = {"small": 0.15, "medium": 0.24, "large": 0.36}
@@ -28,7 +28,7 @@ _SHADE = 10.0  # of 255
 
 @dataclass(frozen=True)
 class Spot:
-    """Centre and half side of a thing, in units of the shorter side."""
+    """Center and half side of a thing, in units of the shorter side."""
 
     x: float
     y: float
@@ -56,8 +56,8 @@ def evenly_of(traits: Tensor) -> list[float]:
 
 def _ground(picture: Picture, evenly: float, width: int, height: int) -> Tensor:
     shift = _SHADE * evenly
-    colour = torch.tensor(COLOURS[picture.background or "white"], dtype=torch.float32) + shift
-    return (colour.clamp(0, 255) / 255)[:, None, None].repeat(1, height, width)
+    color = torch.tensor(COLORS[picture.background or "white"], dtype=torch.float32) + shift
+    return (color.clamp(0, 255) / 255)[:, None, None].repeat(1, height, width)
 
 
 def paste(image: Tensor, sprite: Tensor, left: int, top: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from compose import paste
 from diffuserve.models.folders.pretrained import load_module
 from loop import Course, warm_then_cosine
-from scenes import COLOURS
+from scenes import COLORS
 from sprites import Sprites
 from text_encoders import BUNDLED
 from things import STYLES
@@ -62,7 +62,7 @@ def crowd(chance: random.Random, sprites: Sprites, side: int) -> Tensor:
     """Return `(3, side, side)` in -1…1: a few things of any size, some cut off by the edge."""
     red, green, blue = (
         min(max(channel + chance.uniform(-10, 10), 0), 255) / 255
-        for channel in chance.choice(list(COLOURS.values()))
+        for channel in chance.choice(list(COLORS.values()))
     )
     image = torch.tensor([red, green, blue])[:, None, None].repeat(1, side, side)
     style = chance.choice(STYLES)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from curriculum import Phase, phase_at
-from denoiser import figures_of, initialise, optimizers_of, positions, token_weights
+from denoiser import figures_of, initialize, optimizers_of, positions, token_weights
 from emoji_text import WIDTH
 from emoji_tokenizers import NUM_TOKENS
 from emoji_walks import Batch, EmojiWalks, Studio
@@ -42,7 +42,7 @@ def build() -> FluxTransformer2DModel:
         axes_dims_rope=(8, 12, 12),
         guidance_embeds=False,
     )
-    initialise(denoiser)
+    initialize(denoiser)
     if not torch.cuda.is_available():
         denoiser.set_attention_backend("_native_math")  # the fused kernel's backward is slow on CPUs
     return denoiser

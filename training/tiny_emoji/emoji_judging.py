@@ -15,7 +15,7 @@ from emoji_walks import Batch, Studio
 from judge import Judge, cut
 from layout import traits_of
 from pictures import Picture
-from scenes import COLOURS
+from scenes import COLORS
 from things import STYLES
 
 _NUM_AT_ONCE = 32
@@ -62,9 +62,9 @@ def _evenly(batch: Batch, size: tuple[int, int]) -> list[list[float]]:
 
 
 def _background(image: Tensor) -> str:
-    """Return the name of the colour that the border has."""
+    """Return the name of the color that the border has."""
     border = torch.cat([image[:, 0], image[:, -1], image[:, :, 0], image[:, :, -1]], dim=1)
     found = (border.median(dim=1).values + 1) * 127.5
-    names = list(COLOURS)
-    distances = (torch.tensor([COLOURS[name] for name in names]) - found).square().sum(1)
+    names = list(COLORS)
+    distances = (torch.tensor([COLORS[name] for name in names]) - found).square().sum(1)
     return names[int(distances.argmin())]

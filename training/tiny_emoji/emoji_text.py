@@ -1,7 +1,7 @@
 """The text encoders, taught first what a caption asks for: words before pictures.
 
 Both learn to name the parts of a picture and to say roughly what each thing looks like: its picture of 8 × 8
-pixels. So the denoiser is told colours and outlines, and need not find out for each word by itself. The heads
+pixels. So the denoiser is told colors and outlines, and need not find out for each word by itself. The heads
 are thrown away.
 """
 
@@ -178,7 +178,7 @@ def naming(answers: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, float]:
 
 
 class Looks:
-    """Every thing in each style as seen from afar: `(things, styles, 4 × look × look)`, centred."""
+    """Every thing in each style as seen from afar: `(things, styles, 4 × look × look)`, centerd."""
 
     def __init__(self, sprites: Sprites, device: torch.device) -> None:
         small = [

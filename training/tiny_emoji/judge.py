@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from compose import paste
 from loop import Course, warm_then_cosine
-from scenes import COLOURS
+from scenes import COLORS
 from sprites import Sprites
 from things import STYLES
 
@@ -69,7 +69,7 @@ def sample(chance: random.Random, sprites: Sprites) -> tuple[Tensor, int, int]:
     style = chance.randrange(len(STYLES))
     thing = chance.randrange(len(sprites.pixels[STYLES[style]]))
     whole = chance.choice((24, 32, 48, 64))
-    ground = torch.tensor(chance.choice(list(COLOURS.values())))[:, None, None] / 255
+    ground = torch.tensor(chance.choice(list(COLORS.values())))[:, None, None] / 255
     image = ground.repeat(1, whole, whole)
     side = round(whole / _MARGIN * chance.uniform(0.85, 1.1))
     left, top = (round((whole - side) / 2 + chance.uniform(-0.06, 0.06) * whole) for _ in range(2))

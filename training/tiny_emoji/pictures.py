@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scenes import COLOURS, PLACES, RELATIONS, SIZES, Words
+from scenes import COLORS, PLACES, RELATIONS, SIZES, Words
 from things import STYLES, Thing
 
-BACKGROUNDS = tuple(colour for colour in COLOURS if colour != "brown")
+BACKGROUNDS = tuple(color for color in COLORS if color != "brown")
 """Eleven; without a word it is white."""
 _HELD_OUT = 20  # one picture of so many is never trained on
 _STYLE_WORDS = {"3d": ("3d", "3d", "3d", "glossy 3d", "rendered"), "flat": ("flat", "flat", "flat", "2d")}
 _STYLE_UNSAID = 0.15
 _NAMELESS = (Thing("", ("thing",)),) * 2
-_NUM_READ, _LEAST_USES = 10_000, 5  # captions read for their words; a made-up word is not made up so often
+_NUM_READ, _MIN_USES = 10_000, 5  # captions read for their words; a made-up word is not made up so often
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class PictureWords(Words):
         return "".join(parts)
 
     def item(self, item: Item, thing: Thing, style: str) -> str:
-        words = [*self.before_colour(item.size), *style.split(), *self.name(thing).split()]
+        words = [*self.before_color(item.size), *style.split(), *self.name(thing).split()]
         return self.noun_phrase(words, item.place)
 
     def name(self, thing: Thing) -> str:
@@ -126,4 +126,4 @@ def vocabulary(things: Sequence[Thing]) -> list[str]:
     for _ in range(_NUM_READ):
         said = caption(_any_picture(chance, Range(2, 0.5)), _NAMELESS, chance)
         uses.update(said.replace(",", " ").replace(".", " ").split())
-    return sorted(names | {word for word, times in uses.items() if times >= _LEAST_USES})
+    return sorted(names | {word for word, times in uses.items() if times >= _MIN_USES})

@@ -25,7 +25,7 @@ _SOURCES: dict[str, tuple[Package, str]] = {
 
 @dataclass(frozen=True)
 class Sprites:
-    """Pictures in each style, `(things, 4, side, side)` bytes: colours times opacity, and opacity."""
+    """Pictures in each style, `(things, 4, side, side)` bytes: colors times opacity, and opacity."""
 
     pixels: dict[str, Tensor]
 
@@ -83,5 +83,5 @@ def cut_out(image: Image.Image, side: int) -> Tensor:
 
 
 def _code(name: str) -> str:
-    """Return the characters' numbers as both sets can be compared: without the mark for "in colour"."""
+    """Return the characters' numbers as both sets can be compared: without the mark for "in color"."""
     return name.partition(".")[0].replace("-fe0f", "")

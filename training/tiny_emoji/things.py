@@ -16,7 +16,7 @@ _FACES, _NATURE, _FOOD, _TRAVEL, _ACTIVITIES, _OBJECTS = 0, 3, 4, 5, 6, 7
 _GROUPS = (_FACES, _NATURE, _FOOD, _TRAVEL, _ACTIVITIES, _OBJECTS)
 _EMOTION = 15
 _LOOKING_ALIKE = range(11)
-_MOST_FACES = 4
+_MAX_FACES = 4
 """Of each subgroup of faces, which look much alike."""
 _LEFT_OUT = re.compile(
     r"""\b(
@@ -36,7 +36,7 @@ _LEFT_OUT = re.compile(
 _SAID_OTHERWISE = re.compile(
     r"""\b(
     and|the|with|for|from|not|nice|done|full|keep|this|that|what|will|want|good|great|true|young|style|serve
-    |left|right|above|below|small|medium|large|tiny|little|big|huge|center|centre|middle|top|bottom|upper|lower
+    |left|right|above|below|small|medium|large|tiny|little|big|huge|center|center|middle|top|bottom|upper|lower
     |side|corner|simple|plain|flat|bright|solid|bold|beautiful|wonderful|picture|photo|image|drawing|draw|show
     |background|backdrop|next|beside|over|under|beneath|red|green|blue|yellow|orange|purple|pink|brown|black|white
     |nothing|hurt|help|mad|sick|ass|drugs|gay|lesbian|queer|trans\w*|\w*(gbt|queer)\w*|vice|danger|russia|cancer
@@ -44,8 +44,8 @@ _SAID_OTHERWISE = re.compile(
     re.VERBOSE,
 )
 """Words of a caption's other parts, and words that mean too much."""
-_MOST_OWNERS = 2
-_MOST_WORDS = 3
+_MAX_OWNERS = 2
+_MAX_WORDS = 3
 _SHORTEST = 2
 
 
@@ -73,7 +73,7 @@ def choose_things(entries: Iterable[dict[str, Any]]) -> tuple[Thing, ...]:
     ranked = []
     for entry in filter(_is_thing, entries):
         subgroup = entry["subgroup"]
-        if ranks[subgroup] < (_MOST_FACES if subgroup in _LOOKING_ALIKE else math.inf):
+        if ranks[subgroup] < (_MAX_FACES if subgroup in _LOOKING_ALIKE else math.inf):
             ranked.append((ranks[subgroup], subgroup, entry))
         ranks[subgroup] += 1
     ordered = [entry for _, _, entry in sorted(ranked, key=lambda item: item[:2])]
@@ -102,14 +102,14 @@ def _all_names(entries: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
                 owners[tag].append(number)
     names = [[_plain(entry["label"])] for entry in entries]
     for tag, numbers in owners.items():
-        if len(numbers) <= _MOST_OWNERS:
+        if len(numbers) <= _MAX_OWNERS:
             names[numbers[0]].append(tag)
     return [tuple(found) for found in names]
 
 
 def _is_telling(tag: str) -> bool:
     """Return whether the tag says what the thing is, and not how, or where, or what it may mean."""
-    return len(tag) > _SHORTEST and len(tag.split()) <= _MOST_WORDS and not _SAID_OTHERWISE.search(tag)
+    return len(tag) > _SHORTEST and len(tag.split()) <= _MAX_WORDS and not _SAID_OTHERWISE.search(tag)
 
 
 def _plain(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The VAE: small images full of edges, since flat colour is learned at once."""
+"""The VAE: small images full of edges, since flat color is learned at once."""
 
 import random
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor
 from draw import draw
 from layout import Layout, Placed
 from loop import Course, warm_then_cosine
-from scenes import COLOURS, SHAPES
+from scenes import COLORS, SHAPES
 
 _SIDE, _BATCH = 64, 16
 _WHOLE_SIDE, _WHOLE_BATCH, _WHOLE_FROM = 128, 6, 0.85  # at last whole images
@@ -69,16 +69,16 @@ def crowd(chance: random.Random, side: int) -> Layout:
             x=chance.uniform(0.0, 1.0),
             y=chance.uniform(0.0, 1.0),
             radius=chance.uniform(0.08, 0.3) * pixels,
-            rgb=_any_colour(chance),
+            rgb=_any_color(chance),
         )
         for _ in range(chance.choice((1, 2, 2, 3)))
     ]
-    return Layout(tuple(things), _any_colour(chance))
+    return Layout(tuple(things), _any_color(chance))
 
 
-def _any_colour(chance: random.Random) -> tuple[float, float, float]:
+def _any_color(chance: random.Random) -> tuple[float, float, float]:
     shift = chance.uniform(-16, 16)
     red, green, blue = (
-        min(max(channel + shift, 0.0), 255.0) for channel in chance.choice(list(COLOURS.values()))
+        min(max(channel + shift, 0.0), 255.0) for channel in chance.choice(list(COLORS.values()))
     )
     return red, green, blue

@@ -1,4 +1,4 @@
-"""Measure an image's content: colours and objects with their positions, sizes and shapes."""
+"""Measure an image's content: colors and objects with their positions, sizes and shapes."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from draw import signed_distance
 from layout import PAIR_RADII, RADII
-from scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, Scene, Thing
+from scenes import COLORS, PLACES, RELATIONS, SHAPES, SIZES, Scene, Thing
 
 CONTRAST = 36
 """Minimum difference from the background, in one channel of 0…255, for a pixel of an object."""
-LEAST_AREA = 0.0025
+MIN_AREA = 0.0025
 """Of the image: what is smaller is a speck, not an object."""
 SIDE_FROM = 0.08
 """So far from the middle, of the side's length, an object is at a side."""
@@ -31,7 +31,7 @@ class Seen:
     x: float
     y: float
     radius: float
-    colour: str
+    color: str
     shape: str
 
 
@@ -41,7 +41,7 @@ class Assessment:
 
     background: bool
     count: bool
-    colour: bool = False
+    color: bool = False
     shape: bool = False
     size: bool = False
     place: bool = False
@@ -53,8 +53,8 @@ class Assessment:
 
 def judge(image: Pixels, scene: Scene) -> Assessment:
     """An image `(height, width, 3)` compared with the caption. `place` is the relation, if there is one."""
-    ground = border_colour(image)
-    background = nearest_colour(ground) == (scene.background or "white")
+    ground = border_color(image)
+    background = nearest_color(ground) == (scene.background or "white")
     seen = find_things(image, ground)
     if len(seen) != len(scene.things):
         return Assessment(background=background, count=False)
@@ -63,7 +63,7 @@ def judge(image: Pixels, scene: Scene) -> Assessment:
     return Assessment(
         background=background,
         count=True,
-        colour=all(seen.colour == thing.colour for seen, thing in pairs),
+        color=all(seen.color == thing.color for seen, thing in pairs),
         shape=all(seen.shape == thing.shape for seen, thing in pairs),
         size=all(thing.size in (None, _size(seen, len(pairs))) for seen, thing in pairs),
         place=_is_in_place(ordered, scene),
@@ -71,21 +71,21 @@ def judge(image: Pixels, scene: Scene) -> Assessment:
 
 
 def find_things(image: Pixels, ground: NDArray[np.float64]) -> list[Seen]:
-    """The objects on a background of the colour `ground`."""
+    """The objects on a background of the color `ground`."""
     mask = np.abs(image.astype(np.int16) - ground).max(axis=2) > CONTRAST
-    least = LEAST_AREA * mask.size
+    least = MIN_AREA * mask.size
     return [_look(image, part) for part in _parts(mask) if part.sum() >= least]
 
 
-def nearest_colour(rgb: NDArray[np.float64]) -> str:
-    return min(COLOURS, key=lambda name: float(np.square(rgb - np.array(COLOURS[name])).sum()))
+def nearest_color(rgb: NDArray[np.float64]) -> str:
+    return min(COLORS, key=lambda name: float(np.square(rgb - np.array(COLORS[name])).sum()))
 
 
-def border_colour(image: Pixels) -> NDArray[np.float64]:
-    """Return the colour that most of the image's border has: the background's."""
+def border_color(image: Pixels) -> NDArray[np.float64]:
+    """Return the color that most of the image's border has: the background's."""
     rows, columns = image[[0, 1, -2, -1]].reshape(-1, 3), image[:, [0, 1, -2, -1]].reshape(-1, 3)
-    colour: NDArray[np.float64] = np.median(np.concatenate([rows, columns]), axis=0)
-    return colour
+    color: NDArray[np.float64] = np.median(np.concatenate([rows, columns]), axis=0)
+    return color
 
 
 def _look(image: Pixels, part: Mask) -> Seen:
@@ -102,7 +102,7 @@ def _look(image: Pixels, part: Mask) -> Seen:
         x=float((left + right) / 2 / width),
         y=float((top + bottom) / 2 / height),
         radius=float(radius / min(width, height)),
-        colour=nearest_colour(np.median(image[inside if inside.any() else part], axis=0)),
+        color=nearest_color(np.median(image[inside if inside.any() else part], axis=0)),
         shape=shape,
     )
 
@@ -160,7 +160,7 @@ def _overlap(cut: Mask, shape: str) -> float:
 def _likeness(order: tuple[Seen, ...], things: tuple[Thing, ...]) -> tuple[int, int]:
     pairs = list(zip(order, things, strict=True))
     return (
-        sum(seen.colour == thing.colour for seen, thing in pairs),
+        sum(seen.color == thing.color for seen, thing in pairs),
         sum(seen.shape == thing.shape for seen, thing in pairs),
     )
 

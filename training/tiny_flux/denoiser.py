@@ -35,12 +35,12 @@ def build() -> FluxTransformer2DModel:
         axes_dims_rope=(8, 12, 12),
         guidance_embeds=False,
     )
-    initialise(denoiser)
+    initialize(denoiser)
     denoiser.set_attention_backend("_native_math")  # the fused kernel's backward took a third of a step
     return denoiser
 
 
-def initialise(denoiser: FluxTransformer2DModel) -> None:
+def initialize(denoiser: FluxTransformer2DModel) -> None:
     """Blocks begin as nearly nothing, yet with open gates; the output begins at zero."""
     depth = len(denoiser.transformer_blocks) + len(denoiser.single_transformer_blocks)
     for name, module in denoiser.named_modules():

@@ -20,7 +20,7 @@ import torch
 from diffusers import AutoencoderKL
 from PIL import Image
 
-from checker import CONTRAST, LEAST_AREA, SIDE_FROM, Assessment, Pixels, judge
+from checker import CONTRAST, MIN_AREA, SIDE_FROM, Assessment, Pixels, judge
 from diffuserve import Engine, GenerationParams
 from diffuserve.media.contact_sheet import contact_sheet
 from diffuserve.models.folders.pretrained import load_module
@@ -29,13 +29,13 @@ from latents import OTHER_SIZES, SIDE
 from layout import NUM_TRAITS, place
 from scenes import SHAPE_WORDS, Scene, caption, draw_scene, made_up_word
 
-AXES = ("everything", "background", "count", "colour", "shape", "size", "place")
+AXES = ("everything", "background", "count", "color", "shape", "size", "place")
 TARGETS = {
-    1: {"background": 99, "count": 95, "colour": 97, "shape": 90, "size": 95, "place": 97},
-    2: {"colour": 90, "place": 90, "shape": 55},
+    1: {"background": 99, "count": 95, "color": 97, "shape": 90, "size": 95, "place": 97},
+    2: {"color": 90, "place": 90, "shape": 55},
 }
-LEAST_DIFFERENCE = 8.0  # of 255, between two seeds of a prompt
-LEAST_DECIBELS = 34.0
+MIN_DIFFERENCE = 8.0  # of 255, between two seeds of a prompt
+MIN_DECIBELS = 34.0
 _BATCH = 16
 
 Row = dict[str, float]
@@ -101,7 +101,7 @@ def measure(folder: Path, engine: Engine, scenes: Sequence[Scene], ways: Sequenc
         "rows": rows,
         "difference": difference(engine, scenes[:60]),
         "decibels": decibels(truth, rebuilt),
-        "checker": {"contrast": CONTRAST, "least_area": LEAST_AREA, "side_from": SIDE_FROM},
+        "checker": {"contrast": CONTRAST, "least_area": MIN_AREA, "side_from": SIDE_FROM},
     }
 
 
@@ -140,7 +140,7 @@ def drawn(engine: Engine, scenes: Sequence[Scene], way: Way, seed: int) -> list[
 
 
 def prompt_for(scene: Scene, chance: random.Random, is_strange: bool) -> str:
-    """A caption; if `is_strange`, with a made-up word before each colour of an object and one at the end."""
+    """A caption; if `is_strange`, with a made-up word before each color of an object and one at the end."""
     words = caption(scene, chance).split()
     if is_strange:
         shapes = [index for index, word in enumerate(words) if word in SHAPE_WORDS]
@@ -202,8 +202,8 @@ def report(figures: dict[str, object]) -> str:
         parts.append(f"## {name}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n")
     parts.append(
         f"Two seeds of a prompt differ by {figures['difference']} of 255 in the mean "
-        f"(target ≥ {LEAST_DIFFERENCE:g}). "
-        f"The VAE's own reconstruction has {figures['decibels']} dB (target ≥ {LEAST_DECIBELS:g}).\n\n"
+        f"(target ≥ {MIN_DIFFERENCE:g}). "
+        f"The VAE's own reconstruction has {figures['decibels']} dB (target ≥ {MIN_DECIBELS:g}).\n\n"
         f"`place` is the relation, of two objects. The checker: {figures['checker']}.\n"
     )
     return "\n".join(parts)

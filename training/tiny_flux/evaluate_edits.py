@@ -3,7 +3,7 @@
     python training/tiny_flux/evaluate_edits.py out/tiny-flux
     python training/tiny_flux/evaluate_edits.py out/tiny-flux --write training/tiny_flux/results
 
-Each scene is drawn truly; the model is to give one of its objects another colour. Inpainting gets a mask of
+Each scene is drawn truly; the model is to give one of its objects another color. Inpainting gets a mask of
 the object with a margin, image-to-image the image alone. Any model that knows the scenes can be measured.
 """
 
@@ -26,11 +26,11 @@ from draw import draw, signed_distance
 from evaluate import held_out
 from latents import SIDE
 from layout import NUM_TRAITS, Placed, place
-from scenes import COLOURS, Scene, caption
+from scenes import COLORS, Scene, caption
 
-TARGETS = {"colour": 85.0, "kept": 30.0}
+TARGETS = {"color": 85.0, "kept": 30.0}
 MARGIN = 8
-"""Pixels around the object that may change: a latent cell, without which the old colour shines through."""
+"""Pixels around the object that may change: a latent cell, without which the old color shines through."""
 _BATCH = 16
 
 Row = dict[str, float]
@@ -69,7 +69,7 @@ WAYS = (
 
 def main() -> None:
     arguments = parse_arguments()
-    edits = [recolour(scene, seed) for seed, scene in enumerate(held_out(arguments.count))]
+    edits = [recolor(scene, seed) for seed, scene in enumerate(held_out(arguments.count))]
     with Engine.load(str(arguments.folder), device="cpu", dtype="float32") as engine:
         rows = {}
         for way in WAYS:
@@ -84,16 +84,16 @@ def main() -> None:
             sheet(engine, edits).save(arguments.write / "edits.webp", quality=95)
 
 
-def recolour(scene: Scene, seed: int) -> Edit:
-    """Return the task to give one object a colour that is not in the image yet."""
+def recolor(scene: Scene, seed: int) -> Edit:
+    """Return the task to give one object a color that is not in the image yet."""
     chance = random.Random(f"{scene} {seed}")
     traits = torch.randn(NUM_TRAITS, generator=torch.Generator().manual_seed(seed))
     layout = place(scene, traits)
     chosen = chance.randrange(len(scene.things))
-    present = {scene.background or "white", *(thing.colour for thing in scene.things)}
-    colour = chance.choice([name for name in COLOURS if name not in present])
+    present = {scene.background or "white", *(thing.color for thing in scene.things)}
+    color = chance.choice([name for name in COLORS if name not in present])
     things = list(scene.things)
-    things[chosen] = replace(things[chosen], colour=colour)
+    things[chosen] = replace(things[chosen], color=color)
     image = ((draw(layout, SIDE, SIDE).clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
     return Edit(
         image=image.permute(1, 2, 0).numpy(),
@@ -133,7 +133,7 @@ def figures_of(images: Sequence[Pixels], edits: Sequence[Edit]) -> Row:
     pairs = list(zip(images, edits, strict=True))
     verdicts = [judge(image, edit.wanted) for image, edit in pairs]
     kept = [decibels(image[~edit.mask], edit.image[~edit.mask]) for image, edit in pairs]
-    axes = ("colour", "shape", "everything")
+    axes = ("color", "shape", "everything")
     right = {axis: _percent([bool(getattr(verdict, axis)) for verdict in verdicts]) for axis in axes}
     well_kept = _percent([decibel >= TARGETS["kept"] for decibel in kept])
     return right | {"kept": round(sum(kept) / len(kept), 1), "well kept": well_kept}
@@ -157,8 +157,8 @@ def report(name: str, count: int, rows: dict[str, Row]) -> str:
     lines += [[way, *(f"{row[column]:.1f}" for column in columns)] for way, row in rows.items()]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return (
-        f"# {name}: one object of {count} held-out scenes recoloured\n\n{table}\n\n"
-        "`colour`, `shape`: percent of images in which all objects have those asked for; `everything`: that, "
+        f"# {name}: one object of {count} held-out scenes recolored\n\n{table}\n\n"
+        "`color`, `shape`: percent of images in which all objects have those asked for; `everything`: that, "
         "and background, number, sizes and places. `kept`: mean PSNR, in dB, of what lies outside the mask "
         f"(of the object with {MARGIN} pixels around it) beside the image that was given; `well kept`: "
         f"percent of images where it is at least {TARGETS['kept']:g}. Image-to-image has no mask; what it "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scenes import COLOURS, PLACES, RELATIONS, Scene, Thing
+from scenes import COLORS, PLACES, RELATIONS, Scene, Thing
 
 NUM_TRAITS = 8
 """x, y and size of the first object, the same of the second, shade of the background and of the objects."""
@@ -28,7 +28,7 @@ _SHADE = 13.0  # of 255
 
 @dataclass(frozen=True)
 class Placed:
-    """An object where it is drawn: centre and radius in units of the shorter side, colour of 255."""
+    """An object where it is drawn: center and radius in units of the shorter side, color of 255."""
 
     shape: str
     x: float
@@ -69,7 +69,7 @@ def place(scene: Scene, traits: Tensor, width: float = 1.0, height: float = 1.0)
             for i, (thing, sign) in enumerate(zip(scene.things, (1, -1), strict=True))
         ]
     placed = [
-        Placed(thing.shape, x, y, radius, _shaded(thing.colour, evenly[7]))
+        Placed(thing.shape, x, y, radius, _shaded(thing.color, evenly[7]))
         for thing, (x, y, radius) in zip(scene.things, things, strict=True)
     ]
     return Layout(tuple(placed), background)
@@ -99,11 +99,11 @@ def _beside(
     thing: Thing, sign: int, direction: tuple[int, int], evenly: list[float], lengths: tuple[float, float]
 ) -> tuple[float, float, float]:
     radius = _radius(thing, PAIR_RADII, evenly[2])
-    centre = [
+    center = [
         length * (0.5 + 0.24 * sign * way) + (0.05 if way else 0.16) * (uniform - 0.5)
         for length, way, uniform in zip(lengths, direction, evenly, strict=False)
     ]
-    return centre[0], centre[1], radius
+    return center[0], center[1], radius
 
 
 def _radius(thing: Thing, radii: dict[str, float], evenly: float) -> float:
@@ -112,8 +112,8 @@ def _radius(thing: Thing, radii: dict[str, float], evenly: float) -> float:
     return radii[thing.size] * (1 + _SIZE_SPREAD * (2 * evenly - 1))
 
 
-def _shaded(colour: str, evenly: float) -> tuple[float, float, float]:
+def _shaded(color: str, evenly: float) -> tuple[float, float, float]:
     """A little darker or lighter."""
     shift = _SHADE * (2 * evenly - 1)
-    red, green, blue = (min(max(value + shift, 0.0), 255.0) for value in COLOURS[colour])
+    red, green, blue = (min(max(value + shift, 0.0), 255.0) for value in COLORS[color])
     return red, green, blue

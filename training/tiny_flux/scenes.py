@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from synonyms import Synonyms, article
 
 SHAPES = ("circle", "square", "triangle", "star", "heart", "ring", "cross", "diamond")
-COLOURS = {
+COLORS = {
     "red": (218, 42, 42),
     "green": (44, 160, 68),
     "blue": (44, 84, 214),
@@ -48,7 +48,7 @@ class Thing:
     """An object; attributes that the caption leaves open are `None`."""
 
     shape: str
-    colour: str
+    color: str
     size: str | None = None
     place: str | None = None
 
@@ -75,12 +75,12 @@ def draw_scene(chance: random.Random, num_things: int | None = None, held_out: b
 
 
 def _any_scene(chance: random.Random, num_things: int) -> Scene:
-    background = chance.choice((*COLOURS, None))
-    colours = [colour for colour in COLOURS if colour != (background or "white")]
+    background = chance.choice((*COLORS, None))
+    colors = [color for color in COLORS if color != (background or "white")]
     things = tuple(
         Thing(
             shape=chance.choice(SHAPES),
-            colour=chance.choice(colours),
+            color=chance.choice(colors),
             size=chance.choice((*SIZES, None)),
             place=chance.choice((*PLACES, None)) if num_things == 1 else None,
         )
@@ -100,7 +100,7 @@ _SHAPE_WORDS = {
     "diamond": ("diamond", "diamond", "diamond", "rhombus"),
 }
 SHAPE_WORDS = frozenset(word for words in _SHAPE_WORDS.values() for word in words)
-_COLOUR_WORDS = {
+_COLOR_WORDS = {
     "purple": ("purple", "purple", "violet"),
     "cyan": ("cyan", "cyan", "turquoise"),
     "gray": ("gray", "gray", "grey"),
@@ -111,7 +111,7 @@ _SIZE_WORDS = {
     "large": ("large", "large", "big", "huge"),
 }
 _PLACE_WORDS = {
-    "center": ("in the center", "at the center", "in the middle", "in the centre"),
+    "center": ("in the center", "at the center", "in the middle", "in the center"),
     "left": ("at the left", "on the left", "on the left side"),
     "right": ("at the right", "on the right", "on the right side"),
     "top": ("at the top",),
@@ -166,19 +166,19 @@ class Words(Synonyms):
         return f"{text}." if self.is_rare() else text
 
     def thing(self, thing: Thing) -> str:
-        words = [*self.before_colour(thing.size), self.colour(thing.colour), self.shape(thing.shape)]
+        words = [*self.before_color(thing.size), self.color(thing.color), self.shape(thing.shape)]
         return self.noun_phrase(words, thing.place)
 
-    def before_colour(self, size: str | None) -> list[str]:
-        """Return what stands before an object's colour."""
+    def before_color(self, size: str | None) -> list[str]:
+        """Return what stands before an object's color."""
         words = [self.pick(_SIZE_WORDS[size])] if size else []
         return [*words, self._noise()] if self.is_rare() else words
 
     def noun_phrase(self, words: list[str], place: str | None) -> str:
         return " ".join([article(words[0]), *words, *([self.place(place)] if place else [])])
 
-    def colour(self, colour: str) -> str:
-        return self.pick(_COLOUR_WORDS.get(colour, (colour,)))
+    def color(self, color: str) -> str:
+        return self.pick(_COLOR_WORDS.get(color, (color,)))
 
     def shape(self, shape: str) -> str:
         return self.pick(_SHAPE_WORDS[shape])
@@ -191,10 +191,10 @@ class Words(Synonyms):
         plain = f"at the {place}"
         return self.pick((plain, plain, f"in the {place} corner", f"in the {other} {column} corner"))
 
-    def background(self, colour: str) -> str:
-        colour = self.colour(colour)
-        a = article(colour)
-        forms = (f"on {a} {colour} background", f"on {colour}", f"against {a} {colour} backdrop")
+    def background(self, color: str) -> str:
+        color = self.color(color)
+        a = article(color)
+        forms = (f"on {a} {color} background", f"on {color}", f"against {a} {color} backdrop")
         return self.pick((forms[0], forms[0], forms[0], *forms[1:]))
 
     def _noise(self) -> str:

@@ -16,13 +16,13 @@ from transformers import AutoTokenizer, CLIPTextConfig, CLIPTextModel, T5Config,
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.folders.pretrained import load_processor
 from loop import Course, warm_then_cosine
-from scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, Scene, caption, draw_scene
+from scenes import COLORS, PLACES, RELATIONS, SHAPES, SIZES, Scene, caption, draw_scene
 
 BUNDLED = bundled_models()["tiny-flux"]
 NUM_TOKENS = 32
 _BATCH = 96
-_THING = (SHAPES, tuple(COLOURS), (None, *SIZES), (None, *PLACES))
-_WHOLE = ((None, *COLOURS), (None, *RELATIONS))
+_THING = (SHAPES, tuple(COLORS), (None, *SIZES), (None, *PLACES))
+_WHOLE = ((None, *COLORS), (None, *RELATIONS))
 
 
 class Tokenizers:
@@ -97,7 +97,7 @@ def labels_of(scene: Scene) -> list[int]:
     for number in range(2):
         if number < len(things):
             thing = things[number]
-            said = (thing.shape, thing.colour, thing.size, thing.place)
+            said = (thing.shape, thing.color, thing.size, thing.place)
             labels += [choices.index(word) for choices, word in zip(_THING, said, strict=True)]
         else:
             labels += [-100] * len(_THING)

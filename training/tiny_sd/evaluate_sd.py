@@ -19,14 +19,14 @@ from PIL import Image
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tiny_flux"))
 
-from checker import Pixels, Seen, border_colour, find_things
+from checker import Pixels, Seen, border_color, find_things
 from diffuserve import Engine, GenerationParams
 from diffuserve.media.contact_sheet import contact_sheet
 from evaluate import AXES, difference_of, held_out, rates, through_vae, true_image
 from evaluate_edits import Way as EditWay
-from evaluate_edits import edited, figures_of, recolour
+from evaluate_edits import edited, figures_of, recolor
 from noise_levels import NUM_STEPS
-from scenes import COLOURS, SHAPES, Scene, caption
+from scenes import COLORS, SHAPES, Scene, caption
 from sd_folder import GUIDANCE
 from wishes import USUAL
 
@@ -63,20 +63,18 @@ class Refusal:
 
     prompt: str
     negative: str
-    colour: str | None = None
+    color: str | None = None
     shape: str | None = None
 
     def is_shown(self, seen: Seen) -> bool:
         """Return whether the object is what the negative prompt names."""
-        return self.colour in (None, seen.colour) and self.shape in (None, seen.shape)
+        return self.color in (None, seen.color) and self.shape in (None, seen.shape)
 
 
-COLOUR_OF_A_SHAPE = tuple(Refusal(f"a {shape}", colour, colour=colour) for shape, colour in USUAL.items())
-SHAPE_OF_A_COLOUR = tuple(
-    Refusal(f"something {colour}", shape, shape=shape) for shape, colour in USUAL.items()
-)
+COLOR_OF_A_SHAPE = tuple(Refusal(f"a {shape}", color, color=color) for shape, color in USUAL.items())
+SHAPE_OF_A_COLOR = tuple(Refusal(f"something {color}", shape, shape=shape) for shape, color in USUAL.items())
 EDITS = (EditWay(1.0, 8), EditWay(0.75, 8), EditWay(0.75, 8, is_masked=False))
-EXAMPLES = (COLOUR_OF_A_SHAPE[4], COLOUR_OF_A_SHAPE[3], SHAPE_OF_A_COLOUR[4], SHAPE_OF_A_COLOUR[0])
+EXAMPLES = (COLOR_OF_A_SHAPE[4], COLOR_OF_A_SHAPE[3], SHAPE_OF_A_COLOR[4], SHAPE_OF_A_COLOR[0])
 
 
 def main() -> None:
@@ -85,10 +83,10 @@ def main() -> None:
         scenes = held_out(arguments.count)
         figures = measure(arguments.folder, engine, scenes, (PLAIN,) if arguments.quick else WAYS)
         figures["refusals"] = {
-            "the usual colour of a shape": refusal_rates(engine, COLOUR_OF_A_SHAPE, arguments.seeds),
-            "the usual shape of a colour": refusal_rates(engine, SHAPE_OF_A_COLOUR, arguments.seeds),
+            "the usual color of a shape": refusal_rates(engine, COLOR_OF_A_SHAPE, arguments.seeds),
+            "the usual shape of a color": refusal_rates(engine, SHAPE_OF_A_COLOR, arguments.seeds),
         }
-        edits = [recolour(scene, seed) for seed, scene in enumerate(scenes[: 2 * arguments.edits : 2])]
+        edits = [recolor(scene, seed) for seed, scene in enumerate(scenes[: 2 * arguments.edits : 2])]
         figures["edits"] = {str(way): figures_of(edited(engine, edits, way), edits) for way in EDITS}
         figures["num_edits"] = len(edits)
         text = report(figures)
@@ -158,7 +156,7 @@ def refusal_rates(engine: Engine, refusals: Sequence[Refusal], num_seeds: int) -
 def refusal_row(images: Sequence[Pixels], cases: Sequence[Refusal]) -> dict[str, float]:
     counts = {"one object": 0, "asked for": 0, "refused": 0}
     for image, case in zip(images, cases, strict=True):
-        seen = find_things(image, border_colour(image))
+        seen = find_things(image, border_color(image))
         counts["one object"] += len(seen) == 1
         counts["refused"] += any(case.is_shown(thing) for thing in seen)
         counts["asked for"] += len(seen) == 1 and _is_asked(seen[0], case)
@@ -167,7 +165,7 @@ def refusal_row(images: Sequence[Pixels], cases: Sequence[Refusal]) -> dict[str,
 
 def _is_asked(seen: Seen, case: Refusal) -> bool:
     *_, word = case.prompt.split()
-    return word in (seen.colour if word in COLOURS else seen.shape,)
+    return word in (seen.color if word in COLORS else seen.shape,)
 
 
 def report(figures: dict[str, object]) -> str:
@@ -189,7 +187,7 @@ def report(figures: dict[str, object]) -> str:
     edits = figures["edits"]
     assert isinstance(edits, dict)
     lines = [[way, *(f"{value:.1f}" for value in row.values())] for way, row in edits.items()]
-    head = [f"{figures['num_edits']} single objects recoloured", *next(iter(edits.values()))]
+    head = [f"{figures['num_edits']} single objects recolored", *next(iter(edits.values()))]
     parts.append(f"## Edits\n\n{_table(head, lines)}\n\n`kept` is the mean PSNR outside the mask, in dB.\n")
     parts.append(f"Two seeds of a prompt differ by {figures['difference']} of 255 in the mean.\n")
     return "\n".join(parts)
@@ -219,7 +217,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=400, help="prompts, half of them with two objects")
     parser.add_argument("--seeds", type=int, default=20, help="images of each negative prompt")
-    parser.add_argument("--edits", type=int, default=100, help="single objects that are given another colour")
+    parser.add_argument("--edits", type=int, default=100, help="single objects that are given another color")
     parser.add_argument("--quick", action="store_true", help="at the default steps and guidance alone")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="keep table and contact sheet there")
     return parser.parse_args()

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, CLIPTextConfig, CLIPTextModel, CLIPTextM
 
 from diffuserve.models.folders.pretrained import load_processor
 from loop import Course, warm_then_cosine
-from scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, draw_scene
+from scenes import COLORS, PLACES, RELATIONS, SHAPES, SIZES, draw_scene
 from text_encoders import BUNDLED
 from wishes import NOTHING, OPEN, Wish, fragment, sentence, with_habits
 
@@ -25,8 +25,8 @@ POOLED = 128
 _BATCH = 96
 _SHORT = 32  # tokens that hold most wishes; longer rows only teach the places after them
 _LONG_SHARE = 0.15
-_THING = ((None, *SHAPES), (None, *COLOURS), (None, *SIZES), (None, *PLACES))
-_WHOLE = ((None, OPEN, *COLOURS), (None, OPEN, *RELATIONS))
+_THING = ((None, *SHAPES), (None, *COLORS), (None, *SIZES), (None, *PLACES))
+_WHOLE = ((None, OPEN, *COLORS), (None, OPEN, *RELATIONS))
 
 
 @dataclass
@@ -119,7 +119,7 @@ def labels_of(wish: Wish) -> list[int]:
     for number in range(2):
         if number < len(wish.things):
             thing = wish.in_order[number]
-            said = (thing.shape, thing.colour, thing.size, thing.place)
+            said = (thing.shape, thing.color, thing.size, thing.place)
             labels += [choices.index(word) for choices, word in zip(_THING, said, strict=True)]
         else:
             labels += [-100] * len(_THING)

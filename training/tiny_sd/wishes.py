@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scenes import COLOURS, RELATIONS, Scene, Words, caption, draw_scene
+from scenes import COLORS, RELATIONS, Scene, Words, caption, draw_scene
 
 USUAL = {
     "circle": "blue",
@@ -22,7 +22,7 @@ USUAL = {
     "cross": "black",
     "diamond": "cyan",
 }
-"""The colour that a shape has by habit."""
+"""The color that a shape has by habit."""
 OPEN = "open"
 """Of background and relation where words say nothing of them; `None` is what a sentence means by silence."""
 _USUAL_SHARE = 0.3
@@ -35,7 +35,7 @@ class Wanted:
     """An object in words; what they leave open is `None`."""
 
     shape: str | None = None
-    colour: str | None = None
+    color: str | None = None
     size: str | None = None
     place: str | None = None
 
@@ -69,10 +69,10 @@ def scene_of(index: int) -> Scene:
 
 
 def with_habits(scene: Scene, chance: random.Random) -> Scene:
-    """Return the scene with some objects in their shape's usual colour, where it can be seen."""
+    """Return the scene with some objects in their shape's usual color, where it can be seen."""
     ground = scene.background or "white"
     things = [
-        replace(thing, colour=USUAL[thing.shape])
+        replace(thing, color=USUAL[thing.shape])
         if USUAL[thing.shape] != ground and chance.random() < _USUAL_SHARE
         else thing
         for thing in scene.things
@@ -81,9 +81,9 @@ def with_habits(scene: Scene, chance: random.Random) -> Scene:
 
 
 def sentence(scene: Scene, chance: random.Random) -> Wish:
-    """Return a caption of the scene that may leave colours and shapes open."""
+    """Return a caption of the scene that may leave colors and shapes open."""
     things = [_leave_open(wanted, chance, len(scene.things)) for wanted in _all_of(scene)]
-    if all(thing.shape and thing.colour for thing in things):
+    if all(thing.shape and thing.color for thing in things):
         words = caption(scene, chance)
     else:
         words = worded(things, scene.relation, scene.background, chance)
@@ -104,28 +104,28 @@ def fragment(scene: Scene, chance: random.Random) -> Wish:
     kind = chance.random()
     if kind < 0.1:
         ground = scene.background or "white"
-        return Wish(f"{words.colour(ground)} background", background=ground)
-    colour = thing.colour if kind < 0.7 else None
+        return Wish(f"{words.color(ground)} background", background=ground)
+    color = thing.color if kind < 0.7 else None
     shape = thing.shape if kind > 0.4 else None
-    said = ([words.colour(colour)] if colour else []) + ([words.shape(shape)] if shape else [])
+    said = ([words.color(color)] if color else []) + ([words.shape(shape)] if shape else [])
     if shape is None and chance.random() < 0.2:
         said.append(words.pick(_NOUNS))
     text = " ".join(said) + ("s" if len(said) > (shape is None) and chance.random() < 0.12 else "")
-    return Wish(text, (Wanted(shape, colour),))
+    return Wish(text, (Wanted(shape, color),))
 
 
 def _all_of(scene: Scene) -> list[Wanted]:
-    return [Wanted(thing.shape, thing.colour, thing.size, thing.place) for thing in scene.things]
+    return [Wanted(thing.shape, thing.color, thing.size, thing.place) for thing in scene.things]
 
 
 def _leave_open(thing: Wanted, chance: random.Random, num_things: int) -> Wanted:
     """Habits are left unsaid more often than what is unusual; so they are what silence mostly means."""
     assert thing.shape is not None
-    share = (_OPEN_IF_USUAL if thing.colour == USUAL[thing.shape] else _OPEN_ELSE) / num_things
+    share = (_OPEN_IF_USUAL if thing.color == USUAL[thing.shape] else _OPEN_ELSE) / num_things
     return replace(
         thing,
         shape=None if chance.random() < share else thing.shape,
-        colour=None if chance.random() < share else thing.colour,
+        color=None if chance.random() < share else thing.color,
     )
 
 
@@ -133,10 +133,10 @@ class _VagueWords(Words):
     """Words for objects of which not all is said."""
 
     def wanted(self, thing: Wanted) -> str:
-        if thing.shape is None and thing.colour is not None and thing.size is None and self.is_often():
-            return " ".join(["something", self.colour(thing.colour), *self._where(thing)])
-        words = self.before_colour(thing.size)
-        words += [self.colour(thing.colour)] if thing.colour else []
+        if thing.shape is None and thing.color is not None and thing.size is None and self.is_often():
+            return " ".join(["something", self.color(thing.color), *self._where(thing)])
+        words = self.before_color(thing.size)
+        words += [self.color(thing.color)] if thing.color else []
         words.append(self.shape(thing.shape) if thing.shape else self.pick(_NOUNS))
         return self.noun_phrase(words, thing.place)
 
@@ -147,4 +147,4 @@ class _VagueWords(Words):
         return [self.place(thing.place)] if thing.place else []
 
 
-assert set(USUAL.values()) <= set(COLOURS)
+assert set(USUAL.values()) <= set(COLORS)

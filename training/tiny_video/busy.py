@@ -7,7 +7,7 @@ from torch import Tensor
 
 from motions import SHAPES
 from render import Clip, Track, turns
-from scenes import COLOURS
+from scenes import COLORS
 
 _NATIVE_SIDE, _NATIVE_FRAMES = 96, 17
 _SHADE = 16.0  # of 255
@@ -16,18 +16,18 @@ _SHADE = 16.0  # of 255
 def busy_clip(chance: random.Random, num_frames: int, side: int) -> Clip:
     """Return a few objects of any size, some cut off by the border, at the scale of whole clips.
 
-    They start, stop, turn, grow, fade and change their colours at any time. A clip of one frame shows
+    They start, stop, turn, grow, fade and change their colors at any time. A clip of one frame shows
     any moment of this.
     """
     tracks = tuple(_busy_track(chance, num_frames, side) for _ in range(chance.choice((1, 2, 2, 3))))
-    return Clip(tracks, _any_colour(chance))
+    return Clip(tracks, _any_color(chance))
 
 
 def _busy_track(chance: random.Random, num_frames: int, side: int) -> Track:
     scale = _NATIVE_SIDE / side
     reach = 0.9 * scale * max(num_frames - 1, 1) / (_NATIVE_FRAMES - 1)
     done = _progress(chance, num_frames)
-    start, end = (torch.tensor(_any_colour(chance)) for _ in range(2))
+    start, end = (torch.tensor(_any_color(chance)) for _ in range(2))
     radius = chance.uniform(0.13, 0.3) * scale
     return Track(
         shape=chance.choice(SHAPES),
@@ -49,9 +49,7 @@ def _progress(chance: random.Random, num_frames: int) -> Tensor:
     return ((time - begin) / max(end - begin, 0.1)).clamp(0, 1)
 
 
-def _any_colour(chance: random.Random) -> tuple[float, float, float]:
+def _any_color(chance: random.Random) -> tuple[float, float, float]:
     shift = chance.uniform(-_SHADE, _SHADE)
-    red, green, blue = (
-        min(max(value + shift, 0.0), 255.0) for value in chance.choice(list(COLOURS.values()))
-    )
+    red, green, blue = (min(max(value + shift, 0.0), 255.0) for value in chance.choice(list(COLORS.values())))
     return red, green, blue

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase, UMT5Config, UMT5EncoderModel
 from loop import Course, warm_then_cosine
 from motions import (
     BACKGROUNDS,
-    COLOURS,
+    COLORS,
     RELATIONS,
     SHAPES,
     ClipScene,
@@ -32,15 +32,15 @@ TEXT_DIM = 128
 _BATCH = 96
 _NAMED: tuple[tuple[object, ...], ...] = (
     (SHAPES),
-    (COLOURS),
+    (COLORS),
     tuple(Motion),
     (None, *Direction),
     tuple(Speed),
-    (None, *COLOURS),
+    (None, *COLORS),
     (None, *BACKGROUNDS),
     (None, *RELATIONS),
     (None, *SHAPES),
-    (None, *COLOURS),
+    (None, *COLORS),
 )
 """Choices of each part, in the order of `parts_of`."""
 
@@ -105,18 +105,18 @@ def labels_of(scene: ClipScene) -> list[int]:
 
 def parts_of(scene: ClipScene) -> tuple[object, ...]:
     """Return what the head should name."""
-    neighbour: Thing | None = scene.neighbour
+    neighbor: Thing | None = scene.neighbor
     return (
         scene.thing.shape,
-        scene.thing.colour,
+        scene.thing.color,
         scene.motion,
         scene.direction,
         scene.speed,
         scene.becomes,
         scene.background,
         scene.relation,
-        neighbour and neighbour.shape,
-        neighbour and neighbour.colour,
+        neighbor and neighbor.shape,
+        neighbor and neighbor.color,
     )
 
 

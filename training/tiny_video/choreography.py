@@ -17,11 +17,11 @@ from torch import Tensor
 
 from motions import DEFAULT_BACKGROUND, HEADINGS, RELATIONS, ClipScene, Motion, Speed, Thing
 from render import Clip, Track, turns
-from scenes import COLOURS
+from scenes import COLORS
 
 NUM_TRAITS = 5
-"""Size and amount of motion of the first object; size of the neighbour; shades of ground and objects."""
-_SIZE, _NEIGHBOUR_SIZE, _GROUND, _THINGS = 0, 2, 3, 4
+"""Size and amount of motion of the first object; size of the neighbor; shades of ground and objects."""
+_SIZE, _NEIGHBOR_SIZE, _GROUND, _THINGS = 0, 2, 3, 4
 AMOUNT = 1
 """Index of the amount of motion, which a given first frame does not settle."""
 DISTANCES = {Speed.SLOW: 0.28, Speed.NORMAL: 0.44, Speed.FAST: 0.6}
@@ -76,14 +76,14 @@ def choreograph(scene: ClipScene, traits: Tensor, num_frames: int) -> Clip:
     time = torch.linspace(0, 1, num_frames)
     first, second = _places(scene)
     tracks = [_actor(scene, first, evenly, time)]
-    if scene.neighbour is not None:
-        tracks.insert(0, _neighbour(scene.neighbour, second, evenly, time))
+    if scene.neighbor is not None:
+        tracks.insert(0, _neighbor(scene.neighbor, second, evenly, time))
     ground = _shaded(scene.background or DEFAULT_BACKGROUND, evenly[_GROUND]).tolist()
     return Clip(tuple(tracks), (ground[0], ground[1], ground[2]))
 
 
 def _places(scene: ClipScene) -> tuple[_Place, _Place]:
-    """Return where the object that acts is, and where its neighbour."""
+    """Return where the object that acts is, and where its neighbor."""
     column, row = (0, 0) if scene.relation is None else RELATIONS[scene.relation]
     first, second = (_Place(0.5 + side * _LANE * column, 0.5 + side * _LANE * row) for side in (1, -1))
     return first, second
@@ -104,14 +104,14 @@ def _actor(scene: ClipScene, place: _Place, evenly: list[float], time: Tensor) -
     )
 
 
-def _neighbour(thing: Thing, place: _Place, evenly: list[float], time: Tensor) -> Track:
-    every, radius = torch.ones_like(time), _between(_PAIR_RADII, evenly[_NEIGHBOUR_SIZE])
-    rgb = _shaded(thing.colour, evenly[_THINGS]).expand(len(time), 3)
+def _neighbor(thing: Thing, place: _Place, evenly: list[float], time: Tensor) -> Track:
+    every, radius = torch.ones_like(time), _between(_PAIR_RADII, evenly[_NEIGHBOR_SIZE])
+    rgb = _shaded(thing.color, evenly[_THINGS]).expand(len(time), 3)
     return Track(thing.shape, place.x * every, place.y * every, radius * every, 0 * every, every, rgb)
 
 
 def _radius(scene: ClipScene, evenly: float, amount: float, time: Tensor) -> Tensor:
-    is_alone = scene.neighbour is None
+    is_alone = scene.neighbor is None
     if scene.motion in _CHANGING:
         small = _between(_SMALL_RADII if is_alone else _SMALL_PAIR_RADII, evenly)
         factor = _between(_GROWTH if is_alone else _PAIR_GROWTH, amount)
@@ -127,7 +127,7 @@ def _radius(scene: ClipScene, evenly: float, amount: float, time: Tensor) -> Ten
 def _course(
     scene: ClipScene, place: _Place, amount: float, radius: float, time: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return x and y of the centre by frame."""
+    """Return x and y of the center by frame."""
     if scene.motion == Motion.FALLS:
         down = _between((0.48, 0.62), amount) * time.square()
         return place.x + 0 * time, radius + _MARGIN + down
@@ -179,7 +179,7 @@ def _opacity(motion: Motion, amount: float, time: Tensor) -> Tensor:
 
 
 def _rgb(scene: ClipScene, evenly: list[float], time: Tensor) -> Tensor:
-    start = _shaded(scene.thing.colour, evenly[_THINGS])
+    start = _shaded(scene.thing.color, evenly[_THINGS])
     if scene.becomes is None:
         return start.expand(len(time), 3)
     done = ((time - _between((0.15, 0.35), evenly[AMOUNT])) / 0.5).clamp(0, 1)
@@ -194,6 +194,6 @@ def _between(span: Range, evenly: float) -> float:
     return span[0] + (span[1] - span[0]) * evenly
 
 
-def _shaded(colour: str, evenly: float) -> Tensor:
-    """Return a colour `(3,)` of 0…255, a little darker or lighter."""
-    return (torch.tensor(COLOURS[colour]) + _SHADE * (2 * evenly - 1)).clamp(0, 255)
+def _shaded(color: str, evenly: float) -> Tensor:
+    """Return a color `(3,)` of 0…255, a little darker or lighter."""
+    return (torch.tensor(COLORS[color]) + _SHADE * (2 * evenly - 1)).clamp(0, 255)

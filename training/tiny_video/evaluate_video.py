@@ -3,7 +3,7 @@
     python training/tiny_video/evaluate_video.py out/tiny-video
     python training/tiny_video/evaluate_video.py tiny-video --write training/tiny_video/results
 
-Scenes were never trained on, and every third one has a neighbour. Beside the model's figures stand the
+Scenes were never trained on, and every third one has a neighbor. Beside the model's figures stand the
 checker's ceilings: the same scenes drawn truly, and those through the VAE. Clips that begin with an image get
 the first frame of a true one. `--write` keeps the tables, and a contact strip with its captions and as a GIF.
 """

@@ -15,12 +15,12 @@ from clip_latents import true_clip
 from motions import ClipScene, Motion, draw_clip_scene
 from video_autoencoder import decibels, decode
 
-AXES = ("everything", "background", "count", "colour", "shape", "motion", "speed", "place", "smooth")
+AXES = ("everything", "background", "count", "color", "shape", "motion", "speed", "place", "smooth")
 _BATCH = 8
 
 
 def held_out(count: int) -> list[ClipScene]:
-    """Return scenes of combinations that were never trained on, every third one with a neighbour."""
+    """Return scenes of combinations that were never trained on, every third one with a neighbor."""
     chance = random.Random("held out")
     return [draw_clip_scene(chance, index % 3 == 2, held_out=True) for index in range(count)]
 

@@ -12,15 +12,15 @@ from enum import StrEnum
 
 import numpy as np
 
-from scenes import COLOURS as ALL_COLOURS
+from scenes import COLORS as ALL_COLORS
 
 SHAPES = ("circle", "square", "triangle", "star", "heart")
-COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "cyan")
-"""Colours of objects."""
-BACKGROUNDS = (*COLOURS, "white", "black", "gray")
+COLORS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "cyan")
+"""Colors of objects."""
+BACKGROUNDS = (*COLORS, "white", "black", "gray")
 DEFAULT_BACKGROUND = "white"
-_HELD_OUT = 10  # one combination of shape, colour and motion of so many is never trained on
-_LEAST_CONTRAST = 60.0  # of 255, between the background and a colour that changes into another
+_HELD_OUT = 10  # one combination of shape, color and motion of so many is never trained on
+_MIN_CONTRAST = 60.0  # of 255, between the background and a color that changes into another
 
 
 class Motion(StrEnum):
@@ -81,15 +81,15 @@ class Thing:
     """An object as a caption names it."""
 
     shape: str
-    colour: str
+    color: str
 
 
 @dataclass(frozen=True)
 class ClipScene:
-    """An object that acts, and perhaps a `neighbour` that stands still.
+    """An object that acts, and perhaps a `neighbor` that stands still.
 
-    `direction` belongs to `moves`, `speed` to `moves` and `rotates`, `becomes` (a colour) to `turns`;
-    `relation` says where the first object is beside the neighbour. No background said means white.
+    `direction` belongs to `moves`, `speed` to `moves` and `rotates`, `becomes` (a color) to `turns`;
+    `relation` says where the first object is beside the neighbor. No background said means white.
     """
 
     thing: Thing
@@ -98,60 +98,60 @@ class ClipScene:
     speed: Speed = Speed.NORMAL
     becomes: str | None = None
     background: str | None = None
-    neighbour: Thing | None = None
+    neighbor: Thing | None = None
     relation: str | None = None
 
     @property
     def is_held_out(self) -> bool:
-        """True if the combination of shape, colour and motion is kept for the evaluation."""
-        combination = f"{self.thing.shape} {self.thing.colour} {self.motion}"
+        """True if the combination of shape, color and motion is kept for the evaluation."""
+        combination = f"{self.thing.shape} {self.thing.color} {self.motion}"
         return hashlib.sha256(combination.encode()).digest()[0] % _HELD_OUT == 0
 
 
 def draw_clip_scene(
-    chance: random.Random, has_neighbour: bool | None = None, held_out: bool = False
+    chance: random.Random, has_neighbor: bool | None = None, held_out: bool = False
 ) -> ClipScene:
     """Return any scene of the vocabulary that is, or is not, among those held out."""
     while True:
-        wants_neighbour = chance.random() < 0.3 if has_neighbour is None else has_neighbour
-        scene = _any_scene(chance, wants_neighbour)
+        wants_neighbor = chance.random() < 0.3 if has_neighbor is None else has_neighbor
+        scene = _any_scene(chance, wants_neighbor)
         if scene.is_held_out == held_out and _is_visible(scene):
             return scene
 
 
-def _any_scene(chance: random.Random, has_neighbour: bool) -> ClipScene:
+def _any_scene(chance: random.Random, has_neighbor: bool) -> ClipScene:
     background = chance.choice((*BACKGROUNDS, *(None,) * 6))
-    colours = [colour for colour in COLOURS if colour != background]
+    colors = [color for color in COLORS if color != background]
     motion = chance.choice((*Motion, Motion.MOVES, Motion.MOVES))
     shapes = [shape for shape in SHAPES if shape != "circle" or motion != Motion.ROTATES]
-    thing = Thing(chance.choice(shapes), chance.choice(colours))
-    direction = chance.choice(_directions(has_neighbour)) if motion == Motion.MOVES else None
+    thing = Thing(chance.choice(shapes), chance.choice(colors))
+    direction = chance.choice(_directions(has_neighbor)) if motion == Motion.MOVES else None
     return ClipScene(
         thing=thing,
         motion=motion,
         direction=direction,
         speed=chance.choice(list(Speed)) if motion in SPEEDY else Speed.NORMAL,
-        becomes=chance.choice([colour for colour in colours if colour != thing.colour])
+        becomes=chance.choice([color for color in colors if color != thing.color])
         if motion == Motion.TURNS
         else None,
         background=background,
-        neighbour=_other_thing(chance, thing, colours) if has_neighbour else None,
-        relation=chance.choice(relations_of(motion, direction)) if has_neighbour else None,
+        neighbor=_other_thing(chance, thing, colors) if has_neighbor else None,
+        relation=chance.choice(relations_of(motion, direction)) if has_neighbor else None,
     )
 
 
-def _directions(has_neighbour: bool) -> list[Direction]:
-    """Return the directions of a move; a neighbour leaves room for the straight ones alone."""
-    return [direction for direction, heading in HEADINGS.items() if not has_neighbour or 0 in heading]
+def _directions(has_neighbor: bool) -> list[Direction]:
+    """Return the directions of a move; a neighbor leaves room for the straight ones alone."""
+    return [direction for direction, heading in HEADINGS.items() if not has_neighbor or 0 in heading]
 
 
-def _other_thing(chance: random.Random, thing: Thing, colours: Sequence[str]) -> Thing:
-    """Return an object of another colour, so that the two can be told apart."""
-    return Thing(chance.choice(SHAPES), chance.choice([name for name in colours if name != thing.colour]))
+def _other_thing(chance: random.Random, thing: Thing, colors: Sequence[str]) -> Thing:
+    """Return an object of another color, so that the two can be told apart."""
+    return Thing(chance.choice(SHAPES), chance.choice([name for name in colors if name != thing.color]))
 
 
 def relations_of(motion: Motion, direction: Direction | None) -> list[str]:
-    """Return where an object with this motion may be beside its neighbour without running into it."""
+    """Return where an object with this motion may be beside its neighbor without running into it."""
     if direction is not None:
         is_across = HEADINGS[direction][0] != 0
         return ["above", "below"] if is_across else ["left of", "right of"]
@@ -161,10 +161,10 @@ def relations_of(motion: Motion, direction: Direction | None) -> list[str]:
 
 
 def _is_visible(scene: ClipScene) -> bool:
-    """Return whether a colour on its way to another stays off the background's."""
+    """Return whether a color on its way to another stays off the background's."""
     if scene.becomes is None:
         return True
-    ground = np.array(ALL_COLOURS[scene.background or DEFAULT_BACKGROUND], dtype=float)
-    start, end = (np.array(ALL_COLOURS[name], dtype=float) for name in (scene.thing.colour, scene.becomes))
+    ground = np.array(ALL_COLORS[scene.background or DEFAULT_BACKGROUND], dtype=float)
+    start, end = (np.array(ALL_COLORS[name], dtype=float) for name in (scene.thing.color, scene.becomes))
     way = start + np.linspace(0, 1, 9)[:, None] * (end - start)
-    return bool(np.abs(way - ground).max(axis=1).min() >= _LEAST_CONTRAST)
+    return bool(np.abs(way - ground).max(axis=1).min() >= _MIN_CONTRAST)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from draw import signed_distance
 
 _EDGE = 1.3  # pixels from inside to outside of an edge
-_REACH = 2.0  # radii from an object's centre to the border of its table of distances
+_REACH = 2.0  # radii from an object's center to the border of its table of distances
 _CELLS = 401
 
 
@@ -19,7 +19,7 @@ _CELLS = 401
 class Track:
     """An object over the frames of a clip.
 
-    All tensors are `(frames,)`: the centre and the radius by the clip's side, the clockwise angle in
+    All tensors are `(frames,)`: the center and the radius by the clip's side, the clockwise angle in
     radians, the opacity in 0…1. `rgb` is `(frames, 3)` in 0…255.
     """
 

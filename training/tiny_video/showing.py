@@ -18,9 +18,7 @@ _REST = 5  # frames that the last one lasts
 
 def shown(scenes: Sequence[ClipScene]) -> list[int]:
     """Return the indexes of the first scenes of four motions, of objects alone."""
-    firsts = {
-        scene.motion: index for index, scene in reversed(list(enumerate(scenes))) if not scene.neighbour
-    }
+    firsts = {scene.motion: index for index, scene in reversed(list(enumerate(scenes))) if not scene.neighbor}
     return [firsts[motion] for motion in MOTIONS if motion in firsts]
 
 

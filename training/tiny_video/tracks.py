@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from checker import CONTRAST, LEAST_AREA, Mask, Pixels
+from checker import CONTRAST, MIN_AREA, Mask, Pixels
 from draw import signed_distance
 from motions import SHAPES
 
@@ -21,9 +21,9 @@ _NUM_GRID = 161  # points a side on which a shape's own area and centroid are me
 
 @dataclass(frozen=True)
 class Sight:
-    """An object in one frame: centroid and the radius of a disc of its area, by the side, and its colour.
+    """An object in one frame: centroid and the radius of a disc of its area, by the side, and its color.
 
-    `contrast` is how far its colour is from the background, of 255.
+    `contrast` is how far its color is from the background, of 255.
     """
 
     x: float
@@ -52,16 +52,16 @@ class Track:
 
 
 def ground_of(clip: Pixels) -> Floats:
-    """Return the background's colour: the median of the border of all frames `(frames, h, w, 3)`."""
+    """Return the background's color: the median of the border of all frames `(frames, h, w, 3)`."""
     rows, columns = clip[:, [0, 1, -2, -1]], clip[:, :, [0, 1, -2, -1]]
     border = np.concatenate([rows.reshape(-1, 3), columns.reshape(-1, 3)])
     return np.asarray(np.median(border, axis=0), dtype=np.float64)
 
 
 def find_sights(frame: Pixels, ground: Floats) -> list[Sight]:
-    """Return the objects of a frame `(h, w, 3)` on a background of the colour `ground`."""
+    """Return the objects of a frame `(h, w, 3)` on a background of the color `ground`."""
     mask = np.abs(frame.astype(np.int16) - ground).max(axis=2) > CONTRAST
-    least = LEAST_AREA * mask.size
+    least = MIN_AREA * mask.size
     return [_sight(frame, part, ground) for part in _parts(mask) if part.sum() >= least]
 
 
@@ -89,13 +89,13 @@ def _chain(first: Sight, frames: list[list[Sight]]) -> list[Sight | None]:
 
 
 def _distance(first: Sight, second: Sight) -> float:
-    """Return how far apart two sights are in place, size and colour, so that objects are not mixed up."""
-    colour = float(np.abs(first.rgb - second.rgb).max()) / 255
-    return math.hypot(first.x - second.x, first.y - second.y) + 0.1 * colour
+    """Return how far apart two sights are in place, size and color, so that objects are not mixed up."""
+    color = float(np.abs(first.rgb - second.rgb).max()) / 255
+    return math.hypot(first.x - second.x, first.y - second.y) + 0.1 * color
 
 
 def contrasts(clip: Pixels, ground: Floats, sight: Sight) -> Floats:
-    """Return by frame how far the colour at the middle of `sight` is from the background, of 255.
+    """Return by frame how far the color at the middle of `sight` is from the background, of 255.
 
     The middle alone, since an object that grows or shrinks covers it all the time.
     """
@@ -115,7 +115,7 @@ def overlap(sight: Sight, shape: str, angle: float) -> float:
     """Return the intersection over union of an object with a shape of its area and centroid."""
     height, width = sight.mask.shape
     side = min(height, width)
-    area, centre_x, centre_y = _moments(shape)
+    area, center_x, center_y = _moments(shape)
     radius = math.sqrt(sight.mask.sum() / area)
     rows, columns = (_near(np.atleast_1d(sight.mask.any(axis=axis))) for axis in (1, 0))
     cut = sight.mask[rows, columns]
@@ -123,7 +123,7 @@ def overlap(sight: Sight, shape: str, angle: float) -> float:
     across, down = (x - sight.x * side) / radius, (y - sight.y * side) / radius
     cosine, sine = math.cos(angle), math.sin(angle)
     turned_x, turned_y = cosine * across + sine * down, cosine * down - sine * across
-    ideal = (signed_distance(shape, turned_x + centre_x, turned_y + centre_y) < 0).numpy()
+    ideal = (signed_distance(shape, turned_x + center_x, turned_y + center_y) < 0).numpy()
     return float((ideal & cut).sum() / (ideal | cut).sum())
 
 

@@ -50,9 +50,9 @@ LESSONS = (
     Lesson(0.85, NUM_FRAMES, 64, 2),
     Lesson(1.0, NUM_FRAMES, SIDE, 2),
 )
-"""Colours and edges are learned on single frames, where a step shows many; then what happens in time.
+"""Colors and edges are learned on single frames, where a step shows many; then what happens in time.
 
-Trained on nine frames alone, the colours of later frames drift, since their chunks were never decoded.
+Trained on nine frames alone, the colors of later frames drift, since their chunks were never decoded.
 """
 
 

@@ -40,14 +40,14 @@ def build() -> WanTransformer3DModel:
         cross_attn_norm=True,
         rope_max_seq_len=64,
     )
-    _initialise(denoiser)
+    _initialize(denoiser)
     read_traits(denoiser)
     denoiser.set_attention_backend("_native_math")  # the fused kernel's backward took twice as long
     return denoiser
 
 
 @torch.no_grad()
-def _initialise(denoiser: WanTransformer3DModel) -> None:
+def _initialize(denoiser: WanTransformer3DModel) -> None:
     """Begin with blocks that add little through open gates, and with an output of zero."""
     for block in denoiser.blocks:
         block.scale_shift_table[:, _GATES] = 1.0

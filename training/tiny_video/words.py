@@ -20,7 +20,7 @@ _SHAPE_WORDS = {
     "circle": ("circle", "circle", "circle", "disc", "dot"),
     "square": ("square", "square", "box"),
 }
-_COLOUR_WORDS = {
+_COLOR_WORDS = {
     "purple": ("purple", "purple", "violet"),
     "cyan": ("cyan", "cyan", "turquoise"),
     "gray": ("gray", "grey"),
@@ -63,14 +63,14 @@ def clip_caption(scene: ClipScene, chance: random.Random | None = None) -> str:
     words = _Words(chance)
     thing = words.pick(_BEGINNINGS) + words.thing(scene.thing)
     ground = [words.background(scene.background)] if scene.background is not None else []
-    neighbour = (
-        [words.pick(_RELATION_WORDS[scene.relation]), words.thing(scene.neighbour)]
-        if scene.neighbour is not None and scene.relation is not None
+    neighbor = (
+        [words.pick(_RELATION_WORDS[scene.relation]), words.thing(scene.neighbor)]
+        if scene.neighbor is not None and scene.relation is not None
         else []
     )
     action = words.action(scene)
     is_ground_first = chance is None or chance.random() < 0.5
-    parts = [thing, *ground, action, *neighbour] if is_ground_first else [thing, action, *neighbour, *ground]
+    parts = [thing, *ground, action, *neighbor] if is_ground_first else [thing, action, *neighbor, *ground]
     text = " ".join(parts)
     return f"{text}." if words.is_rare() else text
 
@@ -80,22 +80,22 @@ class _Words(Synonyms):
 
     def thing(self, thing: Thing) -> str:
         words = [self.pick(_NOISE_WORDS)] if self.is_rare() else []
-        words.append(self.colour(thing.colour))
+        words.append(self.color(thing.color))
         words.append(self.pick(_SHAPE_WORDS.get(thing.shape, (thing.shape,))))
         return " ".join([article(words[0]), *words])
 
-    def colour(self, colour: str) -> str:
-        return self.pick(_COLOUR_WORDS.get(colour, (colour,)))
+    def color(self, color: str) -> str:
+        return self.pick(_COLOR_WORDS.get(color, (color,)))
 
-    def background(self, colour: str) -> str:
-        word = self.colour(colour)
+    def background(self, color: str) -> str:
+        word = self.color(color)
         forms = (f"on {article(word)} {word} background", f"on {word}")
         return self.pick((forms[0], forms[0], forms[1]))
 
     def action(self, scene: ClipScene) -> str:
         words = [self.pick(_MOTION_WORDS[scene.motion])]
         if scene.becomes is not None:
-            words.append(self.colour(scene.becomes))
+            words.append(self.color(scene.becomes))
         if scene.direction is not None:
             words.append(self.pick(_DIRECTION_WORDS[scene.direction]))
         if scene.speed in _SPEED_WORDS:

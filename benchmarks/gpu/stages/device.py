@@ -9,10 +9,10 @@ from unittest.mock import patch
 import torch
 from PIL.Image import Image
 
-from benchmarks.gpu.stages.families import least_psnr
+from benchmarks.gpu.stages.families import min_psnr
 from benchmarks.gpu.stages.finding import CUDA, Finding, Findings, Setting
 from benchmarks.gpu.stages.flux_size import size_of, write_model
-from benchmarks.gpu.stages.images import LEAST_PSNR, drawn
+from benchmarks.gpu.stages.images import MIN_PSNR, drawn
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
@@ -64,8 +64,8 @@ def oom(setting: Setting) -> Findings:
 
 
 def _alike(what: str, left: Sequence[Sequence[Image]], right: Sequence[Sequence[Image]]) -> Finding:
-    decibels = round(least_psnr(left, right), 1)
-    return Finding(what, decibels, ok=decibels >= LEAST_PSNR["bfloat16"])
+    decibels = round(min_psnr(left, right), 1)
+    return Finding(what, decibels, ok=decibels >= MIN_PSNR["bfloat16"])
 
 
 @contextmanager

@@ -105,7 +105,7 @@ def _drawn(pipeline: Any, request: GenerationParams) -> list[Image.Image]:
     return frames
 
 
-def least_psnr(left: Sequence[Sequence[Image.Image]], right: Sequence[Sequence[Image.Image]]) -> float:
+def min_psnr(left: Sequence[Sequence[Image.Image]], right: Sequence[Sequence[Image.Image]]) -> float:
     """Return the lowest PSNR of two frames that stand for each other, in decibels."""
     pairs = [pair for frames in zip(left, right, strict=True) for pair in zip(*frames, strict=True)]
     return min(psnr(*pair) for pair in pairs)

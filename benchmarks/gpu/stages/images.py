@@ -9,13 +9,13 @@ from pathlib import Path
 
 from PIL import Image
 
-from benchmarks.gpu.stages.families import FAMILIES, Family, least_psnr, stock_frames
+from benchmarks.gpu.stages.families import FAMILIES, Family, min_psnr, stock_frames
 from benchmarks.gpu.stages.finding import DTYPES, Finding, Findings, Setting
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.models.bundled import bundled_models
 
-LEAST_PSNR = {"float32": 50.0, "bfloat16": 30.0}
+MIN_PSNR = {"float32": 50.0, "bfloat16": 30.0}
 """Decibels that must be reached: in bf16 two right ways to round differ by about as much as these allow."""
 _TINY_FLUX = Family(
     lambda _folder: bundled_models()["tiny-flux"],
@@ -36,7 +36,7 @@ _TINY_FLUX = Family(
 def parity(setting: Setting) -> Findings:
     for name, family in {"tiny-flux": _TINY_FLUX, **FAMILIES}.items():
         folder = family.write(setting.folder / "families" / name)
-        for dtype in LEAST_PSNR:
+        for dtype in MIN_PSNR:
             try:
                 yield _beside_diffusers(setting, f"{name}, {dtype}", folder, family.requests, dtype)
             except Exception as error:
@@ -54,7 +54,7 @@ def _beside_diffusers(
 def invariance(setting: Setting) -> Findings:
     for name in ("FLUX.1-dev", "SDXL", "Wan 2.1"):
         folder = FAMILIES[name].write(setting.folder / "families" / name)
-        for dtype in LEAST_PSNR:
+        for dtype in MIN_PSNR:
             try:
                 yield _alone_and_together(setting, f"{name}, {dtype}", folder, FAMILIES[name].requests, dtype)
             except Exception as error:
@@ -77,5 +77,5 @@ def drawn(engine: Engine, requests: Sequence[GenerationParams]) -> list[list[Ima
 def _decibels(
     what: str, left: Sequence[Sequence[Image.Image]], right: Sequence[Sequence[Image.Image]], dtype: str
 ) -> Finding:
-    found = round(least_psnr(left, right), 1)
-    return Finding(f"{what}, dB", found, ok=found >= LEAST_PSNR[dtype])
+    found = round(min_psnr(left, right), 1)
+    return Finding(f"{what}, dB", found, ok=found >= MIN_PSNR[dtype])

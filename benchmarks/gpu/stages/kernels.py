@@ -19,7 +19,7 @@ from diffuserve.models.layers.quantization import quantize_tokens
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
 from diffuserve.models.layers.segments import CrossSegments, Segments
 
-_MOST_ERROR = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+_MAX_ERROR = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 _EPS = 1e-6
 
 
@@ -138,4 +138,4 @@ def _draw(dtype: torch.dtype, *shape: int) -> Tensor:
 
 def _compared(what: str, got: Tensor, expected: Tensor) -> Finding:
     error = float((got.double() - expected.double()).norm() / expected.double().norm())
-    return Finding(what, f"{error:.1e}", ok=error <= _MOST_ERROR[got.dtype])
+    return Finding(what, f"{error:.1e}", ok=error <= _MAX_ERROR[got.dtype])

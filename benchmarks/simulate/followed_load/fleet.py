@@ -64,7 +64,7 @@ class Outcome:
     killed: int = 0
     taken: int = 0
     lost_seconds: float = 0.0
-    most_workers: int = 0
+    max_workers: int = 0
     line: list[tuple[float, int, int]] = field(default_factory=list)
 
 
@@ -232,7 +232,7 @@ class Fleet:
         self._workers = [each for each in self._workers if each is not worker]
 
     def _draw(self) -> None:
-        self.outcome.most_workers = max(self.outcome.most_workers, len(self._workers))
+        self.outcome.max_workers = max(self.outcome.max_workers, len(self._workers))
         at = self.now - MONDAY
         if at % BUCKET_SECONDS == 0:
             self.outcome.line.append((at, len(self._queue), len(self._workers)))

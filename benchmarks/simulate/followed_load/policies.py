@@ -100,15 +100,15 @@ class Kubernetes:
     down_window: float = 300.0
     down_most: int = 1_000
     down_period: float = POLL_SECONDS
-    _wishes: deque[tuple[float, int]] = field(default_factory=deque)
+    _wanted: deque[tuple[float, int]] = field(default_factory=deque)
     _up_at: float = -math.inf
     _down_at: float = -math.inf
 
     def change(self, seen: Seen) -> int:
-        wish = max(self.least, min(self.most, max(metric(seen) for metric in self.metrics)))
-        self._wishes.append((seen.now, wish))
-        while self._wishes[0][0] <= seen.now - max(self.up_window, self.down_window):
-            self._wishes.popleft()
+        wanted = max(self.least, min(self.most, max(metric(seen) for metric in self.metrics)))
+        self._wanted.append((seen.now, wanted))
+        while self._wanted[0][0] <= seen.now - max(self.up_window, self.down_window):
+            self._wanted.popleft()
         up, down = self._wished(seen.now, self.up_window, min), self._wished(seen.now, self.down_window, max)
         if up > seen.num_workers and seen.now - self._up_at >= self.up_period:
             self._up_at = seen.now
@@ -122,8 +122,8 @@ class Kubernetes:
         return False
 
     def _wished(self, now: float, window: float, pick: Callable[[list[int]], int]) -> int:
-        recent = [wish for at, wish in self._wishes if at > now - window]
-        return pick(recent or [self._wishes[-1][1]])
+        recent = [wanted for at, wanted in self._wanted if at > now - window]
+        return pick(recent or [self._wanted[-1][1]])
 
 
 @dataclass

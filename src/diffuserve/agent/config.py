@@ -120,7 +120,7 @@ class WorkerConfig:
         return tuple(replace(process, parts=parts) for process in self.engine_processes)
 
     @property
-    def most_jobs(self) -> int:
+    def total_jobs(self) -> int:
         """Jobs inside the engine at a time. A worker that decodes has one in work, and the next one."""
         return min(self.max_jobs, _DECODES_AT_ONCE) if self.role is WorkerRole.DECODE else self.max_jobs
 

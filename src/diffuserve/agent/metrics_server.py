@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from diffuserve.domain.errors import InvalidParams
 
 PATH = "/metrics"
-MOST_CONNECTIONS = 16
+MAX_CONNECTIONS = 16
 _SECONDS = 10.0
 """The time of a connection as a whole, from its first byte to its last."""
 _HEAD_BYTES = 8_192
@@ -29,7 +29,7 @@ class MetricsServer:
         """Listen. Raise `InvalidParams` if the address cannot be used."""
         try:
             self._server = await asyncio.start_server(
-                self._serve, host, port, limit=_HEAD_BYTES, backlog=MOST_CONNECTIONS
+                self._serve, host, port, limit=_HEAD_BYTES, backlog=MAX_CONNECTIONS
             )
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
@@ -43,7 +43,7 @@ class MetricsServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.num_open += 1
         try:
-            if self.num_open <= MOST_CONNECTIONS:
+            if self.num_open <= MAX_CONNECTIONS:
                 with contextlib.suppress(OSError, TimeoutError, EOFError, asyncio.LimitOverrunError):
                     async with asyncio.timeout(self._seconds):
                         await self._exchange(reader, writer)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import httpx
 
-_MOST_BYTES = 1_024
+_MAX_BYTES = 1_024
 
 
 class Parent(httpx.Auth):
@@ -29,7 +29,7 @@ class Parent(httpx.Auth):
         yield request
 
     def _read(self) -> None:
-        part = os.read(self._descriptor, _MOST_BYTES)
+        part = os.read(self._descriptor, _MAX_BYTES)
         if not part:
             os._exit(1)  # the engine process sees the end of its connection, and exits too
         self._line += part

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _PREFIX = "diffuserve-worker-"
-_YOUNG_SECONDS = 60.0  # a younger folder's owner may be about to lock it
+_RECENT_SECONDS = 60.0  # a younger folder's owner may be about to lock it
 
 
 class PrivateFolder:
@@ -47,7 +47,7 @@ def _delete_if_left(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid() or time.time() - found.st_mtime <= _YOUNG_SECONDS:
+        if found.st_uid != os.geteuid() or time.time() - found.st_mtime <= _RECENT_SECONDS:
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)

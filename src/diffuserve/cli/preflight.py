@@ -68,7 +68,7 @@ def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationPar
     for request in requests:
         resolved = model.spec.resolve(request, seed=0)
         if budget is not None:
-            check_memory(model.spec, resolved, model.least_bytes, budget)
+            check_memory(model.spec, resolved, model.min_bytes, budget)
 
 
 def check_worker(

@@ -33,7 +33,7 @@ _BEGUN = (LATENTS_ID, CHECKPOINT_ID)  # ids with routes of their own
 _BACKOFF = Backoff(first_seconds=0.5, longest_seconds=15.0, jitter=0.5)
 # Limit for one file of a store that only this worker cannot reach; then another attempt takes the job.
 _PATIENCE_SECONDS = 600.0
-_MOST_REFUSALS = 3  # refusals of one file, each with a new URL
+_MAX_REFUSALS = 3  # refusals of one file, each with a new URL
 
 
 @dataclass(frozen=True)
@@ -151,5 +151,5 @@ class _Patience:
         pause = _BACKOFF.jittered(_BACKOFF.pause_seconds(self.num_failures))
         pause = max(pause, getattr(error, "retry_after", 0.0))
         self.seconds += seconds + pause
-        is_over = self.num_refusals >= _MOST_REFUSALS or self.seconds > _PATIENCE_SECONDS
+        is_over = self.num_refusals >= _MAX_REFUSALS or self.seconds > _PATIENCE_SECONDS
         return None if is_over else pause

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 _BUCKET_PATIENCE_SECONDS = 10.0  # per upload URL; then the control plane is asked for another
 _BUCKET_OUTAGE_SECONDS = 600.0  # if only this worker is affected; then another one takes the job
-_MOST_REFUSALS = 3  # refusals of one file
+_MAX_REFUSALS = 3  # refusals of one file
 _UPLOAD_PAUSE = 1.0  # before the next upload URL is requested
 _LIVE_PATIENCE_SECONDS = 10.0  # for a part of a live clip, which is useless if it is late
 _DRAIN_PATIENCE_SECONDS = 2.0
@@ -187,7 +187,7 @@ class LeaseClient:
             except (ServerUnavailable, ServerRefused) as error:
                 self._note_bucket(path, error)
                 await asyncio.sleep(_UPLOAD_PAUSE)
-                patience.bear(error, asyncio.get_running_loop().time() - began)
+                patience.tolerate(error, asyncio.get_running_loop().time() - began)
 
     def _note_bucket(self, path: str, error: ServerUnavailable | ServerRefused) -> None:
         if isinstance(error, ServerUnavailable):
@@ -276,9 +276,9 @@ class _BucketPatience:
         self._num_refusals = 0
         self._seconds = 0.0
 
-    def bear(self, error: ServerUnavailable | ServerRefused, seconds: float) -> None:
+    def tolerate(self, error: ServerUnavailable | ServerRefused, seconds: float) -> None:
         """Note a failure, and how long it took. Raise `UploadFailed` after too many refusals, or too long."""
         self._num_refusals += isinstance(error, ServerRefused)
         self._seconds += seconds
-        if self._num_refusals >= _MOST_REFUSALS or self._seconds >= _BUCKET_OUTAGE_SECONDS:
+        if self._num_refusals >= _MAX_REFUSALS or self._seconds >= _BUCKET_OUTAGE_SECONDS:
             raise UploadFailed(f"{self._name} could not be uploaded: {error}") from error

@@ -11,7 +11,7 @@ from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.checkpoint import Checkpoint, check, take
 from diffuserve.engine.memory import check_memory
-from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
+from diffuserve.engine.request_state import DEFAULT_OPTIONS, RequestOptions, RequestState
 from diffuserve.engine.swapping import go_on_from
 from diffuserve.media.input_image import load_input
 from diffuserve.models.base import Pipeline
@@ -34,15 +34,15 @@ class RequestAdmission:
     def admit(
         self,
         params: GenerationParams,
-        wishes: Wishes = NO_WISHES,
+        options: RequestOptions = DEFAULT_OPTIONS,
         latents: Tensor | None = None,
         resume: Checkpoint | None = None,
     ) -> RequestState:
         """Return the state of a new request. Raise as `admitted`, `new_state` and `resumed` do."""
         is_denoised = latents is not None or (resume is not None and resume.is_denoised)
         seed = randbelow(_RANDOM_SEEDS)
-        resolved = admitted(self._pipeline, params, seed, self._memory_budget, wishes, is_denoised)
-        state = new_state(self._pipeline, resolved, wishes, latents)
+        resolved = admitted(self._pipeline, params, seed, self._memory_budget, options, is_denoised)
+        state = new_state(self._pipeline, resolved, options, latents)
         return state if resume is None else resumed(state, self._pipeline, resume, self._read_weights_hash())
 
     def checkpoint(self, state: RequestState | None) -> Checkpoint:
@@ -59,7 +59,7 @@ def admitted(
     params: GenerationParams,
     seed: int,
     memory_budget: int,
-    wishes: Wishes = NO_WISHES,
+    options: RequestOptions = DEFAULT_OPTIONS,
     decode_only: bool = False,
 ) -> GenerationParams:
     """Return the parameters with every default filled in, and the pixels of their images.
@@ -67,11 +67,11 @@ def admitted(
     Raise `InvalidParams` if the model does not support the request, or if one of its phases needs more memory
     than there is. Raise `RuntimeError` if a phase needs parts of the model that are not loaded.
     """
-    _check_parts(pipeline.parts, decodes=not wishes.until_denoised, denoises=not decode_only)
+    _check_parts(pipeline.parts, decodes=not options.until_denoised, denoises=not decode_only)
 
     def needed(params: GenerationParams) -> int:
         step = 0 if decode_only else pipeline.step_bytes(pipeline.spec.workload(params))
-        return step if wishes.until_denoised else max(step, decode_bytes(pipeline, params))
+        return step if options.until_denoised else max(step, decode_bytes(pipeline, params))
 
     resolved = pipeline.spec.resolve(with_pixels(params), seed)
     check_memory(pipeline.spec, resolved, needed, memory_budget)
@@ -105,7 +105,7 @@ def finished_latents(pipeline: Pipeline, params: GenerationParams, latents: Tens
 
 
 def new_state(
-    pipeline: Pipeline, resolved: GenerationParams, wishes: Wishes, latents: Tensor | None
+    pipeline: Pipeline, resolved: GenerationParams, options: RequestOptions, latents: Tensor | None
 ) -> RequestState:
     """Return the state of a new request, which starts from noise or has finished latents.
 
@@ -121,7 +121,7 @@ def new_state(
         step_bytes=pipeline.step_bytes(workload),
         schedule=schedule,
         arrival=0,
-        wishes=wishes,
+        options=options,
         latents=latents,
         step=0 if latents is None else schedule.num_steps,
     )

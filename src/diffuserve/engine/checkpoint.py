@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
-from diffuserve.domain.jobs.checkpoint import Identity, most_bytes
+from diffuserve.domain.jobs.checkpoint import Identity, max_bytes
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import Timings
 from diffuserve.engine.request_progress import RequestProgress, saved_generator
@@ -55,10 +55,10 @@ def identity_of(pipeline: Pipeline, weights: str, params: GenerationParams) -> I
     return Identity.of(pipeline.spec.name, weights, dtype_name(pipeline.dtype), params)
 
 
-def most_file_bytes(pipeline: Pipeline, params: GenerationParams) -> int:
+def max_file_bytes(pipeline: Pipeline, params: GenerationParams) -> int:
     """Return the maximum size in bytes of the file of this request's checkpoint."""
     values = torch.Size(pipeline.latents_shape(params)).numel()
-    return most_bytes(values, params.num_images, len(pipeline.schedule(params).timesteps))
+    return max_bytes(values, params.num_images, len(pipeline.schedule(params).timesteps))
 
 
 def check(checkpoint: Checkpoint, pipeline: Pipeline, weights: str, params: GenerationParams) -> None:

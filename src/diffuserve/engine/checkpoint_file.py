@@ -22,23 +22,23 @@ _LISTS = ("memory", "guides", "generators")
 _SCHEDULE = ("sigmas", "timesteps", "input_scales")
 
 
-def write_checkpoint(path: Path, checkpoint: Checkpoint, most_bytes: int) -> None:
+def write_checkpoint(path: Path, checkpoint: Checkpoint, max_bytes: int) -> None:
     """Write a checkpoint. Raise `NoCheckpoint` if it is larger than was predicted."""
     content = TensorFile(_tensors(checkpoint), _texts(checkpoint))
     num_bytes = sum(tensor.nbytes for tensor in content.tensors.values())
-    if num_bytes > most_bytes:
-        raise NoCheckpoint(f"the checkpoint has {num_bytes:,} bytes, and {most_bytes:,} were predicted")
+    if num_bytes > max_bytes:
+        raise NoCheckpoint(f"the checkpoint has {num_bytes:,} bytes, and {max_bytes:,} were predicted")
     write_tensors(path, content)
 
 
-def read_checkpoint(path: Path, most_bytes: int) -> Checkpoint:
+def read_checkpoint(path: Path, max_bytes: int) -> Checkpoint:
     """Return a checkpoint of at most so many bytes.
 
     Raise `CheckpointUnusable` for a damaged file and for another version of the format. Its identity is
     checked by the engine that resumes it.
     """
     try:
-        content = read_tensors(path, most_bytes)
+        content = read_tensors(path, max_bytes)
         if (version := content.texts.get("format")) != FORMAT:
             raise CheckpointUnusable(f"the checkpoint is of format {version!r}, not {FORMAT!r}")
         return _checkpoint(content)

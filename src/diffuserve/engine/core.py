@@ -25,7 +25,7 @@ from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_planner import StepPlanner
 from diffuserve.engine.swapping import begin_step, swap_out
 
-_MOST_CACHED = 1 / 8  # of the memory budget, for conditioning that nobody may ask for again
+_MAX_CACHED = 1 / 8  # of the memory budget, for conditioning that nobody may ask for again
 
 
 class EngineCore:
@@ -37,7 +37,7 @@ class EngineCore:
     def __init__(self, runner: ModelRunner, config: EngineConfig, on_decoded: Callable[[], None]) -> None:
         pipeline = runner.pipeline
         memory_bytes = memory_budget(pipeline.device, config.memory_budget_bytes)
-        cache_bytes = min(config.prompt_cache_bytes, int(memory_bytes * _MOST_CACHED))
+        cache_bytes = min(config.prompt_cache_bytes, int(memory_bytes * _MAX_CACHED))
         self._runner, self._cost_fit_path = runner, config.cost_fit_path
         self.stats = EngineStats()
         self.cost_model = CostModel.start(pipeline.cost_prior(), config.cost_fit_path)
@@ -89,7 +89,7 @@ class EngineCore:
         chosen = [] if self._decodes_exclusively() else self._planner.choose()
         self.collecting_seconds = self._planner.seconds_to_collect() if chosen else 0.0
         self._has_run = bool(chosen) and not self.collecting_seconds and self._may_start(chosen[0])
-        self.decoder.give_way(chosen[0].wishes.priority if self._has_run else None)
+        self.decoder.yield_to(chosen[0].options.priority if self._has_run else None)
         if self._has_run:
             self._planner.count_skips(chosen)
             self._make_room(chosen)
@@ -212,7 +212,7 @@ class EngineCore:
         state.advance(outcome.latents, outcome.memory)
         if state.is_denoised:
             state.stopwatch.denoised = time.perf_counter()
-            if state.wishes.until_denoised:
+            if state.options.until_denoised:
                 return self._endings.finish_denoised(state)
             self._decode(state)
         previews = tuple(Image.fromarray(levels.numpy()) for levels in outcome.previews)
@@ -221,4 +221,4 @@ class EngineCore:
 
 def _frames_output(state: RequestState, chunk: FrameChunk) -> StepOutput:
     num_decoded = chunk.index * state.clip_frames + chunk.start + len(chunk.frames)
-    return state.output(num_decoded, chunk=chunk if state.wishes.stream_frames else None)
+    return state.output(num_decoded, chunk=chunk if state.options.stream_frames else None)

@@ -16,8 +16,8 @@ from diffuserve.domain.models.cost import (
 )
 from diffuserve.engine.robust_fit import RobustFit
 
-_YOUNG = 10.0  # times the prediction, while warming up: the prior may be off by this much
-_MOST_KNEE_CHANGE = 8.0  # times the prior's knee, since measurements of a single size do not determine it
+_WARM_UP_FACTOR = 10.0  # times the prediction, while warming up: the prior may be off by this much
+_MAX_KNEE_CHANGE = 8.0  # times the prior's knee, since measurements of a single size do not determine it
 
 
 class CostModel:
@@ -75,15 +75,15 @@ class CostModel:
     def knee_tokens(self) -> int:
         """Return the fit's knee, near that of the prior."""
         prior = self._prior.knee_tokens()
-        low, high = int(prior / _MOST_KNEE_CHANGE), int(prior * _MOST_KNEE_CHANGE)
+        low, high = int(prior / _MAX_KNEE_CHANGE), int(prior * _MAX_KNEE_CHANGE)
         return min(max(self.fit.knee_tokens(), low), high)
 
     def expected_step_seconds(self, workloads: Sequence[Workload]) -> float:
         """Return the most seconds that a step should take; generous while the fit is warming up."""
-        return self.fit.step_seconds(workloads) * (1 if self._step.is_trusted else _YOUNG)
+        return self.fit.step_seconds(workloads) * (1 if self._step.is_trusted else _WARM_UP_FACTOR)
 
     def expected_decode_seconds(self, workloads: Sequence[Workload]) -> float:
-        return self.fit.decode_seconds(workloads) * (1 if self._decode.is_trusted else _YOUNG)
+        return self.fit.decode_seconds(workloads) * (1 if self._decode.is_trusted else _WARM_UP_FACTOR)
 
     def estimate(self, workload: Workload) -> CostEstimate:
         return self.fit.estimate(workload)

@@ -15,9 +15,9 @@ from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.request_state import RequestState
 from diffuserve.models.frames import Frames
 
-MOST_UNCONSUMED = 4
+MAX_UNCONSUMED = 4
 """Chunks of a request that wait to be consumed while its next one is not decoded."""
-_MOST_STEPS = 16  # in a row, for which clips that wait give way to steps of a higher priority
+_MAX_STEPS = 16  # in a row, for which clips that wait give way to steps of a higher priority
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class DecodeQueue:
     def put(self, request: QueuedDecode) -> None:
         """Add a request at the end of its queue, new or with what is left of it."""
         (self._images if request.clip is None else self._clips).append(request)
-        if request.state.wishes.stream_frames:
+        if request.state.options.stream_frames:
             self._unconsumed.setdefault(request.request_id, 0)
 
     def take(self, num_groups: int) -> list[Group]:
@@ -145,15 +145,15 @@ class DecodeQueue:
         if request_id in self._unconsumed:
             self._unconsumed[request_id] = max(0, self._unconsumed[request_id] + change)
 
-    def give_way(self, step_priority: int | None) -> None:
+    def yield_to(self, step_priority: int | None) -> None:
         """Hold back clips of a lower priority than that of the step which comes next, `None` if none does.
 
         Clips that gave way for many steps in a row have a turn beside the next.
         """
         self._step_priority = step_priority
-        waits = any(self._gives_way(request) for request in self._clips)
+        waits = any(self._yields(request) for request in self._clips)
         self._num_given_way = self._num_given_way + 1 if waits else 0
-        if self._num_given_way > _MOST_STEPS:
+        if self._num_given_way > _MAX_STEPS:
             self._num_given_way, self._step_priority = 0, None
 
     def held_bytes(self, num_groups: int) -> int:
@@ -167,14 +167,14 @@ class DecodeQueue:
         """Return the clip whose turn it is, of those whose chunks are consumed and that fit."""
         held = self._clip_bytes()
         for request in self._clips:
-            is_consumed = self._unconsumed.get(request.request_id, 0) < MOST_UNCONSUMED
-            if is_consumed and not self._gives_way(request) and self._fits(request.clip, held):
+            is_consumed = self._unconsumed.get(request.request_id, 0) < MAX_UNCONSUMED
+            if is_consumed and not self._yields(request) and self._fits(request.clip, held):
                 return request
         return None
 
-    def _gives_way(self, clip: QueuedDecode) -> bool:
+    def _yields(self, clip: QueuedDecode) -> bool:
         """Return whether a clip waits for steps of a higher priority."""
-        return self._step_priority is not None and clip.state.wishes.priority < self._step_priority
+        return self._step_priority is not None and clip.state.options.priority < self._step_priority
 
     def _fits(self, clip: ClipDecoding | None, held: int) -> bool:
         """Return whether a clip may take its turn beside those that hold memory; one alone always may."""

@@ -94,13 +94,13 @@ class Decoder:
             self._queue.count_unconsumed(request_id, -1)
             self._note_work()
 
-    def give_way(self, step_priority: int | None) -> None:
+    def yield_to(self, step_priority: int | None) -> None:
         """Hold back clips of a lower priority than that of the step which comes next, `None` if none does.
 
         It has all core slots then.
         """
         with self._changed:
-            self._queue.give_way(step_priority)
+            self._queue.yield_to(step_priority)
             self._stages.set_busy(Stage.DECODE, bool(self._queue.running))
             self._note_work()
 
@@ -220,7 +220,7 @@ class Decoder:
         assert isinstance(chunk, FrameChunk)
         self._done.append(decoded)
         self._queue.count_unconsumed(state.request_id, +1)
-        if not state.wishes.stream_frames:
+        if not state.options.stream_frames:
             state.keep(chunk)
         if clip.is_done:
             self._end(request, Decoded(state, state.frames))

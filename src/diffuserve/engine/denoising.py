@@ -5,15 +5,15 @@ from functools import partial
 
 from diffuserve.domain.models.cost import Workload
 from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.micro_batches import balanced_micro_batches
 from diffuserve.engine.model_runner import ModelRunner, StepOutcome
 from diffuserve.engine.request_state import RequestState
-from diffuserve.engine.sharding import balanced_shards
 from diffuserve.engine.stages import Stage, StageExecutor, StageRun
 from diffuserve.engine.stats import EngineStats
 
-_MIN_SHARD_TOKENS = 384  # smaller shards spend more on their own overhead than a second core gives
+_MIN_MICRO_BATCH_TOKENS = 384  # smaller shards spend more on their own overhead than a second core gives
 
-Shard = list[RequestState]
+MicroBatch = list[RequestState]
 
 
 class Denoising:
@@ -38,22 +38,26 @@ class Denoising:
     ) -> Iterator[tuple[RequestState, StepOutcome]]:
         """Run a step of encoded requests; return what it made of each. `meanwhile` runs beside the device."""
         workloads = [state.turn_workload for state in states]
-        shards = self._shards(states, workloads)
+        micro_batches = self._micro_batches(states, workloads)
         run = self._stages.run(
             Stage.DENOISE,
-            [partial(self._runner.step, shard) for shard in shards],
+            [partial(self._runner.step, micro_batch) for micro_batch in micro_batches],
             self._cost_model.expected_step_seconds(workloads),
             meanwhile=meanwhile,
         )
         self._charge(states, workloads, run)
-        self._observe(shards, run)
+        self._observe(micro_batches, run)
         self._stats.count_step(len(states), sum(each.step_tokens for each in workloads), run.seconds)
-        return _by_request(shards, run.results)
+        return _by_request(micro_batches, run.results)
 
-    def _shards(self, states: Sequence[RequestState], workloads: Sequence[Workload]) -> list[Shard]:
+    def _micro_batches(
+        self, states: Sequence[RequestState], workloads: Sequence[Workload]
+    ) -> list[MicroBatch]:
         tokens = [workload.step_tokens for workload in workloads]
         most = 1 if self._is_one_by_one else self._stages.num_core_slots(Stage.DENOISE)
-        return balanced_shards(states, tokens, min(most, max(1, sum(tokens) // _MIN_SHARD_TOKENS)))
+        return balanced_micro_batches(
+            states, tokens, min(most, max(1, sum(tokens) // _MIN_MICRO_BATCH_TOKENS))
+        )
 
     def _charge(
         self,
@@ -65,18 +69,23 @@ class Denoising:
         for state, share in zip(states, shares, strict=True):
             state.stopwatch.device_seconds += run.device_seconds * share
 
-    def _observe(self, shards: Sequence[Shard], run: StageRun[list[StepOutcome]]) -> None:
+    def _observe(self, micro_batches: Sequence[MicroBatch], run: StageRun[list[StepOutcome]]) -> None:
         """Learn from a step, unless a request failed: then it may have been cut short, or done in parts."""
         has_failed = any(isinstance(outcome, Exception) for outcomes in run.results for outcome in outcomes)
         if run.share == 1.0 and not has_failed:
             # The heaviest shard is what the others waited for.
-            of_shards = [[state.turn_workload for state in shard] for shard in shards]
-            heaviest = max(of_shards, key=lambda shard: sum(workload.step_tokens for workload in shard))
+            of_micro_batches = [
+                [state.turn_workload for state in micro_batch] for micro_batch in micro_batches
+            ]
+            heaviest = max(
+                of_micro_batches,
+                key=lambda micro_batch: sum(workload.step_tokens for workload in micro_batch),
+            )
             self._cost_model.observe_step(heaviest, run.seconds)
 
 
 def _by_request(
-    shards: Sequence[Shard], results: Sequence[Sequence[StepOutcome]]
+    micro_batches: Sequence[MicroBatch], results: Sequence[Sequence[StepOutcome]]
 ) -> Iterator[tuple[RequestState, StepOutcome]]:
-    for shard, outcomes in zip(shards, results, strict=True):
-        yield from zip(shard, outcomes, strict=True)
+    for micro_batch, outcomes in zip(micro_batches, results, strict=True):
+        yield from zip(micro_batch, outcomes, strict=True)

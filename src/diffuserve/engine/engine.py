@@ -25,7 +25,7 @@ from diffuserve.engine.inbox import Inbox
 from diffuserve.engine.loading import LoadedModel, load_model, parse_plan
 from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.engine.request_state import Wishes
+from diffuserve.engine.request_state import RequestOptions
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
 from diffuserve.models.base import Pipeline
@@ -157,14 +157,14 @@ class Engine(AbstractContextManager["Engine"]):
 
         Raise `InvalidParams` before any work if the model does not support the request, and `EngineClosed`.
         """
-        wishes = Wishes(
+        options = RequestOptions(
             priority=priority,
             preview=preview if isinstance(preview, bool) else frozenset(preview),
             alone=alone,
             stream_frames=stream_frames,
             until_denoised=until_denoised,
         )
-        state = self._admission.admit(params, wishes, latents, resume)
+        state = self._admission.admit(params, options, latents, resume)
         self._inbox.put(state)
         return state.request_id
 
@@ -233,8 +233,8 @@ class Engine(AbstractContextManager["Engine"]):
         return outcomes[0] if is_one else outcomes
 
     async def submit(self, params: GenerationParams, *, priority: int = 0) -> GenerationResult:
-        """Generate one request from asyncio; cancelling the task aborts it."""
-        state = self._admission.admit(params, Wishes(priority=priority))
+        """Generate one request from asyncio; canceling the task aborts it."""
+        state = self._admission.admit(params, RequestOptions(priority=priority))
         future = self._inbox.put(state)
         self._loop.start_driver()
         try:

@@ -1,4 +1,4 @@
-"""Runs the model on batches, and keeps one request's failure from its neighbours (INV-3)."""
+"""Runs the model on batches, and keeps one request's failure from its neighbors (INV-3)."""
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -155,7 +155,7 @@ class ModelRunner:
         sampler, at = self.pipeline.sampler(state.params), state.schedule_step
         latents, memory = sampler.step(state.latents, prediction, at, state.memory, state.noise)
         latents = self.pipeline.restore(latents, state.denoise_input(), at)
-        if not state.wishes.wants_preview(state.step + 1):
+        if not state.options.wants_preview(state.step + 1):
             return StepResult(latents, memory)
         finished = sampler.predict_x0(state.latents, prediction, at)
         images = zip(finished.split(1), latents.split(1), strict=True)

@@ -67,7 +67,7 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class RequestOptions:
     """How a caller wants a request to be served.
 
     `preview` asks for previews after every step, or after the steps with these numbers. A request that is
@@ -86,7 +86,7 @@ class Wishes:
         return self.preview if isinstance(self.preview, bool) else step in self.preview
 
 
-NO_WISHES = Wishes()
+DEFAULT_OPTIONS = RequestOptions()
 
 
 @dataclass(eq=False)
@@ -111,7 +111,7 @@ class RequestState:
     step_bytes: int
     schedule: NoiseSchedule
     arrival: int
-    wishes: Wishes = NO_WISHES
+    options: RequestOptions = DEFAULT_OPTIONS
     phase: RequestPhase = RequestPhase.WAITING
     exclusive: bool = False
     conditioning: Conditioning | None = None
@@ -173,9 +173,9 @@ class RequestState:
         """Return the step that comes next."""
         return self.schedule.at(self.schedule.start + self.step)
 
-    def take_turn(self, most_tokens: int) -> "RequestState":
+    def take_turn(self, max_tokens: int) -> "RequestState":
         """Choose the images of the next turn, of at most so many tokens."""
-        turn = self._next_turn(most_tokens)
+        turn = self._next_turn(max_tokens)
         self.turn = None if turn is None else turn.images
         return self
 
@@ -208,18 +208,18 @@ class RequestState:
             self.frames.append([])
         self.frames[chunk.index] += chunk.frames
 
-    def candidate(self, most_tokens: int) -> Candidate:
+    def candidate(self, max_tokens: int) -> Candidate:
         """Return the request as the scheduler sees it, with turns of at most so many tokens."""
-        turn = self._next_turn(most_tokens)
+        turn = self._next_turn(max_tokens)
         images = None if turn is None else turn.images
         return Candidate(
             request_id=self.request_id,
-            priority=self.wishes.priority,
+            priority=self.options.priority,
             arrival=self.arrival,
             skipped=self.skipped,
             tokens=self._workload_of(images).step_tokens,
             step_bytes=self._bytes_of(images),
-            is_alone=self.wishes.alone or self.exclusive,
+            is_alone=self.options.alone or self.exclusive,
             held_bytes=self.held_bytes,
             num_steps=self.num_steps,
             step=self.step,
@@ -267,12 +267,12 @@ class RequestState:
             **values,
         )
 
-    def _next_turn(self, most_tokens: int) -> Turn | None:
+    def _next_turn(self, max_tokens: int) -> Turn | None:
         """Return the next turn, or `None` if the step is a single one."""
         num_images, num_done = self.params.num_images, sum(map(len, self.predicted))
-        if num_images == 1 or (not num_done and self.workload.step_tokens <= most_tokens):
+        if num_images == 1 or (not num_done and self.workload.step_tokens <= max_tokens):
             return None
-        return next_turn(num_images, num_done, self.workload.step_tokens // num_images, most_tokens)
+        return next_turn(num_images, num_done, self.workload.step_tokens // num_images, max_tokens)
 
     def _of_turn(self, tensor: Tensor) -> Tensor:
         """Return the part of a tensor that belongs to the turn; its first axis counts images."""

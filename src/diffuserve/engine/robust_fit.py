@@ -17,7 +17,7 @@ _JITTER = 0.35  # relative, above the low quantile; longer measurements were dis
 _PRIOR_WEIGHT = 0.002  # of one measurement; decides only what the data leave open
 _KEPT_WEIGHT = 8.0  # measurements that a kept fit stands for, while the window fills
 _CONTRADICTED = 2.0  # a kept fit that is off by this factor is forgotten
-_MOST_TIMES_PRIOR = 50.0  # up or down; devices that share a prior differ by less
+_MAX_TIMES_PRIOR = 50.0  # up or down; devices that share a prior differ by less
 _TRUSTED_AFTER = 16
 _SETTLED_AFTER = 4
 _LATELY = 32  # latest measurements, which show whether the machine is quiet
@@ -46,7 +46,7 @@ class RobustFit:
         """Start at `kept`, else at `prior`. A kept fit above the bounds was learned from noise alone."""
         self.num_observations = 0
         self._scale = np.maximum(np.array(prior, dtype=float), _TINY_SECONDS)
-        self._low, self._high = self._scale * (1 / _MOST_TIMES_PRIOR), self._scale * _MOST_TIMES_PRIOR
+        self._low, self._high = self._scale * (1 / _MAX_TIMES_PRIOR), self._scale * _MAX_TIMES_PRIOR
         is_possible = kept is not None and bool((np.array(kept) <= self._high).all())
         self._kept = np.clip(np.array(kept), self._low, self._high) if is_possible else None
         self._floor = self._scale if self._kept is None else self._kept
@@ -157,7 +157,7 @@ def _jitter_weights(errors: Values) -> Values:
 
 def _bounded_solution(gram: Float[np.ndarray, "n n"], wanted: Vector) -> Vector:
     """Solve a small linear system; fix coefficients at the bounds that they exceed, the worst one first."""
-    low, high = 1 / _MOST_TIMES_PRIOR, _MOST_TIMES_PRIOR
+    low, high = 1 / _MAX_TIMES_PRIOR, _MAX_TIMES_PRIOR
     is_free = np.ones(len(wanted), dtype=bool)
     solution = np.zeros(len(wanted))
     while is_free.any():

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-_COMPANY = 4  # tokens of a step's first priority for each token of lower ones
+_LOWER_SHARE = 4  # tokens of a step's first priority for each token of lower ones
 
 
 @dataclass(frozen=True)
@@ -54,29 +54,29 @@ class StepLimits:
 
 @dataclass
 class _Step:
-    """A step being filled; `first` leads it, and `company` counts the tokens of lower-priority requests."""
+    """A step being filled; `first` leads it, and `lower_tokens` are those of lower-priority requests."""
 
     limits: StepLimits
     first: Candidate
     request_ids: list[str] = field(default_factory=list)
     tokens: int = 0
     step_bytes: int = 0
-    company: int = 0
+    lower_tokens: int = 0
 
-    def has_room(self, candidate: Candidate, is_company: bool) -> bool:
-        company = self.company + candidate.tokens if is_company else 0
+    def has_room(self, candidate: Candidate, is_lower: bool) -> bool:
+        lower_tokens = self.lower_tokens + candidate.tokens if is_lower else 0
         return (
             (self.limits.num_requests is None or len(self.request_ids) < self.limits.num_requests)
             and self.tokens + candidate.tokens <= self.limits.tokens
             and self.step_bytes + candidate.step_bytes <= self.limits.step_bytes
-            and company * _COMPANY <= self.tokens - self.company
+            and lower_tokens * _LOWER_SHARE <= self.tokens - self.lower_tokens
         )
 
-    def add(self, candidate: Candidate, is_company: bool) -> None:
+    def add(self, candidate: Candidate, is_lower: bool) -> None:
         self.request_ids.append(candidate.request_id)
         self.tokens += candidate.tokens
         self.step_bytes += candidate.step_bytes
-        self.company += candidate.tokens if is_company else 0
+        self.lower_tokens += candidate.tokens if is_lower else 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class StepScheduler:
         step = self._fill(candidates, limits)
         if step is None or step.first.is_alone:
             return 0.0
-        return left if step.has_room(step.first, is_company=False) else 0.0
+        return left if step.has_room(step.first, is_lower=False) else 0.0
 
     def _fill(self, candidates: Iterable[Candidate], limits: StepLimits) -> _Step | None:
         ordered = sorted(candidates, key=lambda each: self._precedence(each, limits))
@@ -151,11 +151,11 @@ class StepScheduler:
             return None
         step = _Step(limits, ordered[0])
         for candidate in ordered:
-            is_company = self._is_company(candidate, step.first)
+            is_lower = self._is_lower(candidate, step.first)
             if candidate is step.first or (
-                self._may_share(candidate, step.first) and step.has_room(candidate, is_company)
+                self._may_share(candidate, step.first) and step.has_room(candidate, is_lower)
             ):
-                step.add(candidate, is_company)
+                step.add(candidate, is_lower)
         return step
 
     def _may_share(self, candidate: Candidate, first: Candidate) -> bool:
@@ -163,7 +163,7 @@ class StepScheduler:
         is_in_step = (candidate.num_steps, candidate.step) == (first.num_steps, first.step)
         return not (candidate.is_alone or first.is_alone) and (is_in_step or not self.same_steps_only)
 
-    def _is_company(self, candidate: Candidate, first: Candidate) -> bool:
+    def _is_lower(self, candidate: Candidate, first: Candidate) -> bool:
         """Return whether a request's priority is lower than the first one's even with its age counted."""
         return candidate.priority < first.priority and self._aged(candidate) < self._aged(first)
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 from diffuserve.domain.errors import DiffuserveError, EngineClosed
 from diffuserve.engine.checkpoint import Checkpoint
-from diffuserve.engine.checkpoint_desk import CheckpointDesk
+from diffuserve.engine.checkpoint_requests import CheckpointRequests
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.inbox import Inbox
 from diffuserve.engine.outputs import GenerationResult, StepOutput, outcome_of
@@ -21,7 +21,9 @@ class StepLoop:
     ) -> None:
         self._core, self._inbox = core, inbox
         self._stepping = threading.Lock()  # held by the thread that calls the core
-        self._desk = CheckpointDesk(self._stepping, lambda request_id: take(core.requests.find(request_id)))
+        self._checkpoint_requests = CheckpointRequests(
+            self._stepping, lambda request_id: take(core.requests.find(request_id))
+        )
         self._undelivered: list[StepOutput] = []
         self._starting = threading.Lock()
         self._driver: threading.Thread | None = None
@@ -48,7 +50,7 @@ class StepLoop:
 
     def checkpoint(self, request_id: str) -> Checkpoint:
         """Return what `take` makes of a request after the step under way, or at once if there is none."""
-        return self._desk.ask(request_id, self._inbox.announce)
+        return self._checkpoint_requests.ask(request_id, self._inbox.announce)
 
     def start_driver(self) -> None:
         """Step on a thread of its own from now on."""
@@ -73,7 +75,7 @@ class StepLoop:
                 if self._inbox.is_closed:
                     raise EngineClosed("the engine is closed")
                 messages = self._inbox.take()
-                self._desk.respond()
+                self._checkpoint_requests.respond()
                 outputs = self._core.step(messages.arrived, messages.aborted)
                 self._inbox.settle(outputs)
                 if outputs or not self._core.goes_on:

@@ -70,7 +70,7 @@ class StepPlanner:
             for state in self._states
             if state.is_ready_to_encode
             and state not in unencoded
-            and state.wishes.priority >= chosen[0].wishes.priority
+            and state.options.priority >= chosen[0].options.priority
         ]
         return unencoded + waiting[:room]
 

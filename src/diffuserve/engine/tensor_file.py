@@ -31,11 +31,11 @@ def write_tensors(path: Path, content: TensorFile) -> None:
     save_file(tensors, path, dict(content.texts))
 
 
-def read_tensors(path: Path, most_bytes: int | None = None) -> TensorFile:
+def read_tensors(path: Path, max_bytes: int | None = None) -> TensorFile:
     """Return a file's content. Raise `DamagedFile` unless it is complete and within bounds."""
     try:
-        if most_bytes is not None:
-            _check_bounds(path, most_bytes)
+        if max_bytes is not None:
+            _check_bounds(path, max_bytes)
         with safe_open(path, "pt") as file:
             names = file.keys()
             return TensorFile({name: file.get_tensor(name) for name in names}, file.metadata() or {})
@@ -43,11 +43,11 @@ def read_tensors(path: Path, most_bytes: int | None = None) -> TensorFile:
         raise DamagedFile(str(error)) from error
 
 
-def _check_bounds(path: Path, most_bytes: int) -> None:
+def _check_bounds(path: Path, max_bytes: int) -> None:
     """Raise `ValueError` for a file that would take more memory to read than its content can need."""
     size = path.stat().st_size
-    if size > most_bytes:
-        raise ValueError(f"it has {size:,} bytes, and at most {most_bytes:,} are possible")
+    if size > max_bytes:
+        raise ValueError(f"it has {size:,} bytes, and at most {max_bytes:,} are possible")
     with path.open("rb") as file:
         header = int.from_bytes(file.read(_LENGTH_BYTES), "little")
     if header > HEADER_BYTES:

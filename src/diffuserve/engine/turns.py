@@ -15,12 +15,12 @@ class Turn:
     left: int
 
 
-def next_turn(num_images: int, num_done: int, image_tokens: int, most_tokens: int) -> Turn:
+def next_turn(num_images: int, num_done: int, image_tokens: int, max_tokens: int) -> Turn:
     """Return the turn that follows the first `num_done` images; the turns of a step are about equally large.
 
-    An image that exceeds `most_tokens` by itself has a turn of its own; a clip is an image here.
+    An image that exceeds `max_tokens` by itself has a turn of its own; a clip is an image here.
     """
     waiting = num_images - num_done
-    most = max(1, most_tokens // max(1, image_tokens))
+    most = max(1, max_tokens // max(1, image_tokens))
     left = -(-waiting // most)
     return Turn(range(num_done, num_done + -(-waiting // left)), left)

@@ -15,7 +15,7 @@ from typing import assert_never
 import torch
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.domain.workers.worker import Until
+from diffuserve.domain.workers.worker import LeaseEnd
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import LoadedModel, load_model
 from diffuserve.engine.outputs import GenerationResult, StepOutput
@@ -24,7 +24,7 @@ from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.engine_process.job_input import job_params
 from diffuserve.engine_process.model.load_reporter import LoadReporter
 from diffuserve.engine_process.model.prepared_model import prepared_copy
-from diffuserve.engine_process.output.handover import Handover
+from diffuserve.engine_process.output.handover import LatentTransfer
 from diffuserve.engine_process.output.image_output import ImageOutput, in_background, open_image_output
 from diffuserve.engine_process.output.job_checkpoints import JobCheckpoints
 from diffuserve.engine_process.output.job_output import EngineRequest, JobOutput, job_failure, preview_steps
@@ -42,7 +42,7 @@ from diffuserve.protocol.messages import (
     AddJob,
     EngineHeartbeat,
     EngineReady,
-    PutDownJob,
+    PreemptJob,
     StepProgress,
     StopEngine,
     ToEngine,
@@ -112,7 +112,7 @@ class EngineHost:
         self._engine, self._link, self._images = engine, link, images
         self._crash_record = crash_record
         self._output = JobOutput(link, images)
-        self._handover = Handover(engine.spec.name, images.weights_hash)
+        self._handover = LatentTransfer(engine.spec.name, images.weights_hash)
         self._checkpoints = JobCheckpoints(engine, link)
         self._writers = OrderedWriters()
         self._requests = _Requests()
@@ -146,8 +146,8 @@ class EngineHost:
                 self._add(message)
             case AbortJob():
                 self._abort(message.attempt)
-            case PutDownJob():
-                self._put_down(message.attempt)
+            case PreemptJob():
+                self._preempt(message.attempt)
             case StopEngine():
                 self._is_stopping = True
             case _:
@@ -199,7 +199,7 @@ class EngineHost:
                     priority=job.priority,
                     preview=steps,
                     alone=job.is_alone,
-                    until_denoised=job.until == Until.LATENTS,
+                    until_denoised=job.until == LeaseEnd.LATENTS,
                     latents=given.tensor,
                     resume=resume,
                     stream_frames=True,
@@ -216,13 +216,13 @@ class EngineHost:
         if request_id is not None:
             self._engine.abort(request_id)
 
-    def _put_down(self, attempt: str) -> None:
+    def _preempt(self, attempt: str) -> None:
         """Write a job's last checkpoint on a writer's thread, which waits for the step in progress."""
         request_id = self._requests.id_of(attempt)
         if request_id is None:
             return
         request = self._requests.get(request_id)
-        work = partial(self._checkpoints.put_down, request_id, request.job, request.timer)
+        work = partial(self._checkpoints.preempt, request_id, request.job, request.timer)
         self._writers.submit(f"{request_id} put down", work)
 
     def _keep(self, request_id: str, request: EngineRequest) -> None:
@@ -296,7 +296,7 @@ class EngineHost:
     def _finish(self, result: GenerationResult) -> None:
         """Write a result's files, or its latents; on a writer's thread."""
         request = self._requests.pop(result.request_id)
-        if request.job.until == Until.LATENTS:
+        if request.job.until == LeaseEnd.LATENTS:
             self._hand_over(request.job, result)
         else:
             self._output.finish(request, result)

@@ -25,7 +25,7 @@ from diffuserve.domain.jobs.job import (
 )
 from diffuserve.domain.jobs.prompt import PromptRecord
 from diffuserve.domain.jobs.webhook import Webhook
-from diffuserve.domain.workers.worker import Lease, StoredLatents, Until
+from diffuserve.domain.workers.worker import Lease, LeaseEnd, StoredLatents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +271,7 @@ def ended_of(record: JobRecord, before: JobStatus, now: float) -> EndedJob:
     )
 
 
-def lease_of(record: JobRecord, lease_seconds: float, until: Until = Until.FILES) -> Lease:
+def lease_of(record: JobRecord, lease_seconds: float, until: LeaseEnd = LeaseEnd.FILES) -> Lease:
     """Return the lease under which a worker runs the job from now on."""
     return Lease(**_decoded(record, _LEASED), job_id=record.id, lease_seconds=lease_seconds, until=until)
 

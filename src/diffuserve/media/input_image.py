@@ -52,25 +52,25 @@ def read_image(
     file: IO[bytes],
     mode: Mode = "RGB",
     name: str = "the file",
-    most_pixels: int = MAX_INPUT_PIXELS,
+    max_pixels: int = MAX_INPUT_PIXELS,
 ) -> InputImage:
     """Return the pixels of an image file: upright, in sRGB, 8 bits for each color, on white.
 
     A mask's levels are taken as they are. Raise `InvalidParams`, which names `field` and the file's `name`,
-    for what is no image of `FORMATS`, is animated, broken, or has more than `most_pixels`.
+    for what is no image of `FORMATS`, is animated, broken, or has more than `max_pixels`.
     """
-    with _opened(field, file, name, most_pixels) as image:
+    with _opened(field, file, name, max_pixels) as image:
         return input_image(image, mode)
 
 
 def read_transparency(
-    field: str, file: IO[bytes], name: str = "the file", most_pixels: int = MAX_INPUT_PIXELS
+    field: str, file: IO[bytes], name: str = "the file", max_pixels: int = MAX_INPUT_PIXELS
 ) -> InputImage:
     """Return a mask that is white where an image file is transparent; one without transparency, as it is.
 
     Raise `InvalidParams` as `read_image` does, and for a file that has transparency but is opaque everywhere.
     """
-    with _opened(field, file, name, most_pixels) as image:
+    with _opened(field, file, name, max_pixels) as image:
         if not image.has_transparency_data:
             return input_image(image, "L")
         mask = ImageChops.invert(image.convert("RGBA").getchannel("A"))
@@ -129,7 +129,7 @@ def _regular_file(field: str, path: str) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _opened(field: str, file: IO[bytes], name: str, most_pixels: int) -> Iterator[Image.Image]:
+def _opened(field: str, file: IO[bytes], name: str, max_pixels: int) -> Iterator[Image.Image]:
     """Decode an image file, upright; what is raised while it is in use is the file's fault as well."""
     if file.seek(0, io.SEEK_END) > MAX_INPUT_BYTES:
         raise InvalidParams(field, name, f"is too large; send at most {MAX_INPUT_BYTES:,} bytes")
@@ -137,28 +137,28 @@ def _opened(field: str, file: IO[bytes], name: str, most_pixels: int) -> Iterato
         with _warnings_lock, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(file, formats=FORMATS) as image:
-                _check(field, name, image, most_pixels)
+                _check(field, name, image, max_pixels)
                 image.load()
                 yield _upright(image)
     except (InvalidParams, MemoryError):
         raise
     except Image.DecompressionBombError as error:
-        raise _too_large(field, name, most_pixels) from error
+        raise _too_large(field, name, max_pixels) from error
     except UnidentifiedImageError as error:
         raise InvalidParams(field, name, f"is no image; send {', '.join(FORMATS)}") from error
     except Exception as error:  # decoders raise almost anything for a file that was made up
         raise InvalidParams(field, name, f"is a broken image file ({error}); send it again") from error
 
 
-def _check(field: str, name: str, image: Image.Image, most_pixels: int) -> None:
-    if max(image.size) > MAX_SIDE or image.width * image.height > most_pixels:
-        raise _too_large(field, name, most_pixels)
+def _check(field: str, name: str, image: Image.Image, max_pixels: int) -> None:
+    if max(image.size) > MAX_SIDE or image.width * image.height > max_pixels:
+        raise _too_large(field, name, max_pixels)
     if getattr(image, "n_frames", 1) > 1 and image.format != _SEVERAL_VIEWS:
         raise InvalidParams(field, name, "is animated; send a single image")
 
 
-def _too_large(field: str, name: str, most_pixels: int) -> InvalidParams:
-    limits = f"{most_pixels:,} pixels and {MAX_SIDE:,} a side"
+def _too_large(field: str, name: str, max_pixels: int) -> InvalidParams:
+    limits = f"{max_pixels:,} pixels and {MAX_SIDE:,} a side"
     return InvalidParams(field, name, f"is too large; send at most {limits}")
 
 

@@ -32,7 +32,7 @@ class Capabilities:
     `quantized_layers`: the layers whose weights can be kept in few bits, by component; none of an autoencoder
     is among them. `offloads`: which weights may stay on the host. `shared`: how many there are of what ranks
     share, by its name, where the weights can be cut over GPUs; all ranks then encode together. `compilable`
-    returns the blocks for the compiler, by configs and headers alone. `least_decode_bytes` returns what
+    returns the blocks for the compiler, by configs and headers alone. `min_decode_bytes` returns what
     decoding a clip takes at least: see `Pipeline.decode_bytes`.
     """
 
@@ -40,7 +40,7 @@ class Capabilities:
     offloads: Sequence[Offload] = (Offload.NONE,)
     shared: Mapping[str, int] = field(default_factory=dict)
     compilable: "Callable[[torch.device, torch.dtype | None], CompilableBlocks] | None" = None
-    least_decode_bytes: Callable[[GenerationParams], int] | None = None
+    min_decode_bytes: Callable[[GenerationParams], int] | None = None
 
 
 @runtime_checkable
@@ -66,7 +66,7 @@ class PipelineFamily(Protocol):
         """Return the folders of the weights that `load` reads for these parts."""
         ...
 
-    def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
+    def min_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         """Return the minimum of `Pipeline.step_bytes` for a request, over all dtypes."""
         ...
 

@@ -15,21 +15,21 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.config import SCHEMA, parse_config
 from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 
-_Colour = tuple[Annotated[float, Field(ge=-1_000, le=1_000)], ...]
+_Color = tuple[Annotated[float, Field(ge=-1_000, le=1_000)], ...]
 
 
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class _PreviewSettings:
-    factors: tuple[Annotated[_Colour, Field(min_length=3, max_length=3)], ...]
-    bias: Annotated[_Colour, Field(min_length=3, max_length=3)]
+    factors: tuple[Annotated[_Color, Field(min_length=3, max_length=3)], ...]
+    bias: Annotated[_Color, Field(min_length=3, max_length=3)]
 
 
 class PreviewMap:
     """A linear map from latent cells to pixels.
 
     One small product, since a preview may cost no more than 2 % of a step. `factors` has a row of red,
-    green, blue for each latent channel, `bias` one number for each colour; colours span -1…1.
+    green, blue for each latent channel, `bias` one number for each color; colors span -1…1.
     """
 
     def __init__(self, factors: Sequence[Sequence[float]], bias: Sequence[float]) -> None:

@@ -146,10 +146,10 @@ class CheckedModel:
         """Return the size of the files whose weights are loaded for `parts`."""
         return self.folder.num_weight_bytes(self.family.weight_folders(self.folder, parts))
 
-    def least_bytes(self, params: GenerationParams) -> int:
+    def min_bytes(self, params: GenerationParams) -> int:
         """Return what a request, whose defaults are filled in, takes at least: a step, or decoding a clip."""
-        step = self.family.least_step_bytes(self.folder, self.spec.workload(params))
-        decode = self.capabilities.least_decode_bytes
+        step = self.family.min_step_bytes(self.folder, self.spec.workload(params))
+        decode = self.capabilities.min_decode_bytes
         return step if decode is None or (params.num_frames or 1) == 1 else max(step, decode(params))
 
 
@@ -255,7 +255,7 @@ def _check_parallel(
     folder: ModelFolder, able: Capabilities, quantization: Quantization, plan: ParallelPlan | None
 ) -> None:
     """Raise `InvalidParams` if the ranks of a plan cannot share a model's weights as it says."""
-    if plan is None or not plan.is_cut:
+    if plan is None or not plan.is_sharded:
         return
     if not able.shared:
         remedy = f"the weights of {folder.pipeline_class} are not cut over ranks, FLUX.1's are"

@@ -14,7 +14,7 @@ from diffuserve.modelstore.manifest import Manifest, ModelFile
 if TYPE_CHECKING:
     from diffuserve.modelstore.bucket import ModelBucket
 
-_MOST_BYTES = 1024 * 1024  # larger ones are vocabularies
+_MAX_BYTES = 1024 * 1024  # larger ones are vocabularies
 _SUFFIX = ".json"
 _TRIES = 2  # a single read may be damaged
 
@@ -37,7 +37,7 @@ def fetched_configs(bucket: "ModelBucket", manifest: Manifest) -> Iterator[Descr
         folder = Path(root) / manifest.name
         folder.mkdir()
         for file in manifest.files:
-            if file.path.endswith(_SUFFIX) and file.size <= _MOST_BYTES:
+            if file.path.endswith(_SUFFIX) and file.size <= _MAX_BYTES:
                 path = folder / file.path
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(_content(bucket, manifest, file))

@@ -86,12 +86,12 @@ class LibtorrentSwarm:
         """Pass libtorrent's alerts to their transfers."""
         for alert in self._session.pop_alerts():
             if isinstance(alert, self._lt.peer_ban_alert):
-                self._shut_out(alert.ip[0])
+                self._ban(alert.ip[0])
             for transfer in self._transfers:
                 if getattr(alert, "handle", None) == transfer.handle:
                     transfer.note(alert)
 
-    def _shut_out(self, host: str) -> None:
+    def _ban(self, host: str) -> None:
         """Ban a host that sent bad data, as libtorrent would let it come back from another port."""
         self._passing.add_rule(host, host, _BLOCKED)
         self._session.set_ip_filter(self._passing)

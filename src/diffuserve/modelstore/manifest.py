@@ -23,7 +23,7 @@ _MAX_FILE_BYTES = 1 << 40
 _MAX_PIECES = 500_000  # 2 TB
 _SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _PATH = r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,99}/)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$"  # none begins with a dot
-_LEAST_DIGITS = 12  # of an abbreviated hash
+_MIN_DIGITS = 12  # of an abbreviated hash
 
 Words = Annotated[str, StringConstraints(max_length=500)]
 
@@ -176,11 +176,11 @@ class Reference:
 def parse_reference(text: str) -> Reference:
     """Return the reference in a text. Raise `ModelNotFound` if no store can have a model of that name."""
     name, at, digits = text.partition("@")
-    is_hash = not at or re.fullmatch(rf"[0-9a-f]{{{_LEAST_DIGITS},64}}", digits)
+    is_hash = not at or re.fullmatch(rf"[0-9a-f]{{{_MIN_DIGITS},64}}", digits)
     if not FILE_NAME.fullmatch(name) or not is_hash:
         raise ModelNotFound(
             f"{text[:200]!r} names no model of a store: give NAME or NAME@HASH, the name of letters, digits, "
-            f"'.', '_' and '-', and at least {_LEAST_DIGITS} digits of the hash"
+            f"'.', '_' and '-', and at least {_MIN_DIGITS} digits of the hash"
         )
     return Reference(name, digits)
 

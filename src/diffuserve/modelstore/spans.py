@@ -1,4 +1,4 @@
-"""Pieces that are read together: neighbours in one file, 8 MiB at a time."""
+"""Pieces that are read together: neighbors in one file, 8 MiB at a time."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _PIECES = 2  # 8 MiB
 
 @dataclass(frozen=True)
 class PieceRange:
-    """Neighbouring pieces of one file."""
+    """Neighboring pieces of one file."""
 
     pieces: tuple[Piece, ...]
 

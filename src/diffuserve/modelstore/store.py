@@ -25,7 +25,7 @@ from diffuserve.modelstore.manifest import Manifest, Reference, is_reference, pa
 from diffuserve.modelstore.model_folder import newest_version, read_manifest
 from diffuserve.modelstore.partial import PartialModel
 from diffuserve.modelstore.sources import PieceSource
-from diffuserve.modelstore.swarm_download import Together, download_together
+from diffuserve.modelstore.swarm_download import SharedDownload, download_together
 
 if TYPE_CHECKING:
     from diffuserve.modelstore.bucket import ModelBucket
@@ -55,7 +55,7 @@ class ModelStore:
         self,
         config: ModelStoreConfig,
         peers: Sequence[PieceSource] = (),
-        together: Together | None = None,
+        together: SharedDownload | None = None,
     ) -> None:
         """Open no connection yet: a model in the cache needs no bucket."""
         self._config, self._peers, self._together = config, peers, together
@@ -163,7 +163,7 @@ class ModelStore:
             manifest, lambda partial: download(manifest, partial, sources, on_fetch(manifest))
         )
 
-    def _fetched_together(self, version: str, on_fetch: OnFetch, together: Together) -> HeldModel:
+    def _fetched_together(self, version: str, on_fetch: OnFetch, together: SharedDownload) -> HeldModel:
         if self._bucket is None:
             raise self._not_in_volume(version)
         bucket, manifest, transfer = self._bucket, self._bucket.manifest(version), None
@@ -225,7 +225,7 @@ def describe_stored(model: str, config: ModelStoreConfig) -> Iterator[DescribedM
 
 
 def open_stored(
-    model: str, config: ModelStoreConfig, on_fetch: OnFetch, together: Together | None = None
+    model: str, config: ModelStoreConfig, on_fetch: OnFetch, together: SharedDownload | None = None
 ) -> HeldModel | None:
     """Return a model of the store; `None` for one that is found without it: bundled, a folder or the hub's.
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.domain.workers.peers import MOST_READS, PeerAddress, PeerAdvice, Share
+from diffuserve.domain.workers.peers import MAX_READS, PeerAddress, PeerAdvice, Share
 from diffuserve.modelstore.download import Report, damaged_error, recheck_present
 from diffuserve.modelstore.manifest import Manifest, Piece
 from diffuserve.modelstore.partial import PartialModel, explained
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 WAIT_SECONDS = 5.0
 """Seconds in which nothing moves, here or at the peers, after which another's share is read too."""
 _LOOK_SECONDS = 0.1
-_MOST_FAILURES = 3  # to read one piece
+_MAX_FAILURES = 3  # to read one piece
 Guide = Callable[[Manifest], PeerAdvice]
 """Tells who the peers are, and which share is this worker's; asked several times a second."""
 
 
 @dataclass(frozen=True)
-class Together:
+class SharedDownload:
     """How to fetch models with peers: the swarm, its guide, and how long to wait for peers."""
 
     swarm: Swarm
@@ -37,7 +37,7 @@ class Together:
 
 
 def download_together(
-    manifest: Manifest, partial: PartialModel, source: PieceSource, together: Together, report: Report
+    manifest: Manifest, partial: PartialModel, source: PieceSource, together: SharedDownload, report: Report
 ) -> Transfer:
     """Fetch the missing pieces of a model with peers; return its transfer, which goes on seeding.
 
@@ -73,7 +73,7 @@ class _Fetching:
 
     def run(self, guide: Guide) -> None:
         """Fetch all pieces. Raise the source's error for a piece that no peer has."""
-        threads = ThreadPoolExecutor(MOST_READS)
+        threads = ThreadPoolExecutor(MAX_READS)
         try:
             while not self._is_done():
                 advice = guide(self._manifest)
@@ -121,16 +121,16 @@ class _Fetching:
             try:
                 content = self._reads.pop(piece).result()
             except DiffuserveError as error:
-                self._bear(piece, error)
+                self._tolerate(piece, error)
             else:
                 self._transfer.add(piece, content)
                 self._patience.move(time.monotonic())
 
-    def _bear(self, piece: Piece, error: DiffuserveError) -> None:
+    def _tolerate(self, piece: Piece, error: DiffuserveError) -> None:
         """Record a failed read, so that it is retried; raise the error after too many failures."""
         self._failures[piece] += 1
         log.warning("%s", error)
-        if self._failures[piece] >= _MOST_FAILURES:
+        if self._failures[piece] >= _MAX_FAILURES:
             raise error
 
     def _read(self, piece: Piece) -> memoryview:

@@ -28,7 +28,7 @@ class ParallelPlan:
         return self.sequence * self.tensor
 
     @property
-    def is_cut(self) -> bool:
+    def is_sharded(self) -> bool:
         """Return whether each rank has a part of the weights alone."""
         return self.tensor > 1
 
@@ -64,5 +64,5 @@ def check_shared(plan: ParallelPlan, name: str, number: int) -> None:
             "parallel",
             str(plan),
             f"the model has {number} {name}, which {plan.num_ranks} ranks cannot share evenly; "
-            f"{'tensor times sequence' if plan.is_cut else 'sequence'} may be {fitting}",
+            f"{'tensor times sequence' if plan.is_sharded else 'sequence'} may be {fitting}",
         )

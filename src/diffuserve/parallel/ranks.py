@@ -188,7 +188,7 @@ class Ranks:
         self.world = TensorRanks(dist.group.WORLD)
         self.sequence = SequenceRanks(dist.group.WORLD)
         self.tensor: TensorRanks | None = None
-        if plan.is_cut:
+        if plan.is_sharded:
             numbers = range(self.size)
             rows = [numbers[first : first + plan.tensor] for first in numbers[:: plan.tensor]]
             self.tensor = TensorRanks(_own_group(rows, timeout))

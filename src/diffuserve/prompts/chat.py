@@ -13,8 +13,8 @@ from diffuserve.remote.json_api import JsonApi, JsonApiConfig, RemoteCallFailed,
 DEFAULT_SYSTEM_PROMPT = (
     "You write prompts for a model that draws images. Rewrite what the user asks for as one paragraph of "
     "at most 120 words that describes the finished image: the subject first, then its surroundings, "
-    "composition, light, colours, materials and style. Keep everything the user names: every object, "
-    "number, colour, name and quoted text. Add nothing that contradicts it, and no people that it does not "
+    "composition, light, colors, materials and style. Keep everything the user names: every object, "
+    "number, color, name and quoted text. Add nothing that contradicts it, and no people that it does not "
     "call for. Answer with the paragraph alone."
 )
 _PATH = "/chat/completions"

@@ -300,7 +300,7 @@ class AbortJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PutDownJob:
+class PreemptJob:
     """Give a last checkpoint of a job and drop it. The engine responds with `CheckpointReady`."""
 
     attempt: str
@@ -335,7 +335,7 @@ FromEngine: TypeAlias = (
     | PeerAnnounced
     | EngineReport
 )
-ToEngine: TypeAlias = AddJob | AbortJob | PutDownJob | StopEngine
+ToEngine: TypeAlias = AddJob | AbortJob | PreemptJob | StopEngine
 Message: TypeAlias = FromEngine | ToEngine | PeersTold | FromZygote | ForkEngine
 
 _KINDS: Mapping[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}

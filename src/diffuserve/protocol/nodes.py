@@ -8,7 +8,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.workers.peers import PRIVATE_NETWORKS, is_private
 from diffuserve.private_files import check_not_public
 
-_LEAST_SECRET = 32
+_MIN_SECRET = 32
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ def read_node_secret(path: Path) -> bytes:
         secret = path.read_bytes().strip()
     except OSError as error:
         raise InvalidParams("node_secret_file", str(path), f"cannot be read: {error}") from error
-    if len(secret) < _LEAST_SECRET:
+    if len(secret) < _MIN_SECRET:
         raise InvalidParams(
             "node_secret_file",
             str(path),
-            f"holds {len(secret)} characters, and at least {_LEAST_SECRET} are needed; make one by "
+            f"holds {len(secret)} characters, and at least {_MIN_SECRET} are needed; make one by "
             f"`(umask 077; openssl rand -hex 32 > {path})`, and copy it to each machine of the worker",
         )
     return secret

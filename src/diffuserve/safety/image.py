@@ -106,7 +106,7 @@ def merged(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def blur(image: Image.Image) -> Image.Image:
-    """Return an image of the same size that keeps only the mean colours of at most 12 × 12 cells.
+    """Return an image of the same size that keeps only the mean colors of at most 12 × 12 cells.
 
     A blur by a kernel could be undone in part by deconvolution; this cannot.
     """
@@ -114,7 +114,7 @@ def blur(image: Image.Image) -> Image.Image:
 
 
 def cells_of(image: Image.Image) -> Image.Image:
-    """Return what a blurred image keeps of it: a small image of mean colours."""
+    """Return what a blurred image keeps of it: a small image of mean colors."""
     longer = max(image.size)
     num_cells = min(_MAX_CELLS, longer // _MIN_CELL_PIXELS)
     width, height = (max(round(side * num_cells / longer), 1) for side in image.size)

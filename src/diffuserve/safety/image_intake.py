@@ -43,18 +43,18 @@ def read_forever(
         except EOFError:
             return
         _limit_cpu(wanted["seconds"])
-        answer, file = _read(data, wanted["mode"], wanted["most_pixels"], image_filter)
+        answer, file = _read(data, wanted["mode"], wanted["max_pixels"], image_filter)
         pipe.send_bytes(orjson.dumps(answer))
         if "remedy" not in answer:
             pipe.send_bytes(file)
 
 
 def _read(
-    data: bytes, mode: str, most_pixels: int, image_filter: ImageFilter | None
+    data: bytes, mode: str, max_pixels: int, image_filter: ImageFilter | None
 ) -> tuple[dict[str, Any], bytes]:
     """Return the answer for a file, and the file to be stored unless it is refused or blocked."""
     try:
-        read = _pixels(data, mode, most_pixels)
+        read = _pixels(data, mode, max_pixels)
         verdict, shown = _judged(read, image_filter)
         is_blocked = verdict is not None and verdict.action is Action.BLOCK
         file = b"" if is_blocked else _png(shown)
@@ -71,12 +71,12 @@ def _read(
     return answer, file
 
 
-def _pixels(data: bytes, mode: str, most_pixels: int) -> "InputImage":
+def _pixels(data: bytes, mode: str, max_pixels: int) -> "InputImage":
     from diffuserve.media.input_image import read_image, read_transparency
 
     if mode == "alpha":
-        return read_transparency("file", io.BytesIO(data), most_pixels=most_pixels)
-    return read_image("file", io.BytesIO(data), cast(Any, mode), most_pixels=most_pixels)
+        return read_transparency("file", io.BytesIO(data), max_pixels=max_pixels)
+    return read_image("file", io.BytesIO(data), cast(Any, mode), max_pixels=max_pixels)
 
 
 def _png(image: "InputImage") -> bytes:

@@ -19,9 +19,9 @@ from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.safety import FilterInfo, Verdict
 from diffuserve.media.input_image import MAX_INPUT_PIXELS
 from diffuserve.safety.base import ImageFilter
+from diffuserve.safety.fair_slots import FairSlots
 from diffuserve.safety.image_intake import read_forever
 from diffuserve.safety.piped_process import PipedProcess
-from diffuserve.safety.turns import TenantTurns
 from diffuserve.telemetry.log_config import LogConfig
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ OpenFilter = Callable[[], ImageFilter | None]
 """Loads the image filter, in the process that uses it; it can be sent to another process."""
 
 Mode = Literal["RGB", "L", "alpha"]
-"""Form of the stored pixels: colours, a mask, or a mask that is white where the file is transparent."""
+"""Form of the stored pixels: colors, a mask, or a mask that is white where the file is transparent."""
 
 _READ_SECONDS = 30.0
 _START_SECONDS = 120.0
@@ -78,20 +78,20 @@ class IntakePool:
         self.read_seconds = read_seconds
         self._arguments = (open_filter, logs)
         self._objection = objection
-        self._turns = TenantTurns(num_processes)
+        self._turns = FairSlots(num_processes)
         self._threads = ThreadPoolExecutor(num_processes, "intake")
         self._idle: list[_Reader] = []
         self._readers: set[_Reader] = set()
 
     async def read(
-        self, data: bytes, tenant_id: str, mode: Mode = "RGB", most_pixels: int = MAX_INPUT_PIXELS
+        self, data: bytes, tenant_id: str, mode: Mode = "RGB", max_pixels: int = MAX_INPUT_PIXELS
     ) -> ReadImage:
         """Return the image in a file. Raise `UnreadableImage`, or `ServerUnavailable` without a process."""
         if self._objection:
             raise UnreadableImage(f"cannot be judged, and is refused: {self._objection}")
         loop = asyncio.get_running_loop()
         async with self._turns.turn(tenant_id):
-            return await loop.run_in_executor(self._threads, self._read, data, mode, most_pixels)
+            return await loop.run_in_executor(self._threads, self._read, data, mode, max_pixels)
 
     @property
     def num_reading(self) -> int:
@@ -104,10 +104,10 @@ class IntakePool:
             reader.end()
         await asyncio.to_thread(self._threads.shutdown)
 
-    def _read(self, data: bytes, mode: Mode, most_pixels: int) -> ReadImage:
+    def _read(self, data: bytes, mode: Mode, max_pixels: int) -> ReadImage:
         reader = self._take()
         try:
-            image = reader.read(data, mode, most_pixels, self.read_seconds)
+            image = reader.read(data, mode, max_pixels, self.read_seconds)
         except UnreadableImage:
             self._idle.append(reader)
             raise
@@ -163,13 +163,13 @@ class _Reader(PipedProcess):
             raise TimeoutError(f"not ready within {_START_SECONDS:g} s")
         self._pipe.recv_bytes(1)
 
-    def read(self, data: bytes, mode: Mode, most_pixels: int, seconds: float) -> ReadImage:
+    def read(self, data: bytes, mode: Mode, max_pixels: int, seconds: float) -> ReadImage:
         """Return the image. Raise `UnreadableImage`; `EOFError` or `OSError` if the process is lost."""
         watchdog = threading.Timer(seconds, self._give_up)
         watchdog.start()
         self.is_reading = True
         try:
-            wanted = {"mode": mode, "most_pixels": most_pixels, "seconds": seconds}
+            wanted = {"mode": mode, "max_pixels": max_pixels, "seconds": seconds}
             self._pipe.send_bytes(orjson.dumps(wanted))
             self._pipe.send_bytes(data)
             answer = orjson.loads(self._pipe.recv_bytes())

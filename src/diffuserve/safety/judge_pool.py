@@ -15,10 +15,10 @@ from diffuserve.domain.codec import from_json
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import Verdict
 from diffuserve.safety.base import TextClassifier
+from diffuserve.safety.fair_slots import FairSlots
 from diffuserve.safety.piped_process import PipedProcess
 from diffuserve.safety.policy import Policy
 from diffuserve.safety.prompt import PolicyFilter
-from diffuserve.safety.turns import TenantTurns
 from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.telemetry.logs import configure_logs
 
@@ -44,7 +44,7 @@ class JudgePool:
         logs: LogConfig = LogConfig(),
     ) -> None:
         self._arguments = (policy, classifier, logs)
-        self._turns = TenantTurns(num_processes)
+        self._turns = FairSlots(num_processes)
         self._threads = ThreadPoolExecutor(num_processes, "judges")
         self._idle: list[_Judge] = []
 

@@ -1,4 +1,4 @@
-"""NudeNet, a detector of body parts. It is optional, since its package states two licences, AGPL and MIT."""
+"""NudeNet, a detector of body parts. It is optional, since its package states two licenses, AGPL and MIT."""
 
 from collections.abc import Mapping
 from importlib.metadata import version

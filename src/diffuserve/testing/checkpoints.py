@@ -36,7 +36,7 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     kind: FluxKind = "schnell",
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
-    num_shards: int = 1,
+    num_files: int = 1,
     use_dynamic_shifting: bool | None = None,
     shift: float | None = None,
     transformer: Mapping[str, Any] | None = None,
@@ -46,7 +46,7 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
 
     All kinds but `schnell` have embedded guidance and a schedule that shifts with the size; `kontext` edits
     references, and `fill` reads a masked image. `use_dynamic_shifting` and `shift` override the kind's own
-    schedule, and the values of `transformer` and `text_encoder_2` those of their configs. With `num_shards`
+    schedule, and the values of `transformer` and `text_encoder_2` those of their configs. With `num_files`
     above 1 the transformer and the T5 encoder are split into at least that many files with an index. The
     tokenizers are those of the bundled tiny-flux, with its vocabulary. Equal arguments write equal weights.
 
@@ -66,7 +66,7 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     for name, module in components.items():
         redraw_weights(module, generator)
         nn.Module.to(module, dtype)  # diffusers' own `to` warns about modules kept in float32: none here
-        save_module(module, folder / name, num_shards if name in ("transformer", "text_encoder_2") else 1)
+        save_module(module, folder / name, num_files if name in ("transformer", "text_encoder_2") else 1)
     _save_scheduler(
         folder / "scheduler",
         shift=(3.0 if is_dev else 1.0) if shift is None else shift,
@@ -187,10 +187,10 @@ def bundled_config(component: str, *names: str) -> dict[str, Any]:
     return {name: config[name] for name in names}
 
 
-def save_module(model: Any, folder: Path, num_shards: int = 1) -> None:
-    """Save a model in at least `num_shards` files, readable for all."""
+def save_module(model: Any, folder: Path, num_files: int = 1) -> None:
+    """Save a model in at least `num_files` files, readable for all."""
     num_bytes = sum(parameter.nbytes for parameter in model.parameters())
-    model.save_pretrained(folder, safe_serialization=True, max_shard_size=num_bytes // num_shards)
+    model.save_pretrained(folder, safe_serialization=True, max_shard_size=num_bytes // num_files)
     for file in folder.iterdir():
         file.chmod(_READABLE)
 

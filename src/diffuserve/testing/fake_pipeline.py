@@ -55,7 +55,7 @@ FAKE_SPEC = ModelSpec(
 
 @dataclass(frozen=True)
 class FakeConditioning(Conditioning):
-    """The colours of the prompt and of the negative prompt, each (channels, 1, 1, 1).
+    """The colors of the prompt and of the negative prompt, each (channels, 1, 1, 1).
 
     With input images also their mean, (channels, 1, rows, columns), and what a mask changes of it, in 0…1.
     """
@@ -68,7 +68,7 @@ class FakeConditioning(Conditioning):
 
 @dataclass
 class FakePipeline(PipelineDefaults):
-    """Moves noise towards the prompt's colour.
+    """Moves noise toward the prompt's color.
 
     `on_encode`, `on_denoise` and `on_decode` are called with each call's parameters before it runs, and
     may raise, block or count, to inject faults. `poison` replaces a request's prediction.
@@ -116,8 +116,8 @@ class FakePipeline(PipelineDefaults):
         images = [_levels(image, rows, columns) * 2 - 1 for image in _images(params)]
         return FakeConditioning(
             (),
-            colour_of(params.prompt),
-            colour_of(params.negative_prompt or ""),
+            color_of(params.prompt),
+            color_of(params.negative_prompt or ""),
             image=torch.stack(images).mean(0) if images else None,
             mask=None if params.mask is None else _levels(_mask(params), rows, columns),
         )
@@ -154,8 +154,8 @@ class FakePipeline(PipelineDefaults):
         """Return the guided velocity."""
         conditioning = request.conditioning
         assert isinstance(conditioning, FakeConditioning)
-        colours = (conditioning.positive, conditioning.negative)[: self.spec.num_passes(request.params)]
-        positive, *rest = [_velocity_to(_goal(colour, request), request) for colour in colours]
+        colors = (conditioning.positive, conditioning.negative)[: self.spec.num_passes(request.params)]
+        positive, *rest = [_velocity_to(_goal(color, request), request) for color in colors]
         scale = request.params.guidance_scale or 0.0
         return rest[0] + scale * (positive - rest[0]) if rest else positive
 
@@ -198,19 +198,19 @@ class FakePipeline(PipelineDefaults):
         return (self.spec.latent_frames(params), params.height // _SCALE, params.width // _SCALE)
 
 
-def colour_of(prompt: str) -> Tensor:
-    """Return the colour that a prompt stands for, in -1…1, as (channels, 1, 1, 1)."""
+def color_of(prompt: str) -> Tensor:
+    """Return the color that a prompt stands for, in -1…1, as (channels, 1, 1, 1)."""
     digest = hashlib.sha256(prompt.encode()).digest()[:_CHANNELS]
     return torch.tensor([level / 127.5 - 1 for level in digest]).view(_CHANNELS, 1, 1, 1)
 
 
-def _goal(colour: Tensor, request: DenoiseInput) -> Tensor:
-    """Return where a request's latents go: to the colour or, from an image, as far as its strength says."""
+def _goal(color: Tensor, request: DenoiseInput) -> Tensor:
+    """Return where a request's latents go: to the color or, from an image, as far as its strength says."""
     conditioning, strength = request.conditioning, request.params.strength
     assert isinstance(conditioning, FakeConditioning)
     if conditioning.image is None or strength is None:
-        return colour
-    return conditioning.image + strength * (colour - conditioning.image)
+        return color
+    return conditioning.image + strength * (color - conditioning.image)
 
 
 def _noised(image: Tensor, noise: Tensor, sigma: float) -> Tensor:
@@ -234,9 +234,9 @@ def _levels(image: InputImage, rows: int, columns: int) -> Tensor:
     return levels.view(rows, columns, -1).permute(2, 0, 1).unsqueeze(1)
 
 
-def _velocity_to(colour: Tensor, request: DenoiseInput) -> Tensor:
-    """Return the velocity that leads straight from the latents to a colour: x₀ = x - σ·v."""
-    return (request.latents - colour) * (1000 / request.timestep)
+def _velocity_to(color: Tensor, request: DenoiseInput) -> Tensor:
+    """Return the velocity that leads straight from the latents to a color: x₀ = x - σ·v."""
+    return (request.latents - color) * (1000 / request.timestep)
 
 
 def _levels_of(image: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.domain.workers.worker import LATENTS_ID, LATENTS_NAME, Until
+from diffuserve.domain.workers.worker import LATENTS_ID, LATENTS_NAME, LeaseEnd
 from diffuserve.engine_process.agent_link import AgentLink, end_with_agent_alone
 from diffuserve.engine_process.model.stored_model import logged
 from diffuserve.engine_process.start.main import fetch_model, join_peers
@@ -30,7 +30,7 @@ from diffuserve.protocol.messages import (
     JobFailed,
     JobFinished,
     ModelAnnounced,
-    PutDownJob,
+    PreemptJob,
     StepProgress,
     StepTaken,
     StopEngine,
@@ -77,7 +77,7 @@ class NullEngine:
             self._add(message)
         elif isinstance(message, AbortJob):
             self._abort(message.attempt)
-        elif isinstance(message, PutDownJob):
+        elif isinstance(message, PreemptJob):
             self.link.send(CheckpointReady(attempt=message.attempt, is_last=True))
             self._abort(message.attempt)
         elif isinstance(message, StopEngine):
@@ -123,7 +123,7 @@ class NullEngine:
             return
         self._num_moves += 1
         self._note(job)
-        if job.until == Until.LATENTS:
+        if job.until == LeaseEnd.LATENTS:
             self._hand_over(job)
             return
         self._tell_step(job)
@@ -147,7 +147,7 @@ class NullEngine:
     def _note(self, job: AddJob) -> None:
         """Write a line into the ledger: the attempt, and its phase if it is only one of them."""
         phases = {(True, False): " denoise", (False, True): " decode"}
-        phase = phases.get((job.until == Until.LATENTS, LATENTS_ID in job.files), "")
+        phase = phases.get((job.until == LeaseEnd.LATENTS, LATENTS_ID in job.files), "")
         if self.ledger is not None:
             with self.ledger.open("a", encoding="utf-8") as file:
                 file.write(f"{job.attempt}{phase}\n")

@@ -80,7 +80,7 @@ def write_wan_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     scheduler: Mapping[str, Any] | None = None,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
-    num_shards: int = 1,
+    num_files: int = 1,
     vae: Mapping[str, Any] | None = None,
     **transformer: Any,
 ) -> Path:
@@ -102,7 +102,7 @@ def write_wan_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     for name, module in components.items():
         _redraw(module, generator)
         nn.Module.to(module, dtype)  # diffusers' own `to` keeps some modules in float32, and warns
-        save_module(module, folder / name, num_shards if name in ("transformer", "text_encoder") else 1)
+        save_module(module, folder / name, num_files if name in ("transformer", "text_encoder") else 1)
     _write_scheduler(folder, kind, scheduler or {})
     shutil.copytree(bundled_models()["tiny-flux"] / "tokenizer_2", folder / "tokenizer", dirs_exist_ok=True)
     if kind == "i2v":

@@ -136,7 +136,7 @@ async def test_an_invalid_line_is_named(
         (b"[]", "items"),
         (b'{"items": {}}', "items"),
         (b'{"items": []}', "items"),
-        (b'{"items": [{}], "colour": 1}', "colour"),
+        (b'{"items": [{}], "color": 1}', "color"),
         (lines([{"items": [item(n) for n in range(1_001)]}]), "items"),
     ],
     ids=["broken", "list", "object", "empty", "unknown", "too many"],

@@ -50,7 +50,7 @@ class FakeFamily:
         return build_spec(folder, _DEFAULTS)
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
-        return Capabilities(least_decode_bytes=_pixels_of)
+        return Capabilities(min_decode_bytes=_pixels_of)
 
     def check_files(self, folder: ModelFolder) -> None:
         """Do nothing: there are no weights."""
@@ -58,7 +58,7 @@ class FakeFamily:
     def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
         return ()
 
-    def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
+    def min_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return workload.step_tokens
 
     def default_fit(self, spec: ModelSpec) -> CostFit:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from diffuserve.agent.metrics_server import MOST_CONNECTIONS, MetricsServer
+from diffuserve.agent.metrics_server import MAX_CONNECTIONS, MetricsServer
 from support.ports import free_port
 from support.waiting import HANG_SECONDS, eventually
 
@@ -72,7 +72,7 @@ async def test_a_head_without_an_end_is_not_kept(served: Served) -> None:
 
 @pytest.mark.parametrize("served", [1.0], indirect=True)
 async def test_idle_connections_end_and_keep_nobody_out_for_long(served: Served) -> None:
-    idle = [await served.connect() for _ in range(3 * MOST_CONNECTIONS)]
+    idle = [await served.connect() for _ in range(3 * MAX_CONNECTIONS)]
     async with asyncio.timeout(HANG_SECONDS):
         for reader, _ in idle:
             with contextlib.suppress(ConnectionError):
@@ -84,8 +84,8 @@ async def test_idle_connections_end_and_keep_nobody_out_for_long(served: Served)
 
 
 async def test_connections_over_the_limit_are_closed(served: Served) -> None:
-    idle = [await served.connect() for _ in range(MOST_CONNECTIONS)]
-    await eventually(lambda: served.server.num_open == MOST_CONNECTIONS)
+    idle = [await served.connect() for _ in range(MAX_CONNECTIONS)]
+    await eventually(lambda: served.server.num_open == MAX_CONNECTIONS)
     assert await served.ask(_REQUEST) in ("", "closed")
     for _, writer in idle:
         writer.close()

@@ -14,7 +14,7 @@ import torch
 from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
 from diffuserve.domain.jobs.checkpoint import HEADER_BYTES
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.checkpoint import Checkpoint, most_file_bytes
+from diffuserve.engine.checkpoint import Checkpoint, max_file_bytes
 from diffuserve.engine.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
@@ -186,7 +186,7 @@ def test_a_state_that_the_request_cannot_have_is_refused(fake_engine: Engine, wh
 @pytest.fixture
 def written(fake_engine: Engine, tmp_path: Path) -> tuple[Path, int]:
     taken, path = checkpoint_after(fake_engine, PARAMS, 2), tmp_path / "c.safetensors"
-    most = most_file_bytes(fake_engine.pipeline, fake_engine.spec.resolve(PARAMS, seed=0))
+    most = max_file_bytes(fake_engine.pipeline, fake_engine.spec.resolve(PARAMS, seed=0))
     write_checkpoint(path, taken, most)
     assert read_checkpoint(path, most).identity == taken.identity
     return path, most

@@ -10,7 +10,7 @@ from PIL import Image
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.decode_queue import DecodeLimits, DecodeQueue, Group, QueuedDecode
-from diffuserve.engine.request_state import RequestState, Wishes
+from diffuserve.engine.request_state import RequestOptions, RequestState
 from diffuserve.testing.fake_pipeline import FakePipeline
 
 PIPELINE = FakePipeline()
@@ -39,7 +39,7 @@ def queued(number: int, num_images: int, num_frames: int, priority: int = 0) -> 
         step_bytes=0,
         schedule=PIPELINE.schedule(params),
         arrival=number,
-        wishes=Wishes(priority=priority),
+        options=RequestOptions(priority=priority),
         latents=torch.zeros(PIPELINE.latents_shape(params)),
     )
     return QueuedDecode(state, clip=ClipDecoding(state, CLIP_BYTES) if num_frames > 1 else None)
@@ -132,8 +132,8 @@ def test_a_clip_gives_way_to_steps_of_a_higher_priority_until_it_has_its_turn() 
     queue.put(queued(0, 1, 3, priority=-1))
     turns = []
     for _ in range(40):
-        queue.give_way(0)
+        queue.yield_to(0)
         turns.append(queue.has_work)
     assert turns == ([False] * 16 + [True]) * 2 + [False] * 6
-    queue.give_way(-1)
+    queue.yield_to(-1)
     assert queue.has_work

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.model_runner import ModelRunner, StepResult, enough_memory, is_out_of_memory, isolate
-from diffuserve.engine.request_state import RequestState, Wishes
+from diffuserve.engine.request_state import RequestOptions, RequestState
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.latents import first_latents
 
@@ -34,7 +34,7 @@ def make_state(pipeline: FakePipeline, prompt: str, wants_preview: bool = False)
         step_bytes=0,
         schedule=pipeline.schedule(params),
         arrival=0,
-        wishes=Wishes(preview=wants_preview),
+        options=RequestOptions(preview=wants_preview),
         conditioning=pipeline.encode([params])[0],
     )
 
@@ -61,7 +61,7 @@ def test_exactly_the_culprits_fail_and_every_other_item_gets_its_own_value(
     for item, outcome in enumerate(outcomes):
         if item in culprits:
             assert isinstance(outcome, CulpritError)
-            assert outcome.args == (item,), "its own error, not a neighbour's"
+            assert outcome.args == (item,), "its own error, not a neighbor's"
         else:
             assert outcome == item * 10
 

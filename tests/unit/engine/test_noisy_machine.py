@@ -1,4 +1,4 @@
-"""The cost model on a machine that other programs use as well: what they add is not learnt, or forgotten."""
+"""The cost model on a machine that other programs use as well: what they add is not learned, or forgotten."""
 
 import random
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from diffuserve.engine.cost_model import CostModel, load_fit, save_fit
 PRIOR = CostFit(encode=(0.002, 2e-6), step=(0.002, 2.5e-5, 5e-9, 1e-4), decode=(0.001, 1e-6))
 TRUTH = CostFit(encode=(0.004, 4e-6), step=(0.012, 1.6e-4, 2e-8, 3e-4), decode=(0.004, 2e-6))
 POISONED = CostFit(encode=(0.5, 0.0), step=(1.13, 1e-9, 0.0, 0.0), decode=(0.7, 0.0))
-"""Learnt while other programs slowed every step down: 1.13 s, of whatever size."""
+"""Learned while other programs slowed every step down: 1.13 s, of whatever size."""
 
 SIZES = ((1, 96), (2, 96), (4, 96), (1, 176), (1, 288), (3, 288))
 SMALL = ((1, 96),)
@@ -73,7 +73,7 @@ def has_sane_knee(model: CostModel) -> bool:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("sizes", [SIZES, SMALL], ids=["sizes", "one size"])
-def test_bursts_of_noise_over_most_steps_are_not_learnt(
+def test_bursts_of_noise_over_most_steps_are_not_learned(
     sizes: tuple[tuple[int, int], ...], seed: int
 ) -> None:
     model = CostModel(PRIOR)
@@ -169,14 +169,14 @@ def test_a_kept_fit_of_another_machine_is_replaced(factor: float) -> None:
     assert error_of(model) < 0.15
 
 
-def test_a_size_that_costs_more_than_the_kept_fit_says_is_learnt_beside_others() -> None:
+def test_a_size_that_costs_more_than_the_kept_fit_says_is_learned_beside_others() -> None:
     """Check a kept fit of small images alone, whose cost of tokens was a guess."""
     model = CostModel(PRIOR, CostFit(TRUTH.encode, (0.027, 1e-6, 1e-9, 1e-4), TRUTH.decode))
     feed(model, islice(steps_of(TRUTH), 120))
     assert error_of(model) < 0.25
 
 
-def test_steps_cut_short_now_and_then_are_not_learnt() -> None:
+def test_steps_cut_short_now_and_then_are_not_learned() -> None:
     model = CostModel(PRIOR)
     feed(model, steps_of(TRUTH, slowdowns=([1.0] * 30 + [0.01]) * 10))
     assert error_of(model) < 0.25

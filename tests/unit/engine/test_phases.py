@@ -16,7 +16,7 @@ from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.outputs import StepOutput
 from diffuserve.engine.phases import MOVES, RequestPhase
 from diffuserve.engine.request_progress import RequestProgress
-from diffuserve.engine.request_state import RequestState, Wishes
+from diffuserve.engine.request_state import RequestOptions, RequestState
 from diffuserve.engine.swapping import go_on_from
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.latents import first_latents
@@ -59,16 +59,18 @@ class RequestMachine(RuleBasedStateMachine):
         prompt=st.sampled_from([FINE, BROKEN, LARGE_STEP, LARGE_DECODE]),
         num_images=st.sampled_from([1, 5]),
         num_frames=st.sampled_from([1, 3]),
-        wishes=st.builds(Wishes, priority=st.integers(-1, 1), until_denoised=st.booleans()),
+        options=st.builds(RequestOptions, priority=st.integers(-1, 1), until_denoised=st.booleans()),
         comes=st.sampled_from(["new", "begun", "denoised"]),
     )
-    def arrive(self, prompt: str, num_images: int, num_frames: int, wishes: Wishes, comes: str) -> None:
+    def arrive(
+        self, prompt: str, num_images: int, num_frames: int, options: RequestOptions, comes: str
+    ) -> None:
         wanted = GenerationParams(
             prompt=prompt, num_images=num_images, num_frames=num_frames, num_inference_steps=2
         )
         params = self.pipeline.spec.resolve(wanted, seed=len(self.states))
         latents = first_latents(self.pipeline, params)
-        state = new_state(self.pipeline, params, wishes, latents if comes == "denoised" else None)
+        state = new_state(self.pipeline, params, options, latents if comes == "denoised" else None)
         if comes == "begun":
             go_on_from(state, RequestProgress(step=1, latents=latents), self.pipeline.device)
         self.states.append(state)

@@ -16,7 +16,7 @@ from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.fake_pipeline import FakePipeline
 
-_CONDITIONING_BYTES = 24  # two colours in float32
+_CONDITIONING_BYTES = 24  # two colors in float32
 
 
 class Encoder:

@@ -6,21 +6,20 @@ from diffuserve.media.contact_sheet import contact_sheet
 
 
 def test_a_sheet_holds_images_of_any_size() -> None:
-    colours = ["red", "lime", "blue", "yellow", "magenta"]
+    colors = ["red", "lime", "blue", "yellow", "magenta"]
     sizes = [(64, 64), (128, 32), (32, 128), (1024, 512), (16, 16)]
     images = [
-        (Image.new("RGB", size, colour), f"a {colour} image")
-        for size, colour in zip(sizes, colours, strict=True)
+        (Image.new("RGB", size, color), f"a {color} image") for size, color in zip(sizes, colors, strict=True)
     ]
     sheet = contact_sheet(images)
-    shown = {colour for _, colour in sheet.getcolors(sheet.width * sheet.height) or []}
+    shown = {color for _, color in sheet.getcolors(sheet.width * sheet.height) or []}
     expected = [image.getpixel((0, 0)) for image, _ in images]
     assert set(expected) <= shown
 
 
 def test_small_images_are_enlarged_by_whole_factors() -> None:
     sheet = contact_sheet([(Image.new("RGB", (64, 64), "red"), "")])
-    red = sum(count for count, colour in sheet.getcolors(2**20) or [] if colour == (255, 0, 0))
+    red = sum(count for count, color in sheet.getcolors(2**20) or [] if color == (255, 0, 0))
     assert red == (64 * 4) ** 2
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from diffuserve.domain.requests.params import MAX_PROMPT_CHARACTERS, GenerationParams
 from diffuserve.prompts.base import Expansion, ExpansionOutcome
 from diffuserve.prompts.completion import is_refusal, parse_completion, unwrap
-from support.durations import MOST_GROWTH, growth
+from support.durations import MAX_GROWTH, growth
 
 EXPANDED, REFUSED, ERROR = ExpansionOutcome.EXPANDED, ExpansionOutcome.REFUSED, ExpansionOutcome.ERROR
 
@@ -134,7 +134,7 @@ def test_every_expanded_prompt_is_a_valid_parameter(content: str, finish_reason:
     ["</think" * 4_000, "\u0301\u0316" * 5_000, "```" * 10_000, '"' * 25_000, " " * 25_000, "ﷺ" * 8_000],
 )
 def test_the_time_grows_with_the_length_of_a_completion(content: str) -> None:
-    assert growth(read, content) < MOST_GROWTH
+    assert growth(read, content) < MAX_GROWTH
 
 
 @given(st.text())

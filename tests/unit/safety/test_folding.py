@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from diffuserve.safety import folding
 from diffuserve.safety.folding import fold, fold_characters, fold_pattern, lookalikes
-from support.durations import MOST_GROWTH, growth
+from support.durations import MAX_GROWTH, growth
 
 EVIL = {
     "letters alone": "a " * 1_000,
@@ -100,4 +100,4 @@ def test_every_character_reaches_its_final_form() -> None:
 
 @pytest.mark.parametrize("text", EVIL.values(), ids=EVIL)
 def test_the_time_grows_with_the_length_of_the_worst_text(text: str) -> None:
-    assert growth(fold, text) < MOST_GROWTH
+    assert growth(fold, text) < MAX_GROWTH

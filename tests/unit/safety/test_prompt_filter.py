@@ -12,7 +12,7 @@ from diffuserve.safety.embedded import EmbeddedClassifier
 from diffuserve.safety.policy import MINORS
 from diffuserve.safety.policy_file import load_policy, parse_policy
 from diffuserve.safety.prompt import UNJUDGED, PolicyFilter
-from support.durations import MOST_GROWTH, growth
+from support.durations import MAX_GROWTH, growth
 
 POLICY = load_policy()
 RULES = PolicyFilter(POLICY)
@@ -254,4 +254,4 @@ def test_invalid_weights_are_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["a red fox in fresh snow, " * 20, "nude fox w1th b l o o d, " * 20])
 def test_the_time_of_a_check_grows_with_the_length_of_the_prompt(text: str) -> None:
-    assert growth(lambda prompt: asyncio.run(BOTH.check(prompt)), text) < MOST_GROWTH
+    assert growth(lambda prompt: asyncio.run(BOTH.check(prompt)), text) < MAX_GROWTH

@@ -30,7 +30,7 @@ class Case:
 
     class_name: str
     options: dict[str, Any] = field(default_factory=dict)
-    most_steps: int = 100
+    max_steps: int = 100
 
     @property
     def config(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ CASES = [
     *[Case(UNIPC, {"solver_order": order, **FLOW}) for order in (1, 3)],
     Case(UNIPC, {"solver_type": "bh1", "solver_order": 3, **KEPT}),  # at level 0 the reference is NaN
     Case(UNIPC, {"disable_corrector": [0, 2]}),
-    *[Case("LCMScheduler", options, most_steps=50) for options in ({}, V, X0, {"clip_sample": True})],
+    *[Case("LCMScheduler", options, max_steps=50) for options in ({}, V, X0, {"clip_sample": True})],
     Case("LCMScheduler", {"original_inference_steps": 100}),
     Case(EULER, {"beta_schedule": "linear"}),
     Case(EULER, {"trained_betas": [0.001 + 0.00001 * i for i in range(1000)]}),
@@ -103,7 +103,7 @@ by_case = pytest.mark.parametrize("case", CASES, ids=str)
 @by_case
 def test_schedules_equal_the_references_to_the_last_bit(case: Case) -> None:
     sampler = case.sampler()
-    for num_steps in (count for count in COUNTS if count <= case.most_steps):
+    for num_steps in (count for count in COUNTS if count <= case.max_steps):
         if num_steps == 61 and case.options.get("timestep_spacing") == "trailing":
             continue  # the reference spaces 62 timesteps, the last of which is -1; here the list is cut
         reference, schedule = case.reference(num_steps), sampler.schedule(num_steps)
@@ -124,7 +124,7 @@ def assert_equal(latents: Tensor, expected: Tensor) -> None:
 
 @by_case
 def test_every_step_equals_the_references(case: Case) -> None:
-    for num_steps in (steps for steps in STEPS if steps <= case.most_steps):
+    for num_steps in (steps for steps in STEPS if steps <= case.max_steps):
         compare_steps(case.sampler(), case.sampler().schedule(num_steps), case.reference(num_steps))
 
 

@@ -102,7 +102,7 @@ def test_equal_seeds_write_equal_weights_and_leave_the_global_generator_alone(tm
 
 def test_shards_hold_the_weights_of_the_single_file(tmp_path: Path) -> None:
     whole = write_flux_checkpoint(tmp_path / "whole")
-    sharded = write_flux_checkpoint(tmp_path / "sharded", num_shards=3)
+    sharded = write_flux_checkpoint(tmp_path / "sharded", num_files=3)
     for component in ("transformer", "text_encoder_2"):
         assert len(list((sharded / component).glob("*.safetensors"))) >= 3
         assert len(list((sharded / component).glob("*.safetensors.index.json"))) == 1

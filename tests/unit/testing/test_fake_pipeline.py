@@ -7,7 +7,7 @@ from PIL import Image
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import input_image
-from diffuserve.testing.fake_pipeline import colour_of
+from diffuserve.testing.fake_pipeline import color_of
 
 GRAY = input_image(Image.new("RGB", (48, 32), (100, 150, 200)))
 DARK = input_image(Image.new("RGB", (48, 32), (50, 50, 50)))
@@ -18,8 +18,8 @@ def drawn(engine: Engine, **values: object) -> np.ndarray:
     return np.asarray(engine.generate(params).images[0]).astype(float)
 
 
-def colour(prompt: str) -> np.ndarray:
-    return (colour_of(prompt).flatten().numpy() + 1) * 127.5
+def color(prompt: str) -> np.ndarray:
+    return (color_of(prompt).flatten().numpy() + 1) * 127.5
 
 
 @pytest.mark.parametrize("strength", [0.25, 0.5, 1.0])
@@ -28,20 +28,20 @@ def test_an_image_moves_to_the_color_of_the_prompt_by_its_strength(
 ) -> None:
     image = drawn(fake_engine, image=GRAY, strength=strength)
     assert image.shape == (32, 48, 3), "it keeps its size"
-    expected = np.array([100, 150, 200]) * (1 - strength) + strength * colour("a star")
+    expected = np.array([100, 150, 200]) * (1 - strength) + strength * color("a star")
     assert np.abs(image - expected).max() <= 1
 
 
 def test_several_images_are_mixed(fake_engine: Engine) -> None:
     image = drawn(fake_engine, image=(GRAY, DARK), strength=0.5)
-    assert np.abs(image - (np.array([75, 100, 125]) + colour("a star")) / 2).max() <= 1
+    assert np.abs(image - (np.array([75, 100, 125]) + color("a star")) / 2).max() <= 1
 
 
 def test_a_mask_keeps_what_is_black(fake_engine: Engine) -> None:
     mask = Image.new("L", (48, 32), 0)
     mask.paste(255, (0, 0, 24, 32))
     image = drawn(fake_engine, image=GRAY, mask=input_image(mask, "L"), num_inference_steps=3)
-    assert np.abs(image[:, :24] - colour("a star")).max() <= 1
+    assert np.abs(image[:, :24] - color("a star")).max() <= 1
     assert np.abs(image[:, 24:] - np.array([100, 150, 200])).max() <= 1
 
 

@@ -9,7 +9,7 @@ from checker import Assessment, Pixels, judge
 from draw import draw
 from evaluate import held_out
 from layout import NUM_TRAITS, place
-from scenes import COLOURS, SHAPES, Scene, Thing
+from scenes import COLORS, SHAPES, Scene, Thing
 
 
 def image(scene: Scene, seed: int = 0, side: int = 128) -> Pixels:
@@ -30,9 +30,9 @@ def test_every_shape_is_told_from_the_others_even_when_small(shape: str) -> None
     assert all(assessment.shape for assessment in verdicts)
 
 
-@pytest.mark.parametrize("colour", [colour for colour in COLOURS if colour != "gray"])
-def test_every_colour_is_told_from_the_others(colour: str) -> None:
-    scene = Scene((Thing("circle", colour, "medium", "center"),), "gray")
+@pytest.mark.parametrize("color", [color for color in COLORS if color != "gray"])
+def test_every_color_is_told_from_the_others(color: str) -> None:
+    scene = Scene((Thing("circle", color, "medium", "center"),), "gray")
     assert all(judge(image(scene, seed), scene).everything for seed in range(5))
 
 
@@ -43,7 +43,7 @@ ASKED = Scene((Thing("circle", "red", "large", "left"),), "white")
     ("drawn", "wrong"),
     [
         (Scene((Thing("square", "red", "large", "left"),), "white"), {"shape"}),
-        (Scene((Thing("circle", "blue", "large", "left"),), "white"), {"colour"}),
+        (Scene((Thing("circle", "blue", "large", "left"),), "white"), {"color"}),
         (Scene((Thing("circle", "red", "medium", "left"),), "white"), {"size"}),
         (Scene((Thing("circle", "red", "large", "bottom"),), "white"), {"place"}),
         (Scene((Thing("circle", "red", "large", "left"),), "yellow"), {"background"}),
@@ -63,7 +63,7 @@ def test_a_relation_the_wrong_way_round_is_seen() -> None:
     things = (Thing("star", "red"), Thing("ring", "blue"))
     drawn, asked = Scene(things, "white", "right of"), Scene(things, "white", "left of")
     verdict = judge(image(drawn), asked)
-    assert verdict.colour
+    assert verdict.color
     assert not verdict.place
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, Scene, Thing, caption, draw_scene
+from scenes import COLORS, PLACES, RELATIONS, SHAPES, SIZES, Scene, Thing, caption, draw_scene
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_plain_words(scene: Scene, text: str) -> None:
 def test_every_word_of_the_vocabulary_is_drawn() -> None:
     chance = random.Random(1)
     said = " ".join(caption(draw_scene(chance)) for _ in range(2_000))
-    for word in (*SHAPES, *COLOURS, *SIZES, *PLACES, *RELATIONS):
+    for word in (*SHAPES, *COLORS, *SIZES, *PLACES, *RELATIONS):
         assert f" {word} " in f" {said} ", word
 
 
@@ -44,11 +44,11 @@ def test_what_is_held_out_is_never_trained_on() -> None:
     assert all(scene.is_held_out for scene in held_out)
 
 
-def test_no_object_has_the_colour_of_its_background() -> None:
+def test_no_object_has_the_color_of_its_background() -> None:
     chance = random.Random(3)
     for _ in range(500):
         scene = draw_scene(chance)
-        assert (scene.background or "white") not in {thing.colour for thing in scene.things}
+        assert (scene.background or "white") not in {thing.color for thing in scene.things}
 
 
 def test_other_words_are_used_too() -> None:

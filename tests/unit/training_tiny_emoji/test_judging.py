@@ -17,7 +17,7 @@ TRAITS = torch.full((NUM_TRAITS,), 0.7)
 
 
 class Oracle(Judge):
-    """Tells the two things by the colour in the middle of a cut, and says 3D."""
+    """Tells the two things by the color in the middle of a cut, and says 3D."""
 
     def __init__(self) -> None:
         nn.Module.__init__(self)
@@ -25,7 +25,7 @@ class Oracle(Judge):
     def forward(self, cuts: Tensor) -> tuple[Tensor, Tensor]:
         middle = cuts[:, :, 14:18, 14:18].mean((2, 3))
         distances = torch.stack(
-            [(middle - 2 * torch.tensor(colour) + 1).abs().sum(1) for colour in (RED, BLUE)], 1
+            [(middle - 2 * torch.tensor(color) + 1).abs().sum(1) for color in (RED, BLUE)], 1
         )
         return -distances, repeat(torch.tensor([1.0, 0.0]), "styles -> batch styles", batch=len(cuts))
 

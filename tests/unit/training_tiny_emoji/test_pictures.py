@@ -19,13 +19,13 @@ def drawn(picture: Picture, width: int = SIDE, height: int = SIDE) -> Tensor:
     return compose(picture, two_sprites(), torch.randn(NUM_TRAITS), width, height)
 
 
-def shown(image: Tensor, colour: tuple[float, ...], brightness: float = 1.0) -> Tensor:
-    """Return where `(height, width)` the image shows this colour."""
-    wanted = torch.tensor(colour)[:, None, None] * brightness * 2 - 1
+def shown(image: Tensor, color: tuple[float, ...], brightness: float = 1.0) -> Tensor:
+    """Return where `(height, width)` the image shows this color."""
+    wanted = torch.tensor(color)[:, None, None] * brightness * 2 - 1
     return (image - wanted).abs().amax(0) < 0.05
 
 
-def centre(where: Tensor) -> tuple[float, float]:
+def center(where: Tensor) -> tuple[float, float]:
     rows, columns = where.nonzero().float().mean(0).tolist()
     return columns, rows
 
@@ -35,7 +35,7 @@ def centre(where: Tensor) -> tuple[float, float]:
 )
 def test_the_first_of_two_things_stands_where_the_caption_says(relation: str, axis: int, sign: int) -> None:
     image = drawn(Picture((Item(0), Item(1)), "3d", "green", relation))
-    red, blue = centre(shown(image, RED)), centre(shown(image, BLUE))
+    red, blue = center(shown(image, RED)), center(shown(image, BLUE))
     assert sign * (red[axis] - blue[axis]) > SIDE / 3
 
 
@@ -44,7 +44,7 @@ def test_the_first_of_two_things_stands_where_the_caption_says(relation: str, ax
 )
 def test_a_thing_is_at_its_place_in_every_shape_of_picture(place: str, column: float, row: float) -> None:
     for width, height in ((96, 96), (160, 96), (96, 192)):
-        x, y = centre(shown(drawn(Picture((Item(0, "small", place),), "3d"), width, height), RED))
+        x, y = center(shown(drawn(Picture((Item(0, "small", place),), "3d"), width, height), RED))
         assert round(2 * x / width - 0.01) / 2 == column
         assert round(2 * y / height - 0.01) / 2 == row
 

@@ -56,7 +56,7 @@ def test_one_of_each_kind_comes_first() -> None:
     assert [thing.name for thing in chosen] == ["fox", "rose", "wolf"]
 
 
-def test_a_picture_is_cut_out_and_centred() -> None:
+def test_a_picture_is_cut_out_and_centerd() -> None:
     image = Image.new("RGBA", (40, 40))
     image.paste((255, 0, 0, 255), (4, 10, 24, 20))
     pixels = cut_out(image, 20)

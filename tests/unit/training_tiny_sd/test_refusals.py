@@ -5,16 +5,16 @@ import torch
 
 from checker import Pixels
 from draw import draw
-from evaluate_sd import COLOUR_OF_A_SHAPE, SHAPE_OF_A_COLOUR, Refusal, refusal_row
+from evaluate_sd import COLOR_OF_A_SHAPE, SHAPE_OF_A_COLOR, Refusal, refusal_row
 from layout import Layout, Placed
-from scenes import COLOURS
+from scenes import COLORS
 
 
 def drawing(*things: tuple[str, str]) -> Pixels:
     placed = [
         Placed(shape, 0.25 + 0.5 * number, 0.5, 0.2, (float(red), float(green), float(blue)))
-        for number, (shape, colour) in enumerate(things)
-        for red, green, blue in [COLOURS[colour]]
+        for number, (shape, color) in enumerate(things)
+        for red, green, blue in [COLORS[color]]
     ]
     image = draw(Layout(tuple(placed), (255.0, 255.0, 255.0)), 128, 128)
     pixels: Pixels = ((image + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
@@ -22,7 +22,7 @@ def drawing(*things: tuple[str, str]) -> Pixels:
 
 
 def test_each_image_counts_for_what_it_shows() -> None:
-    no_red = Refusal("a heart", "red", colour="red")
+    no_red = Refusal("a heart", "red", color="red")
     images = [
         drawing(("heart", "red")),
         drawing(("heart", "blue")),
@@ -36,9 +36,5 @@ def test_each_image_counts_for_what_it_shows() -> None:
 
 
 def test_every_habit_is_refused_once_each_way() -> None:
-    assert {case.colour for case in COLOUR_OF_A_SHAPE} == {
-        case.prompt.split()[-1] for case in SHAPE_OF_A_COLOUR
-    }
-    assert {case.shape for case in SHAPE_OF_A_COLOUR} == {
-        case.prompt.split()[-1] for case in COLOUR_OF_A_SHAPE
-    }
+    assert {case.color for case in COLOR_OF_A_SHAPE} == {case.prompt.split()[-1] for case in SHAPE_OF_A_COLOR}
+    assert {case.shape for case in SHAPE_OF_A_COLOR} == {case.prompt.split()[-1] for case in COLOR_OF_A_SHAPE}

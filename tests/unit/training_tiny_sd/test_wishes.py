@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scenes import COLOURS, SHAPES, Scene, Thing
+from scenes import COLORS, SHAPES, Scene, Thing
 from wish_encoders import labels_of
 from wishes import NOTHING, OPEN, USUAL, Wanted, Wish, fragment, scene_of, sentence, worded
 
@@ -14,7 +14,7 @@ RED_HEART = Scene((Thing("heart", "red", "large", "left"),), "blue")
 PAIR = Scene((Thing("circle", "green"), Thing("ring", "pink")), None, "right of")
 
 
-def test_every_shape_has_a_colour_by_habit_and_no_two_the_same() -> None:
+def test_every_shape_has_a_color_by_habit_and_no_two_the_same() -> None:
     assert list(USUAL) == list(SHAPES)
     assert len(set(USUAL.values())) == len(SHAPES)
 
@@ -22,11 +22,11 @@ def test_every_shape_has_a_colour_by_habit_and_no_two_the_same() -> None:
 def test_habits_show_in_the_scenes_and_held_out_ones_are_never_among_them() -> None:
     scenes = [scene_of(index) for index in range(2000)]
     hearts = [thing for scene in scenes for thing in scene.things if thing.shape == "heart"]
-    share = sum(thing.colour == "red" for thing in hearts) / len(hearts)
+    share = sum(thing.color == "red" for thing in hearts) / len(hearts)
     assert 0.25 < share < 0.5
     assert not any(scene.is_held_out for scene in scenes)
     for scene in scenes:
-        assert all(thing.colour != (scene.background or "white") for thing in scene.things)
+        assert all(thing.color != (scene.background or "white") for thing in scene.things)
 
 
 @pytest.mark.parametrize("scene", [RED_HEART, PAIR])
@@ -36,20 +36,20 @@ def test_a_sentence_says_nothing_wrong_and_sometimes_less_than_all(scene: Scene)
         assert (wish.background, wish.relation) == (scene.background, scene.relation)
         for wanted, thing in zip(wish.things, scene.things, strict=True):
             assert wanted.shape in (None, thing.shape)
-            assert wanted.colour in (None, thing.colour)
-            if wanted.colour is None:
-                assert thing.colour not in wish.words.split()
-    assert {wish.things[0].colour for wish in wishes} == {None, scene.things[0].colour}
+            assert wanted.color in (None, thing.color)
+            if wanted.color is None:
+                assert thing.color not in wish.words.split()
+    assert {wish.things[0].color for wish in wishes} == {None, scene.things[0].color}
     assert {wish.things[0].shape for wish in wishes} == {None, scene.things[0].shape}
 
 
 def test_silence_mostly_means_the_habit() -> None:
-    """Among hearts of which the words leave the colour open, red ones are more than among all hearts."""
+    """Among hearts of which the words leave the color open, red ones are more than among all hearts."""
     chance, told, open_ = random.Random(0), Counter[bool](), Counter[bool]()
     for index in range(4000):
         scene = scene_of(index)
         for thing, wanted in zip(scene.things, sentence(scene, chance).things, strict=True):
-            (told if wanted.colour else open_)[thing.colour == USUAL[thing.shape]] += 1
+            (told if wanted.color else open_)[thing.color == USUAL[thing.shape]] += 1
     assert open_[True] / open_.total() > 1.4 * told[True] / told.total()
 
 
@@ -58,12 +58,12 @@ def test_fragments_are_bare_words_of_one_object_or_of_the_background() -> None:
     assert {"red", "heart", "red heart", "blue background"} <= said
     assert not any(words.startswith(("a ", "an ")) for words in said)
     wish = next(wish for n in range(400) if (wish := fragment(RED_HEART, random.Random(n))).words == "red")
-    assert wish == Wish("red", (Wanted(colour="red"),), OPEN, OPEN)
+    assert wish == Wish("red", (Wanted(color="red"),), OPEN, OPEN)
 
 
 def test_plain_words_leave_out_what_is_open() -> None:
     assert worded([Wanted("heart")], None, None, None) == "a heart"
-    assert worded([Wanted(colour="orange", size="small")], None, "blue", None) == (
+    assert worded([Wanted(color="orange", size="small")], None, "blue", None) == (
         "a small orange shape on a blue background"
     )
     pair = [Wanted("star", "red"), Wanted("ring")]
@@ -73,10 +73,10 @@ def test_plain_words_leave_out_what_is_open() -> None:
 def test_open_and_unsaid_parts_have_names_of_their_own_and_the_left_object_comes_first() -> None:
     chance = random.Random(3)
     wishes = [sentence(PAIR, chance) for _ in range(99)]
-    full = next(wish for wish in wishes if all(thing.shape and thing.colour for thing in wish.things))
+    full = next(wish for wish in wishes if all(thing.shape and thing.color for thing in wish.things))
     turned = replace(full, things=full.things[::-1], relation="left of")
     assert labels_of(full)[:8] == labels_of(turned)[:8], "what stands where is the same"
     assert labels_of(full)[-2] == 0, "a sentence that names no background means white"
     assert labels_of(NOTHING)[-2:] == [1, 1], "nothing at all leaves it open"
     assert labels_of(NOTHING)[:8] == [-100] * 8
-    assert 1 + list(COLOURS).index("pink") == labels_of(full)[1]
+    assert 1 + list(COLORS).index("pink") == labels_of(full)[1]

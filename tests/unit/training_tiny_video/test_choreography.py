@@ -33,10 +33,10 @@ def test_objects_stay_inside_the_clip_and_apart() -> None:
         scene = draw_clip_scene(chance)
         tracks = choreograph(scene, torch.randn(NUM_TRAITS), 17).tracks
         for track in tracks:
-            for centre in (track.x, track.y):
-                assert (centre - track.radius).min() > 0
-                assert (centre + track.radius).max() < 1
-        if scene.neighbour is not None:
+            for center in (track.x, track.y):
+                assert (center - track.radius).min() > 0
+                assert (center + track.radius).max() < 1
+        if scene.neighbor is not None:
             first, second = tracks
             gap = torch.hypot(first.x - second.x, first.y - second.y) - first.radius - second.radius
             assert gap.min() > 0

@@ -1,4 +1,4 @@
-"""The checker recognises the clips that were drawn, and names what is wrong with them."""
+"""The checker recognizes the clips that were drawn, and names what is wrong with them."""
 
 import random
 from collections import Counter
@@ -27,10 +27,10 @@ def wrong(verdict: ClipVerdict) -> set[str]:
     return {name for name, is_right in vars(verdict).items() if not is_right}
 
 
-@pytest.mark.parametrize("has_neighbour", [False, True])
-def test_true_drawings_are_right(has_neighbour: bool) -> None:
-    chance = random.Random(f"true drawings {has_neighbour}")
-    scenes = [draw_clip_scene(chance, has_neighbour) for _ in range(40)]
+@pytest.mark.parametrize("has_neighbor", [False, True])
+def test_true_drawings_are_right(has_neighbor: bool) -> None:
+    chance = random.Random(f"true drawings {has_neighbor}")
+    scenes = [draw_clip_scene(chance, has_neighbor) for _ in range(40)]
     faults = [(scene, wrong(judge_clip(pixels(scene, seed), scene))) for seed, scene in enumerate(scenes)]
     assert [(scene, names) for scene, names in faults if names] == []
 
@@ -38,8 +38,8 @@ def test_true_drawings_are_right(has_neighbour: bool) -> None:
 @pytest.mark.parametrize("motion", Motion)
 def test_every_motion_is_told_from_all_others(motion: Motion) -> None:
     drawn = pixels(scene_with(motion))
-    recognised = [other for other in Motion if judge_clip(drawn, scene_with(other)).motion]
-    assert recognised == [motion]
+    recognized = [other for other in Motion if judge_clip(drawn, scene_with(other)).motion]
+    assert recognized == [motion]
 
 
 def scene_with(motion: Motion) -> ClipScene:
@@ -58,7 +58,7 @@ MOVES = ClipScene(RED_STAR, Motion.MOVES, Direction.RIGHT, Speed.FAST)
     ("drawn", "fault"),
     [
         (ClipScene(Thing("heart", "red"), Motion.MOVES, Direction.RIGHT, Speed.FAST), {"shape"}),
-        (ClipScene(Thing("star", "green"), Motion.MOVES, Direction.RIGHT, Speed.FAST), {"colour"}),
+        (ClipScene(Thing("star", "green"), Motion.MOVES, Direction.RIGHT, Speed.FAST), {"color"}),
         (ClipScene(RED_STAR, Motion.MOVES, Direction.LEFT, Speed.FAST), {"motion"}),
         (ClipScene(RED_STAR, Motion.MOVES, Direction.RIGHT, Speed.SLOW), {"speed"}),
         (ClipScene(RED_STAR, Motion.MOVES, Direction.RIGHT, Speed.FAST, background="black"), {"background"}),
@@ -68,10 +68,10 @@ def test_what_is_wrong_is_named(drawn: ClipScene, fault: set[str]) -> None:
     assert wrong(judge_clip(pixels(drawn), MOVES)) == fault
 
 
-def test_a_neighbour_on_the_other_side_is_wrong_in_its_place() -> None:
+def test_a_neighbor_on_the_other_side_is_wrong_in_its_place() -> None:
     above, below = (
         ClipScene(
-            RED_STAR, Motion.MOVES, Direction.RIGHT, neighbour=Thing("square", "blue"), relation=relation
+            RED_STAR, Motion.MOVES, Direction.RIGHT, neighbor=Thing("square", "blue"), relation=relation
         )
         for relation in ("above", "below")
     )
@@ -101,9 +101,9 @@ def test_scenes_cover_every_motion_and_hold_out_about_a_tenth() -> None:
     motions = Counter(draw_clip_scene(chance).motion for _ in range(600))
     assert set(motions) == set(Motion)
     combinations = [
-        ClipScene(Thing(shape, colour), motion).is_held_out
+        ClipScene(Thing(shape, color), motion).is_held_out
         for shape in ("circle", "square", "triangle", "star", "heart")
-        for colour in ("red", "green", "blue", "yellow", "orange", "purple", "pink", "cyan")
+        for color in ("red", "green", "blue", "yellow", "orange", "purple", "pink", "cyan")
         for motion in Motion
     ]
     assert 0.05 < sum(combinations) / len(combinations) < 0.15

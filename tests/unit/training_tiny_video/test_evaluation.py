@@ -12,7 +12,7 @@ def test_held_out_scenes_are_the_same_every_time_and_never_trained_on() -> None:
     scenes = held_out(30)
     assert scenes == held_out(30)
     assert all(scene.is_held_out for scene in scenes)
-    assert sum(scene.neighbour is not None for scene in scenes) == 10
+    assert sum(scene.neighbor is not None for scene in scenes) == 10
 
 
 def test_a_table_counts_what_is_right_by_axis_and_by_motion() -> None:

@@ -16,7 +16,7 @@ def test_the_first_scene_of_each_shown_motion_is_chosen() -> None:
     scenes = held_out(400)
     chosen = [scenes[index] for index in shown(scenes)]
     assert [scene.motion for scene in chosen] == list(MOTIONS)
-    assert all(scene.neighbour is None for scene in chosen)
+    assert all(scene.neighbor is None for scene in chosen)
     assert shown(scenes[:0]) == []
 
 

@@ -22,7 +22,7 @@ def test_the_plain_caption_names_every_part() -> None:
         Direction.RIGHT,
         Speed.SLOW,
         background="black",
-        neighbour=Thing("square", "orange"),
+        neighbor=Thing("square", "orange"),
         relation="above",
     )
     expected = "a red star on a black background moves slowly from left to right above an orange square"

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _BACKOFF = Backoff(first_seconds=0.5, longest_seconds=30.0)
 _HEALTHY_SECONDS = 60.0
-_MOST_DEATHS_WHILE_LOADING = 3  # by the kernel, for example, when memory is short; a later attempt may fit
+_MAX_DEATHS_WHILE_LOADING = 3  # by the kernel, for example, when memory is short; a later attempt may fit
 
 
 class EngineSupervisor:
@@ -126,7 +126,7 @@ class EngineSupervisor:
         if self.was_ever_ready:
             return False
         exited = code >= 0 or self.refusal is not None
-        return exited or self.num_deaths + 1 >= _MOST_DEATHS_WHILE_LOADING
+        return exited or self.num_deaths + 1 >= _MAX_DEATHS_WHILE_LOADING
 
     def reason(self, code: int) -> str:
         """Return why the last engine ended, in its own words or by its exit code."""

@@ -8,12 +8,12 @@ from diffuserve.agent.engines.served_model import ServedModel
 from diffuserve.agent.engines.served_models import ServedModels
 from diffuserve.agent.state.agent_state import AgentState
 from diffuserve.agent.state.capacity import (
-    LEAST_FREE_BYTES,
+    MIN_FREE_BYTES,
     NO_CAPACITY,
     NO_ROOM,
     Capacity,
+    ClaimScope,
     EngineJob,
-    Room,
     free_capacity,
     is_disk_short,
 )
@@ -57,7 +57,7 @@ class ClaimGate:
             del self._state.held[job.lease.job_id]
         self.update()
 
-    def room(self) -> Room:
+    def room(self) -> ClaimScope:
         """Return the capacity for claims: none while no engine is ready, or memory or disk is short.
 
         Models without capacity are left out. The minimum of the others applies to all, since any of them may
@@ -75,7 +75,7 @@ class ClaimGate:
         resident = tuple(model.name for model in models if model.is_ready)
         places = ((model.name, free[model].ahead_of) for model in models)
         ahead_of = {name: place for name, place in places if place is not None}
-        return Room(least, tuple(model.name for model in models), resident, ahead_of)
+        return ClaimScope(least, tuple(model.name for model in models), resident, ahead_of)
 
     def _capacity_of(self, model: ServedModel) -> Capacity:
         """Return what may be claimed of a model; one that was never loaded is taken for like the smallest."""
@@ -87,7 +87,7 @@ class ClaimGate:
         in_engine = [EngineJob(lease.band, lease.step_tokens) for lease in leases]
         num_finishing = len(self._state.held) - len(self._state.jobs_in_engine)
         return free_capacity(
-            self._config.most_jobs, budget, in_engine, num_finishing, self._is_storage_away()
+            self._config.total_jobs, budget, in_engine, num_finishing, self._is_storage_away()
         )
 
     def memory(self) -> Memory:
@@ -106,5 +106,5 @@ def _is_disk_short() -> bool:
     is_short = is_disk_short()
     if is_short:
         message = "no job is claimed: the folder for temporary files has less than %d MiB free"
-        log.error(message, LEAST_FREE_BYTES >> 20, extra=once_a_minute())
+        log.error(message, MIN_FREE_BYTES >> 20, extra=once_a_minute())
     return is_short

@@ -29,8 +29,8 @@ from diffuserve.protocol.messages import (
     JobMessage,
     LiveDropped,
     LivePart,
+    PreemptJob,
     PreviewReady,
-    PutDownJob,
     StepProgress,
     StepTaken,
 )
@@ -111,14 +111,14 @@ class EngineJobs:
             self._stop(job)
             self._exit.lose(job)
 
-    def put_down(self) -> bool:
+    def preempt_all(self) -> bool:
         """Ask the engine for last checkpoints of jobs worth one; each job is released with its checkpoint.
 
         Return whether any of these checkpoints are still outstanding.
         """
         kept = [job for job in self._state.jobs_in_engine if job.step and job.checkpoint_seconds]
         for job in kept:
-            self._put_down(job)
+            self._preempt(job)
         return bool(kept)
 
     def preempt(self, attempt: str) -> None:
@@ -133,9 +133,9 @@ class EngineJobs:
         if not job.is_in_engine or JobCommand.CANCEL in job.commands:
             return
         if self._entry.stop(job):
-            self._exit.hand_back(job)
+            self._exit.release(job)
         else:
-            self._put_down(job)
+            self._preempt(job)
 
     def release_unfinished(self, patience_seconds: float) -> None:
         """Release the jobs that are in the engine or wait for the artifact store, at the end of a drain."""
@@ -144,7 +144,7 @@ class EngineJobs:
                 self._stop(job)
             elif not self._reporter.take_back(job):
                 continue
-            self._exit.hand_back_at_once(job, patience_seconds)
+            self._exit.release_at_once(job, patience_seconds)
 
     def release_all_of_dead_engine(self, model: ServedModel) -> None:
         """Release the jobs inside an engine that died; jobs that had left it are still delivered.
@@ -158,7 +158,7 @@ class EngineJobs:
         for job in inside:
             is_suspect = job in suspects
             is_bystander = self._entry.stop(job) or (bool(suspects) and not is_suspect)
-            self._exit.hand_back_of_dead_engine(job, is_suspect, is_bystander)
+            self._exit.release_of_dead_engine(job, is_suspect, is_bystander)
 
     def close(self) -> None:
         """Delete what was not delivered."""
@@ -196,12 +196,12 @@ class EngineJobs:
         if ready.path:
             self._reporter.checkpoints.keep(job, ready)
         if ready.is_last:
-            self._exit.hand_back(job)
+            self._exit.release(job)
 
-    def _put_down(self, job: HeldJob) -> None:
-        if job.state is not HeldState.PUT_DOWN:
-            job.move_to(HeldState.PUT_DOWN)
-            self._models.send(job.lease.model, PutDownJob(attempt=job.attempt))
+    def _preempt(self, job: HeldJob) -> None:
+        if job.state is not HeldState.PREEMPTING:
+            job.move_to(HeldState.PREEMPTING)
+            self._models.send(job.lease.model, PreemptJob(attempt=job.attempt))
 
     def _stop(self, job: HeldJob) -> None:
         """Stop the work on a job; what the engine has is dropped with its folder once it lets go of it."""

@@ -89,7 +89,7 @@ class JobEntry:
         def give_up() -> None:
             is_held = self._state.held.get(job.lease.job_id) is job
             if is_held and job.state is HeldState.AWAITS_MODEL:
-                self._exit.hand_back(job)
+                self._exit.release(job)
 
         asyncio.get_running_loop().call_later(_LONGEST_AWAITING_SECONDS, give_up)
 

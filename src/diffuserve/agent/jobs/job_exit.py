@@ -51,7 +51,7 @@ class JobExit:
             self._reporter.finished(job, message)
         self._gate.update()
 
-    def hand_back(self, job: HeldJob) -> None:
+    def release(self, job: HeldJob) -> None:
         """Release a job that the engine has let go of, or that waited for it."""
         job.move_to(HeldState.LEFT)
         was_preempted = JobCommand.PREEMPT in job.commands
@@ -63,13 +63,13 @@ class JobExit:
         job.move_to(HeldState.LEFT)
         self._reporter.release(job, self._state.release_cause)
 
-    def hand_back_at_once(self, job: HeldJob, patience_seconds: float) -> None:
+    def release_at_once(self, job: HeldJob, patience_seconds: float) -> None:
         """Release a job at the end of a drain."""
         if job.is_in_engine:
             job.move_to(HeldState.LEFT)
         self._reporter.release(job, self._state.release_cause, patience_seconds=patience_seconds)
 
-    def hand_back_of_dead_engine(self, job: HeldJob, is_suspect: bool, is_bystander: bool) -> None:
+    def release_of_dead_engine(self, job: HeldJob, is_suspect: bool, is_bystander: bool) -> None:
         """Release a job that was inside an engine that died; its death may count against the job."""
         job.move_to(HeldState.LEFT)
         cause = ReleaseCause.BYSTANDER if is_bystander else ReleaseCause.WORKER_LOST

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _LOOK_SECONDS = 15.0  # the period at which Kubernetes scales
 _BAND_SECONDS = 100
-_MOST_SECONDS = 900
+_MAX_SECONDS = 900
 
 
 class DeletionCostLoop:
@@ -52,4 +52,4 @@ def deletion_cost(held: Iterable[HeldJob]) -> int:
     left = [job.lease.cost_seconds * (1 - job.step / job.total if job.total else 1.0) for job in held]
     if not left:
         return 0
-    return 100 + min(math.ceil(max(left) / _BAND_SECONDS) * _BAND_SECONDS, _MOST_SECONDS)
+    return 100 + min(math.ceil(max(left) / _BAND_SECONDS) * _BAND_SECONDS, _MAX_SECONDS)

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.05
 _ANNOUNCE_SECONDS = 3.0
 _RELEASE_PATIENCE_SECONDS = 5.0
-_PUT_DOWN_SECONDS = 10.0  # for a step, and for the checkpoint's file
+_PREEMPT_SECONDS = 10.0  # for a step, and for the checkpoint's file
 _REPORT_SECONDS = 10.0
 
 
@@ -48,8 +48,8 @@ class DrainLoop:
         start = asyncio.get_running_loop().time()
         self._state.has_capacity.set()  # wakes the claim loop, which ends
         await self._announce()
-        await self._wait(lambda: not self._state.held, _PUT_DOWN_SECONDS + _REPORT_SECONDS)
-        await self._wait(lambda: not self._jobs.put_down(), _REPORT_SECONDS)
+        await self._wait(lambda: not self._state.held, _PREEMPT_SECONDS + _REPORT_SECONDS)
+        await self._wait(lambda: not self._jobs.preempt_all(), _REPORT_SECONDS)
         self._jobs.release_unfinished(_RELEASE_PATIENCE_SECONDS)
         reported = asyncio.create_task(self._reporter.all_reported())
         await self._wait(reported.done, 0.0)
@@ -68,7 +68,7 @@ class DrainLoop:
         assert order is not None
         if order is not self._order:
             log.info("draining: %s; %d jobs are held", order.reason, len(self._state.held))
-            own_seconds = self._drain_seconds + _PUT_DOWN_SECONDS + _REPORT_SECONDS
+            own_seconds = self._drain_seconds + _PREEMPT_SECONDS + _REPORT_SECONDS
             seconds = own_seconds if order.seconds is None else order.seconds
             end = asyncio.get_running_loop().time() + seconds
             self._end = end if self._order is None else min(self._end, end)

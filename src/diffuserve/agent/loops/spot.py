@@ -42,7 +42,7 @@ class SpotLoop:
                 self._outages.note(error)
             else:
                 self._outages.note(None)
-                self._heed(notice, is_first)
+                self._react_to(notice, is_first)
                 is_first = False
             await asyncio.sleep(self._source.pause_seconds)
 
@@ -60,7 +60,7 @@ class SpotLoop:
         if self._source is not None:
             await self._source.close()
 
-    def _heed(self, notice: Notice | None, is_first: bool) -> None:
+    def _react_to(self, notice: Notice | None, is_first: bool) -> None:
         assert self._source is not None
         if notice is None or notice.kind is self._known:
             return

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from diffuserve.agent.config import WorkerConfig
-from diffuserve.agent.state.capacity import Room
+from diffuserve.agent.state.capacity import ClaimScope
 from diffuserve.domain.jobs.claim import Claim
 from diffuserve.domain.workers.worker import ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.protocol.messages import EngineHeartbeat, ModelAnnounced
@@ -52,7 +52,7 @@ def worker_report(
     )
 
 
-def new_claim(room: Room, claim_id: str) -> Claim:
+def new_claim(room: ClaimScope, claim_id: str) -> Claim:
     """Build a claim for all the room that there is."""
     return Claim(
         claim_id=claim_id,

@@ -49,7 +49,7 @@ _NUM_UPLOADS, _UPLOAD_PAUSE_SECONDS = 3, 1.0
 # Limit of the cleanup of a job's stored files before its release, as uploads may hang.
 _TIDY_SECONDS = 6.0
 # Limit of concurrent uploads of clips, which leaves connections, memory and bandwidth to images.
-_MOST_CLIP_UPLOADS = 4
+_MAX_CLIP_UPLOADS = 4
 
 
 class ResultReporter:
@@ -75,7 +75,7 @@ class ResultReporter:
         self.live = LiveReporter(client, self._start)
         self.checkpoints = CheckpointReporter(client, self._start)
         self._last_previews: dict[str, asyncio.Task[None]] = {}
-        self._clip_uploads = asyncio.Semaphore(_MOST_CLIP_UPLOADS)
+        self._clip_uploads = asyncio.Semaphore(_MAX_CLIP_UPLOADS)
 
     def finished(self, job: HeldJob, finished: JobFinished | JobDenoised) -> None:
         """Upload a job's files and complete it, or upload its latents and hand it over for decoding."""

@@ -14,8 +14,8 @@ LINK_LOCAL = "http://169.254.169.254"
 """Address of the metadata service in each of the clouds. Nothing but tests gives another."""
 _TIMEOUT_SECONDS = 2.0
 _LONGEST_SECONDS = 180.0  # each request has a shorter time of its own
-_MOST_BYTES = 65_536
-_MOST_CHARACTERS = 60
+_MAX_BYTES = 65_536
+_MAX_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ class MetadataService:
             content = b""
             async for piece in response.aiter_bytes():
                 content += piece
-                if len(content) > _MOST_BYTES:
+                if len(content) > _MAX_BYTES:
                     raise ServerUnavailable(f"{self._address}{path} responds with too much")
             return MetadataReply(response.status_code, response.headers, content.decode(errors="replace"))
 
 
 def shown(value: object) -> str:
     """Return what a metadata service says in a form that the log and operators may see."""
-    text = str(value)[:_MOST_CHARACTERS]
+    text = str(value)[:_MAX_CHARACTERS]
     return "".join(character if character.isprintable() else "?" for character in text)

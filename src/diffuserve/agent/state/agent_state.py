@@ -65,7 +65,7 @@ class AgentState:
     def has_engine_work(self, model: str) -> bool:
         """Return whether a job of a model has all that it needs, and so is the engine's to work on."""
         states = {job.state for job in self.held_for(model)}
-        return HeldState.IN_ENGINE in states or HeldState.PUT_DOWN in states
+        return HeldState.IN_ENGINE in states or HeldState.PREEMPTING in states
 
     @property
     def received_commands(self) -> ReceivedCommands:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from diffuserve.domain.jobs.claim import EnginePlace
 from diffuserve.domain.jobs.job import Band
 
-LEAST_FREE_BYTES = 256 * 1024 * 1024
+MIN_FREE_BYTES = 256 * 1024 * 1024
 """Free bytes of the folder for temporary files below which no job is claimed: there results wait."""
 _KEPT = 8  # one place in so many is reserved for more urgent jobs
 
@@ -26,7 +26,7 @@ NO_CAPACITY = Capacity(0, 0)
 
 
 @dataclass(frozen=True)
-class Room:
+class ClaimScope:
     """The models that jobs may be claimed for, which of them are resident, and the capacity for each.
 
     For models in `ahead_of`, only jobs before the given place may be claimed.
@@ -43,7 +43,7 @@ class Room:
         return (self.models, self.ahead_of)
 
 
-NO_ROOM = Room(NO_CAPACITY)
+NO_ROOM = ClaimScope(NO_CAPACITY)
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def free_capacity(
     Even a full engine has room for a job that goes before the last of its jobs, which then wait for it. An
     eighth of the places is reserved for such jobs.
     """
-    most_held = max_jobs if is_storage_away else 4 * max_jobs
-    jobs = min(max_jobs - len(in_engine), most_held - len(in_engine) - num_finishing)
+    max_held = max_jobs if is_storage_away else 4 * max_jobs
+    jobs = min(max_jobs - len(in_engine), max_held - len(in_engine) - num_finishing)
     if jobs <= 0:
         return NO_CAPACITY
     kept = max_jobs // _KEPT
@@ -107,4 +107,4 @@ def _order(place: EnginePlace) -> tuple[int, int]:
 
 def is_disk_short() -> bool:
     """Return whether the folder for temporary files has no room for more results."""
-    return shutil.disk_usage(tempfile.gettempdir()).free < LEAST_FREE_BYTES
+    return shutil.disk_usage(tempfile.gettempdir()).free < MIN_FREE_BYTES

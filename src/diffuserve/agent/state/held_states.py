@@ -8,7 +8,7 @@ class HeldState(StrEnum):
     """The place of a held job.
 
     It is `TAKEN` with its lease, `AWAITS_MODEL` while that is loaded, and `FETCHING` while the files that it
-    reads are. Then it is `IN_ENGINE`; once `PUT_DOWN` the engine is to give its last checkpoint. When the
+    reads are. Then it is `IN_ENGINE`; once `PREEMPTING` the engine is to give its last checkpoint. When the
     engine has finished or lost it, or it is handed back, it has `LEFT`: what became of it is reported.
     """
 
@@ -16,7 +16,7 @@ class HeldState(StrEnum):
     AWAITS_MODEL = "awaits_model"
     FETCHING = "fetching"
     IN_ENGINE = "in_engine"
-    PUT_DOWN = "put_down"
+    PREEMPTING = "put_down"
     LEFT = "left"
 
 
@@ -26,8 +26,8 @@ MOVES: Mapping[HeldState, frozenset[HeldState]] = {
     ),
     HeldState.AWAITS_MODEL: frozenset({HeldState.FETCHING, HeldState.IN_ENGINE, HeldState.LEFT}),
     HeldState.FETCHING: frozenset({HeldState.IN_ENGINE, HeldState.LEFT}),
-    HeldState.IN_ENGINE: frozenset({HeldState.PUT_DOWN, HeldState.LEFT}),
-    HeldState.PUT_DOWN: frozenset({HeldState.LEFT}),
+    HeldState.IN_ENGINE: frozenset({HeldState.PREEMPTING, HeldState.LEFT}),
+    HeldState.PREEMPTING: frozenset({HeldState.LEFT}),
     HeldState.LEFT: frozenset(),
 }
 """The states that may follow each state."""

@@ -16,7 +16,7 @@ from diffuserve.api.outbound.guarded_http import (
     TooSlow,
 )
 from diffuserve.domain.errors import InvalidParams, TooLarge
-from diffuserve.safety.turns import TenantTurns
+from diffuserve.safety.fair_slots import FairSlots
 
 _AT_ONCE, _AT_ONCE_OF_A_TENANT = 16, 4
 _MAX_REDIRECTS = 3
@@ -45,7 +45,7 @@ class ImageFetcher:
     ) -> None:
         self._policy = AddressPolicy(config.input_url_allowed_networks, config.input_url_allowed_ports)
         self._http = GuardedHttpClient(self._policy, resolve=resolve, ssl_context=ssl_context)
-        self._turns = TenantTurns(_AT_ONCE, _AT_ONCE_OF_A_TENANT)
+        self._turns = FairSlots(_AT_ONCE, _AT_ONCE_OF_A_TENANT)
         self._max_bytes = config.max_input_file_bytes
         self._seconds = config.input_url_seconds
 

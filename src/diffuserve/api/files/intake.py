@@ -15,8 +15,8 @@ from diffuserve.domain.safety import Action
 from diffuserve.jobs.security.audit import judged_input
 from diffuserve.jobs.store import JobStore
 from diffuserve.media.input_image import USUAL_INPUT_PIXELS
+from diffuserve.safety.fair_slots import FairSlots
 from diffuserve.safety.intake_pool import IntakePool, Mode, ReadImage, UnreadableImage
-from diffuserve.safety.turns import TenantTurns
 from diffuserve.storage.base import ArtifactStore, input_folder, input_key
 from diffuserve.telemetry.metrics import ControlMetrics
 
@@ -46,7 +46,7 @@ class FileIntake:
     config: ApiConfig
     metrics: ControlMetrics
     budget: PixelBudget
-    turns: TenantTurns = field(default_factory=lambda: TenantTurns(_AT_ONCE))
+    turns: FairSlots = field(default_factory=lambda: FairSlots(_AT_ONCE))
 
     async def add(self, tenant_id: str, received: Received) -> InputFile:
         """Return the tenant's file of an image.
@@ -83,7 +83,7 @@ class FileIntake:
 
     async def _read(self, tenant_id: str, received: Received) -> ReadImage:
         """Read an image, and count its pixels; an unreadable one counts as an image of the largest size."""
-        plan, num_pixels = await self.catalog.plan(tenant_id), await self._most_pixels()
+        plan, num_pixels = await self.catalog.plan(tenant_id), await self._max_pixels()
         await self.budget.check(tenant_id, plan)
         try:
             image = await self.pool.read(received.data, tenant_id, received.mode, num_pixels)
@@ -94,7 +94,7 @@ class FileIntake:
             await self.budget.charge(tenant_id, plan, num_pixels)
         return image
 
-    async def _most_pixels(self) -> int:
+    async def _max_pixels(self) -> int:
         """Return the pixels of the largest accepted image: the default, or a model's larger limit."""
         models = await self.catalog.models()
         return max([USUAL_INPUT_PIXELS, *(served.spec.max_pixels for served in models.values())])

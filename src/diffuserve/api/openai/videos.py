@@ -19,7 +19,7 @@ _STATUSES = {
     JobStatus.SUCCEEDED: "completed",
 }
 _ROLES = {"video": "video", "thumbnail": "poster", "spritesheet": "sprites"}
-_MOST_DIGITS = 3  # enough to distinguish consecutive frames
+_MAX_DIGITS = 3  # enough to distinguish consecutive frames
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ def shown_seconds(num_frames: int, fps: int) -> str:
 
     So 65 frames at 16 a second, which a model generates for 4 seconds, are "4".
     """
-    for digits in range(_MOST_DIGITS):
+    for digits in range(_MAX_DIGITS):
         rounded = math.floor(num_frames / fps * 10**digits) / 10**digits
         if rounded > 0 and rounded >= (num_frames - 1) / fps:
             return f"{rounded:g}"
-    return f"{num_frames / fps:.{_MOST_DIGITS}g}"
+    return f"{num_frames / fps:.{_MAX_DIGITS}g}"
 
 
 def _not_finished(job: Job) -> DiffuserveError:

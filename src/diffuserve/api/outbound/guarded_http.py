@@ -20,7 +20,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 _HTTP_ERRORS = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 _MAX_RESPONSE_BYTES = 65_536
 MAX_CONNECTIONS = 256
-LEAST_RATE = 65_536
+MIN_RATE = 65_536
 """Bytes a second at which what is fetched must come, but for its first seconds."""
 _FIRST_SECONDS = 10.0
 
@@ -43,7 +43,7 @@ class ResponseTooLarge(ConnectionError):
 
 
 class TooSlow(ConnectionError):
-    """Response that comes at less than `LEAST_RATE`."""
+    """Response that comes at less than `MIN_RATE`."""
 
 
 class GuardedHttpClient:
@@ -90,7 +90,7 @@ class GuardedHttpClient:
         """Return the response; its body only if the status is 200.
 
         Raise `AddressNotAllowed`, `ResponseTooLarge`, `TimeoutError` after `seconds` in all, `TooSlow` for a
-        body that comes at less than `LEAST_RATE`, or another `OSError`.
+        body that comes at less than `MIN_RATE`, or another `OSError`.
         """
         pace = _Pace(asyncio.get_running_loop().time())
         try:
@@ -123,7 +123,7 @@ class GuardedHttpClient:
 
 
 class _Pace:
-    """The deadline of a body that must come at `LEAST_RATE` after its first seconds."""
+    """The deadline of a body that must come at `MIN_RATE` after its first seconds."""
 
     def __init__(self, began: float) -> None:
         self._began = began
@@ -137,12 +137,12 @@ class _Pace:
                 yield
         except TimeoutError as error:
             if self._deadline.expired():
-                raise TooSlow(f"fewer than {LEAST_RATE:,} bytes a second") from error
+                raise TooSlow(f"fewer than {MIN_RATE:,} bytes a second") from error
             raise
 
     def note(self, num_bytes: int) -> None:
         """Count what has come so far."""
-        self._deadline.reschedule(self._began + _FIRST_SECONDS + num_bytes / LEAST_RATE)
+        self._deadline.reschedule(self._began + _FIRST_SECONDS + num_bytes / MIN_RATE)
 
 
 class ThreadedResolver:

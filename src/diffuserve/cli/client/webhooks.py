@@ -41,7 +41,7 @@ Examples:
 
 _LOOK_SECONDS = 0.5
 _TEST_SECONDS = 60.0  # a receiver may take 20 s, and the job of the trial a while to be canceled
-_MOST_LISTED = 200
+_MAX_LISTED = 200
 
 webhooks = typer.Typer(
     name="webhooks",
@@ -51,7 +51,7 @@ webhooks = typer.Typer(
 )
 
 EndpointId = Annotated[str, typer.Argument(metavar="ID", help="Id that `diffuserve webhooks list` shows.")]
-Limit = Annotated[int, typer.Option(min=1, max=_MOST_LISTED, help="Maximum number of rows.")]
+Limit = Annotated[int, typer.Option(min=1, max=_MAX_LISTED, help="Maximum number of rows.")]
 
 
 @webhooks.command("list", epilog=EXAMPLES)
@@ -166,9 +166,9 @@ async def _try_out(client: "Client", url: str) -> DeliveryResource:
 
 
 async def _delivery_about(client: "Client", url: str, job_id: str) -> DeliveryResource | None:
-    for endpoint in (await client.webhooks.endpoints(_MOST_LISTED)).data:
+    for endpoint in (await client.webhooks.endpoints(_MAX_LISTED)).data:
         if endpoint.url == url:
-            for delivery in (await client.webhooks.deliveries(endpoint.id, _MOST_LISTED)).data:
+            for delivery in (await client.webhooks.deliveries(endpoint.id, _MAX_LISTED)).data:
                 if delivery.subject_id == job_id:
                     return delivery
     return None

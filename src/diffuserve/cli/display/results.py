@@ -14,7 +14,7 @@ _PADDING = re.compile(r" +(?=\n)")
 
 
 def results() -> Console:
-    """Return a console for stdout; what is piped is neither wrapped nor coloured nor padded."""
+    """Return a console for stdout; what is piped is neither wrapped nor colored nor padded."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_WIDE, file=_Unpadded())
 

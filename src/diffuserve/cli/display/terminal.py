@@ -30,7 +30,7 @@ class TerminalVariables(BaseSettings):
 
 
 def graphics_of(variables: TerminalVariables, color_system: str | None) -> Graphics:
-    """Choose how images are shown where the output can have these colours, `None` for none.
+    """Choose how images are shown where the output can have these colors, `None` for none.
 
     tmux passes no images on, so that within it there are half blocks.
     """

@@ -13,8 +13,8 @@ from diffuserve.cli.display.console import Console
 from diffuserve.cli.images.inline_images import show_image
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import FrameChunk
-from diffuserve.engine_process.output.clips_output import ClipsOutput
 from diffuserve.engine_process.output.image_output import ImageOutput
+from diffuserve.engine_process.output.video_output import VideoOutput
 from diffuserve.protocol.messages import AddJob, FinishedFile
 
 NameFile = Callable[[dict[str, Any]], Path]
@@ -30,7 +30,7 @@ class ClipWriter:
     def __init__(self, folder: Path, image_output: ImageOutput, output_format: str, console: Console) -> None:
         self._folder, self._images = folder, image_output
         self._format, self._console = output_format, console
-        self._outputs: dict[int, ClipsOutput] = {}
+        self._outputs: dict[int, VideoOutput] = {}
         self._resources = ExitStack()
         self._posters: dict[int, list[tuple[Image.Image, str]]] = {}
 
@@ -71,15 +71,15 @@ class ClipWriter:
         """Remove what was not finished."""
         self._resources.close()
 
-    def _open(self, index: int, params: GenerationParams) -> ClipsOutput:
+    def _open(self, index: int, params: GenerationParams) -> VideoOutput:
         folder = self._resources.enter_context(
             tempfile.TemporaryDirectory(dir=self._folder, prefix=".clips-")
         )
         job = AddJob(attempt=str(index), input={}, folder=folder, output_format=self._format)
-        output = self._outputs[index] = ClipsOutput(self._images, str(index), job, params)
+        output = self._outputs[index] = VideoOutput(self._images, str(index), job, params)
         return output
 
-    def _place(self, output: ClipsOutput, file: FinishedFile, name_file: NameFile) -> Path:
+    def _place(self, output: VideoOutput, file: FinishedFile, name_file: NameFile) -> Path:
         origin = dict(self._images.origin(output.params, file.index))
         seed = (output.params.seed or 0) + file.index
         path = name_file(origin or {"prompt": output.params.prompt, "seed": seed})

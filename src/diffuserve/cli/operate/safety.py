@@ -29,7 +29,7 @@ Examples:
 """
 
 BLOCKED = 1
-_COLOURS = {Action.ALLOW: "green", Action.FLAG: "yellow", Action.BLUR: "yellow", Action.BLOCK: "red"}
+_COLORS = {Action.ALLOW: "green", Action.FLAG: "yellow", Action.BLUR: "yellow", Action.BLOCK: "red"}
 
 safety = typer.Typer(
     name="safety",
@@ -126,7 +126,7 @@ def _explained(info: FilterInfo, verdict: Verdict) -> dict[str, Any]:
 def _print(info: FilterInfo, verdict: Verdict) -> None:
     console = Console(highlight=False, soft_wrap=True)
     category = f" ({verdict.category})" if verdict.category else ""
-    console.print(f"{verdict.action}{category}", style=_COLOURS[verdict.action])
+    console.print(f"{verdict.action}{category}", style=_COLORS[verdict.action])
     if verdict.findings:
         table = Table("category", "action", "score", "source", "why", box=None, header_style="bold")
         for finding in verdict.findings:

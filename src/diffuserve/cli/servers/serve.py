@@ -78,7 +78,7 @@ async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
         await asyncio.wait([stopping, running.worker], return_when=asyncio.FIRST_COMPLETED)
         loading.cancel()
         if not stop.is_set():
-            await _lament(running, settings, console)
+            await _report_end(running, settings, console)
             return running.worker.result()
         console.print("finishing running jobs; a second Ctrl-C stops at once, and loses no job either")
         return 0
@@ -117,7 +117,7 @@ async def _show_loading(running: "ServerWithWorker", model: str, console: Consol
     console.print(_invitation(server))
 
 
-async def _lament(running: "ServerWithWorker", settings: Settings, console: Console) -> None:
+async def _report_end(running: "ServerWithWorker", settings: Settings, console: Console) -> None:
     """Report that the server ends because its worker cannot start, and how many jobs stay queued."""
     lanes = await running.server.plane.store.operations.lanes()
     message = f"error: {settings.engine_process.model} cannot be served, for the reason above"

@@ -16,7 +16,7 @@ FORMAT = "1"
 """Version of the file; a worker refuses every other one."""
 HEADER_BYTES = 16_384
 """Bound of the names, shapes and texts before the tensors of a file."""
-MOST_TENSORS = 16
+MAX_TENSORS = 16
 """Bound of all tensors of a request together, in latents of it: sampler's memory, noise and guides."""
 CHECKPOINT_ID = "checkpoint"
 """Id of a job's checkpoint among the files that its lease reads."""
@@ -67,12 +67,12 @@ def interval(predicted_seconds: float, checkpoint_seconds: float) -> float:
     return checkpoint_seconds if predicted_seconds >= checkpoint_seconds else 0.0
 
 
-def most_bytes(latent_values: int, num_images: int, num_evaluations: int) -> int:
+def max_bytes(latent_values: int, num_images: int, num_evaluations: int) -> int:
     """Return the maximum bytes of the file of a request's checkpoint, known before any work.
 
     `latent_values` is the number of values in all its latents, `num_evaluations` the length of its schedule.
     """
-    tensors = MOST_TENSORS * _VALUE_BYTES * latent_values
+    tensors = MAX_TENSORS * _VALUE_BYTES * latent_values
     return HEADER_BYTES + tensors + _GENERATOR_BYTES * num_images + _STEP_BYTES * (num_evaluations + 1)
 
 

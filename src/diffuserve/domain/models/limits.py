@@ -7,7 +7,7 @@ from diffuserve.domain.models.abilities import ModelAbilities
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import FIELDS, GenerationParams
 from diffuserve.domain.requests.request_fields import RequestField
-from diffuserve.domain.requests.samplers import MOST_STEPS
+from diffuserve.domain.requests.samplers import MAX_STEPS
 
 
 def check_request(spec: ModelAbilities, params: GenerationParams) -> None:
@@ -20,7 +20,7 @@ def check_request(spec: ModelAbilities, params: GenerationParams) -> None:
     _check_images(spec, params)
 
 
-def least_strength(num_steps: int) -> float:
+def min_strength(num_steps: int) -> float:
     """Return a strength, of few digits, that leaves one step."""
     return math.ceil(1000 / num_steps) / 1000
 
@@ -93,8 +93,8 @@ def _check_sampler(spec: ModelAbilities, params: GenerationParams) -> None:
         )
         raise ModelNotCapable("sampler", params.sampler, f"{spec.name} cannot use it; {known}")
     name, steps = params.sampler or spec.sampler, params.num_inference_steps or 0
-    if steps > MOST_STEPS.get(name, steps):
-        raise InvalidParams("num_inference_steps", steps, f"{name} takes at most {MOST_STEPS[name]}")
+    if steps > MAX_STEPS.get(name, steps):
+        raise InvalidParams("num_inference_steps", steps, f"{name} takes at most {MAX_STEPS[name]}")
     _check_sampler_options(spec, params, name)
 
 
@@ -163,7 +163,7 @@ def _check_strength(spec: ModelAbilities, params: GenerationParams) -> None:
             "strength",
             params.strength,
             f"leaves none of {params.num_inference_steps} steps; give at least "
-            f"{least_strength(params.num_inference_steps or 1):g}, or more num_inference_steps",
+            f"{min_strength(params.num_inference_steps or 1):g}, or more num_inference_steps",
         )
 
 

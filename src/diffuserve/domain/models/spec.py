@@ -6,7 +6,7 @@ from typing import Any
 
 from diffuserve.domain.models.abilities import ModelAbilities
 from diffuserve.domain.models.cost import FIRST_LATENT_FRAME, Workload
-from diffuserve.domain.models.limits import check_request, least_strength
+from diffuserve.domain.models.limits import check_request, min_strength
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.requests.samplers import evaluations_before, num_evaluations
@@ -226,4 +226,4 @@ class ModelSpec(ModelAbilities):
         """Return the requested strength, or else the default, raised if it would leave no step."""
         if params.strength is not None or not params.images or not self.has_strength:
             return params.strength
-        return max(self.strength if params.mask is None else self.mask_strength, least_strength(num_steps))
+        return max(self.strength if params.mask is None else self.mask_strength, min_strength(num_steps))

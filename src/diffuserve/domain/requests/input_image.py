@@ -48,12 +48,12 @@ class InputImage(Sendable):
             or abs(width - height * self.width / self.height) <= slack
         )
 
-    def fitted(self, most_pixels: int, multiple: int) -> tuple[int, int]:
+    def fitted(self, max_pixels: int, multiple: int) -> tuple[int, int]:
         """Return this size or the nearest smaller one of about the same proportions, in multiples."""
-        scale = min(1.0, math.sqrt(most_pixels / self.num_pixels))
+        scale = min(1.0, math.sqrt(max_pixels / self.num_pixels))
         short, long = sorted(int(scale * side) // multiple for side in (self.width, self.height))
         short = max(short, 1)
-        long = max(min(long, most_pixels // (short * multiple**2)), 1)
+        long = max(min(long, max_pixels // (short * multiple**2)), 1)
         sides = (short * multiple, long * multiple)
         return sides if self.width <= self.height else sides[::-1]
 

@@ -24,7 +24,7 @@ _EVALUATIONS: Mapping[str, Callable[[int], int]] = {
     "flow_match_heun": lambda steps: 2 * steps - 1,
     "pndm": lambda steps: steps + (steps > 1),
 }
-MOST_STEPS: Mapping[str, int] = {"lcm": 50}
+MAX_STEPS: Mapping[str, int] = {"lcm": 50}
 """Steps of samplers that take fewer than others: a consistency model skips between those of its teacher."""
 _CALLS_PER_SKIPPED_STEP: Mapping[str, int] = {"flow_match_heun": 2}
 

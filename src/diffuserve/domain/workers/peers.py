@@ -16,7 +16,7 @@ PRIVATE_NETWORKS = (
     *("fc00::/7", "::1"),
 )
 _FLEET_READS = 16
-MOST_READS = 4
+MAX_READS = 4
 JOIN_SECONDS = 1.0
 """Seconds from the first report of a model, within which workers report it that share its reads."""
 
@@ -85,7 +85,7 @@ class Share:
         All workers together read 16 at most, or one each: of more, on a slow bucket, none would end in time.
         """
         num_reading = self.num_starting if num_waits else self.num_readers
-        return min(max(_FLEET_READS // num_reading, 1), MOST_READS)
+        return min(max(_FLEET_READS // num_reading, 1), MAX_READS)
 
 
 @dataclass(frozen=True)

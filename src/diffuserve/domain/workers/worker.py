@@ -167,7 +167,7 @@ class Worker:
     role: WorkerRole = WorkerRole.ALL
 
 
-class Until(StrEnum):
+class LeaseEnd(StrEnum):
     """Result with which a lease ends: finished latents, which another worker decodes, or files."""
 
     LATENTS = "latents"
@@ -219,7 +219,7 @@ class Lease:
     num_previews: int = 0
     live: bool = False
     output_format: Suffix = "png"
-    until: Until = Until.FILES
+    until: LeaseEnd = LeaseEnd.FILES
     latents: StoredLatents | None = None
     checkpoint: StoredCheckpoint | None = None
     tenant_id: str = ""
@@ -328,7 +328,7 @@ class Failure:
 
 
 class ReleaseCause(StrEnum):
-    """Reason for a worker to release a job. Only `WORKER_LOST` counts towards the limit of lost workers."""
+    """Reason for a worker to release a job. Only `WORKER_LOST` counts toward the limit of lost workers."""
 
     DRAIN = "drain"  # the worker is leaving
     PREEMPTED = "preempted"  # the worker was told to make room for a more urgent job

@@ -6,7 +6,7 @@ from diffuserve.domain.workers.peers import UNADVISED, PeerAdvice
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.modelstore.libtorrent_swarm import LibtorrentSwarm
 from diffuserve.modelstore.manifest import Manifest, parse_reference
-from diffuserve.modelstore.swarm_download import Together
+from diffuserve.modelstore.swarm_download import SharedDownload
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.protocol.peer_messages import PeerAnnounced, PeersTold
 
@@ -20,7 +20,7 @@ class EnginePeers:
         self._swarm = LibtorrentSwarm(*parse_address(address))
         self._announced, self._advice = "", UNADVISED
         self._is_limited = False
-        self.together = Together(self._swarm, self._guide)
+        self.together = SharedDownload(self._swarm, self._guide)
 
     def told(self, message: PeersTold) -> None:
         """Follow new advice."""

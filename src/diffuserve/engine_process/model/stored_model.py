@@ -12,7 +12,7 @@ from diffuserve.models.folders.hub import LoggedProgress
 from diffuserve.modelstore.cache import HeldModel
 from diffuserve.modelstore.manifest import Manifest
 from diffuserve.modelstore.store import ModelStore, OnFetch, is_stored, open_stored
-from diffuserve.modelstore.swarm_download import Together
+from diffuserve.modelstore.swarm_download import SharedDownload
 from diffuserve.protocol.config import EngineProcessConfig
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _RETRIES = Backoff(first_seconds=1.0, longest_seconds=30.0, jitter=0.5)
 
 
 def with_stored_model(
-    config: EngineProcessConfig, on_fetch: OnFetch | None = None, together: Together | None = None
+    config: EngineProcessConfig, on_fetch: OnFetch | None = None, together: SharedDownload | None = None
 ) -> EngineProcessConfig:
     """Return the configuration with the folder of its model, fetched if need be, which this process keeps.
 

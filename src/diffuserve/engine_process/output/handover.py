@@ -22,7 +22,7 @@ class GivenLatents:
 
 
 @dataclass(frozen=True)
-class Handover:
+class LatentTransfer:
     """Reads and writes finished latents of one model. `read_hash` returns the hash of its weights."""
 
     model: str

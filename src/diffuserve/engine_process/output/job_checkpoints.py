@@ -10,7 +10,7 @@ from pathlib import Path
 from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
 from diffuserve.domain.jobs.checkpoint import CHECKPOINT_ID
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.checkpoint import Checkpoint, check, most_file_bytes
+from diffuserve.engine.checkpoint import Checkpoint, check, max_file_bytes
 from diffuserve.engine.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine.engine import Engine
 from diffuserve.engine_process.agent_link import AgentLink
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class CheckpointTimer:
-    """Decides when a job's next checkpoint is due; its file has at most `most_bytes`."""
+    """Decides when a job's next checkpoint is due; its file has at most `max_bytes`."""
 
     seconds: float
-    most_bytes: int
+    max_bytes: int
     kept_at: float = field(default_factory=time.monotonic)
 
     def is_due(self, now: float) -> bool:
@@ -51,7 +51,7 @@ class JobCheckpoints:
             return None
         pipeline = self._engine.pipeline
         try:
-            checkpoint = read_checkpoint(Path(path), most_file_bytes(pipeline, params))
+            checkpoint = read_checkpoint(Path(path), max_file_bytes(pipeline, params))
             check(checkpoint, pipeline, self._engine.read_weights_hash(), params)
         except (CheckpointUnusable, OSError) as error:
             log.warning("attempt %s begins anew: %s", job.attempt, error, extra=fields(**job.log_names))
@@ -62,7 +62,7 @@ class JobCheckpoints:
         """Return the timer of a job; one that is too short to be kept has a checkpoint if it is put down."""
         self._hash = self._hash or in_background(self._engine.read_weights_hash)
         seconds = job.checkpoint_seconds or math.inf
-        return CheckpointTimer(seconds, most_file_bytes(self._engine.pipeline, params))
+        return CheckpointTimer(seconds, max_file_bytes(self._engine.pipeline, params))
 
     def take(self, request_id: str, timer: CheckpointTimer) -> Checkpoint | None:
         """Take a checkpoint between two steps, or return `None`; the timer then starts again."""
@@ -79,7 +79,7 @@ class JobCheckpoints:
         if path := self._written(job, checkpoint, timer):
             self._link.send(_ready(job, checkpoint, path))
 
-    def put_down(self, request_id: str, job: AddJob, timer: CheckpointTimer) -> None:
+    def preempt(self, request_id: str, job: AddJob, timer: CheckpointTimer) -> None:
         """Write a job's last checkpoint, if there is one, and drop the job; called on a writer's thread."""
         checkpoint = self.take(request_id, timer)
         path = self._written(job, checkpoint, timer) if checkpoint else ""
@@ -91,7 +91,7 @@ class JobCheckpoints:
         """Return the path of a checkpoint's file, `""` if it cannot be written: the job goes on without."""
         path = Path(job.folder) / f"checkpoint-{checkpoint.step}.safetensors"
         try:
-            write_checkpoint(path, checkpoint, timer.most_bytes)
+            write_checkpoint(path, checkpoint, timer.max_bytes)
         except (NoCheckpoint, OSError) as error:
             log.warning("attempt %s has no checkpoint: %s", job.attempt, error, extra=fields(**job.log_names))
             return ""

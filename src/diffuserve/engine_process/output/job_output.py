@@ -21,7 +21,7 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.safety import Action, Verdict
-from diffuserve.domain.workers.worker import Until
+from diffuserve.domain.workers.worker import LeaseEnd
 from diffuserve.engine.outputs import FrameChunk, GenerationResult, StepOutput
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.engine_process.output.clip_screen import Judgement
@@ -43,7 +43,7 @@ from diffuserve.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from diffuserve.engine_process.output.clips_output import ClipsOutput
+    from diffuserve.engine_process.output.video_output import VideoOutput
 
 # Another attempt would fail in the same way.
 _FINAL_ERRORS = (ValueError, LatentsUnusable, NumericalFailure, OutOfMemory, OutputBlocked, RequestAborted)
@@ -62,7 +62,7 @@ class EngineRequest:
     timer: CheckpointTimer
     preview_steps: Sequence[int] = ()
     earlier: Mapping[str, float] = field(default_factory=dict)
-    clips: "ClipsOutput | None" = None
+    clips: "VideoOutput | None" = None
 
 
 @dataclass(frozen=True)
@@ -96,16 +96,16 @@ class JobOutput:
             )
         )
 
-    def clips_of(self, request_id: str, job: AddJob, params: GenerationParams) -> "ClipsOutput | None":
+    def clips_of(self, request_id: str, job: AddJob, params: GenerationParams) -> "VideoOutput | None":
         """Return the writer of a request's clips; `None` if it makes images."""
-        if job.until == Until.LATENTS or not is_clip(params, job.output_format):
+        if job.until == LeaseEnd.LATENTS or not is_clip(params, job.output_format):
             return None
-        from diffuserve.engine_process.output.clips_output import ClipsOutput, LiveListener  # they load PyAV
+        from diffuserve.engine_process.output.video_output import LiveListener, VideoOutput  # they load PyAV
 
         live = LiveListener(partial(self._show_part, job.attempt), partial(self._drop_live, job.attempt))
-        return ClipsOutput(self.images, request_id, job, params, live if job.live else None)
+        return VideoOutput(self.images, request_id, job, params, live if job.live else None)
 
-    def add_frames(self, job: AddJob, clips: "ClipsOutput", chunk: FrameChunk) -> bool:
+    def add_frames(self, job: AddJob, clips: "VideoOutput", chunk: FrameChunk) -> bool:
         """Filter and write frames of a clip, unless it failed before; return whether it continues."""
         if clips.failure is not None:
             return False
@@ -118,7 +118,7 @@ class JobOutput:
             self._report_judgement(job.attempt, "video", clips.take_judgement())
         return clips.failure is None
 
-    def fail_clips(self, job: AddJob, clips: "ClipsOutput", error: Exception, seconds: float) -> None:
+    def fail_clips(self, job: AddJob, clips: "VideoOutput", error: Exception, seconds: float) -> None:
         """Report that a request failed, for its own reason if it has one, and remove what was written."""
         clips.abandon()
         failure = job_failure(job.attempt, clips.failure or error, seconds)
@@ -131,7 +131,7 @@ class JobOutput:
         else:
             self._finish_clips(request, request.clips, result)
 
-    def _finish_clips(self, request: EngineRequest, clips: "ClipsOutput", result: GenerationResult) -> None:
+    def _finish_clips(self, request: EngineRequest, clips: "VideoOutput", result: GenerationResult) -> None:
         job = request.job
         for index, frames in enumerate(result.frames):  # frames that were not streamed
             self.add_frames(job, clips, FrameChunk(index, 0, frames, is_last=True))
@@ -240,7 +240,7 @@ def preview_steps(num_steps: int, num_previews: int) -> list[int]:
     return sorted({step for step in wanted if 0 < step < num_steps})
 
 
-def _cells_of(preview: Image, clips: "ClipsOutput | None") -> Frames:
+def _cells_of(preview: Image, clips: "VideoOutput | None") -> Frames:
     """Return a preview as the filter judges it: the frames of a strip one by one."""
     if clips is None:
         return [preview]

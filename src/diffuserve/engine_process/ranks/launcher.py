@@ -118,7 +118,7 @@ def group_of(options: argparse.Namespace) -> Group:
         return Group(*shape, secrets.token_bytes(_SECRET_BYTES), {**given, **_on_interface(_LOOPBACK)})
     secret, host = read_node_secret(options.secret_file), private_address(options.host)
     listener = _listen(host, options.port) if options.node_rank == 0 else None
-    environment = {**_on_interface(host if listener else _address_towards(host)), **given}
+    environment = {**_on_interface(host if listener else _address_toward(host)), **given}
     return Group(*shape, secret, environment, f"{host}:{options.port}", listener)
 
 
@@ -130,7 +130,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise InvalidParams("node_endpoint", f"{host}:{port}", remedy) from error
 
 
-def _address_towards(host: str) -> str:
+def _address_toward(host: str) -> str:
     """Return this machine's address on its way to a host."""
     with socket.socket(_family(host), socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # on a datagram socket this sends nothing

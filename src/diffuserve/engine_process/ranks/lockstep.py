@@ -95,7 +95,7 @@ def rank_parts(parts: Parts, ranks: Ranks) -> Parts:
 
     Only rank 0 encodes, unless all ranks share the text encoder's weights.
     """
-    return replace(parts, encoding=parts.encoding and (ranks.is_lead or ranks.plan.is_cut))
+    return replace(parts, encoding=parts.encoding and (ranks.is_lead or ranks.plan.is_sharded))
 
 
 class LeadRunner(ModelRunner):
@@ -110,7 +110,7 @@ class LeadRunner(ModelRunner):
         self.num_ranks = ranks.size
 
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning | Exception]:
-        if not self._ranks.plan.is_cut:
+        if not self._ranks.plan.is_sharded:
             return super().encode(params)
         self._ranks.commands.broadcast(EncodeCommand(tuple(params)))
         return isolate(params, agreed(self._ranks, self._encode))

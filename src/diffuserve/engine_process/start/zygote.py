@@ -43,7 +43,7 @@ _HELD_SHARE = 1 / 16
 _NOTHING = Parts(encoding=False, denoising=False, decoding=False)
 _THREADS = Path("/proc/self/task")
 # OpenBLAS starts its threads when numpy is imported, and `torch.cuda.is_available()` would otherwise
-# initialise CUDA: neither outlives a fork.
+# initialize CUDA: neither outlives a fork.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 

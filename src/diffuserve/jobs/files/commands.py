@@ -119,20 +119,20 @@ def _keep(transaction: Transaction, new: NewFile, seconds: float) -> InputFile |
 
 
 def _refusal(transaction: Transaction, new: NewFile, plan: Plan) -> DiffuserveError | None:
-    size, most_bytes, most = new.size_bytes, plan.max_files_bytes, plan.max_files
-    if most_bytes is not None and size > most_bytes:
-        return TooLarge(f"the image has {size:,} bytes; the plan {plan.name!r} allows {most_bytes:,} in all")
+    size, max_bytes, most = new.size_bytes, plan.max_files_bytes, plan.max_files
+    if max_bytes is not None and size > max_bytes:
+        return TooLarge(f"the image has {size:,} bytes; the plan {plan.name!r} allows {max_bytes:,} in all")
     totals = sa.select(
         sa.func.count().label("num_files"),
         sa.func.coalesce(sa.func.sum(files.c.size_bytes), 0).label("num_bytes"),
     )
     row = transaction.execute(totals.where(files.c.tenant_id == new.tenant_id)).one()
     count, total = int(row.num_files), int(row.num_bytes)
-    if (most is None or count < most) and (most_bytes is None or total + size <= most_bytes):
+    if (most is None or count < most) and (max_bytes is None or total + size <= max_bytes):
         return None
     return FilesFull(
         f"tenant {new.tenant_id!r} has {count:,} files of {total:,} bytes, and its plan {plan.name!r} "
-        f"allows {_shown(most)} of {_shown(most_bytes)} bytes; delete some, or wait until they expire"
+        f"allows {_shown(most)} of {_shown(max_bytes)} bytes; delete some, or wait until they expire"
     )
 
 

@@ -12,7 +12,7 @@ from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.jobs.claim import Claim
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.tenant import Tenant
-from diffuserve.domain.workers.worker import Lease, Until, WorkerRole
+from diffuserve.domain.workers.worker import Lease, LeaseEnd, WorkerRole
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.command import Command
 from diffuserve.jobs.database.connections import IDS, Transaction
@@ -48,7 +48,7 @@ _OF_CLAIMS = (
 )
 _INSERT_LEASE = sa.insert(leases)
 _MAX_BLOCK = 64
-_MOST_PASSED = 64  # lanes that a claim may inspect and reject
+_MAX_PASSED = 64  # lanes that a claim may inspect and reject
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _granted_before(
     rows = transaction.rows(_OF_CLAIMS, {"ids": list({command.claim.claim_id for command in commands})})
     granted: dict[tuple[str, str], list[Lease]] = defaultdict(list)
     for row in rows:
-        lease = lease_of(record_of(row), transaction.config.lease_seconds, Until(row.until))
+        lease = lease_of(record_of(row), transaction.config.lease_seconds, LeaseEnd(row.until))
         granted[row.holder, row.claim_id].append(lease)
     return dict(granted)
 
@@ -143,7 +143,7 @@ class _Grant:
     claimer: Claimer
     tenant: Tenant
     cost_seconds: float
-    until: Until = Until.FILES
+    until: LeaseEnd = LeaseEnd.FILES
 
 
 @dataclass
@@ -191,7 +191,7 @@ class ClaimRound:
         now, config, num_passed, lanes = self.transaction.now, self.transaction.config, 0, self.lanes
         if claim is not None and claim.ahead_of:
             lanes = self._wanted(claim, claimant)
-        while (lane := choose_lane(lanes, claimant, now, config)) is not None and num_passed < _MOST_PASSED:
+        while (lane := choose_lane(lanes, claimant, now, config)) is not None and num_passed < _MAX_PASSED:
             heads = self._heads_of(lane)
             if heads and (claim is None or claim.wants(lane.model, lane.band, heads[0].step_tokens)):
                 return lane, heads[0]
@@ -308,7 +308,7 @@ def _with_ends(
     for grant, record in zip(grants, records, strict=True):
         if _ends_with_latents(grant, record, read):
             seconds = max(record.work_seconds - record.decode_seconds, 0.0)
-            ended.append(replace(grant, until=Until.LATENTS, cost_seconds=seconds))
+            ended.append(replace(grant, until=LeaseEnd.LATENTS, cost_seconds=seconds))
         else:
             ended.append(grant)
     return ended

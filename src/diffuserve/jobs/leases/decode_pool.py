@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from diffuserve.domain.workers.worker import WorkerRole
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import Transaction
-from diffuserve.jobs.policy.handover import Decoding, Surroundings, hands_over
+from diffuserve.jobs.policy.handover import Decoding, QueueLoads, hands_over
 from diffuserve.jobs.records import JobRecord
 from diffuserve.jobs.workers.offers import decode_slowness
 
@@ -55,7 +55,7 @@ class ModelPool:
         # The jobs that wait for decoding now are done, in full or in part, when this job's latents arrive.
         backlog_seconds = self.decode_seconds * self.slowness / len(self.decode_prices)
         denoise_seconds = record.cost_seconds - record.decode_seconds
-        around = Surroundings(
+        around = QueueLoads(
             waiting_jobs=self.waiting_jobs / self.num_denoising,
             waiting_seconds=self.waiting_seconds / self.num_denoising,
             decode_wait_seconds=max(backlog_seconds - denoise_seconds, 0.0),

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import JobError, JobStatus
 from diffuserve.domain.safety import AuditEntry
-from diffuserve.domain.workers.worker import Until
+from diffuserve.domain.workers.worker import LeaseEnd
 from diffuserve.events.base import QUEUE
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import IDS, Transaction
@@ -38,7 +38,7 @@ def attempt_of(lease: sa.Row[Any], record: JobRecord, now: float) -> Attempt:
     return Attempt(
         charged=lease.charged,
         denoise_seconds=0.0 if record.is_denoised else record.cost_seconds - record.decode_seconds,
-        decode_seconds=0.0 if lease.until == Until.LATENTS else record.decode_seconds,
+        decode_seconds=0.0 if lease.until == LeaseEnd.LATENTS else record.decode_seconds,
         kept_seconds=record.kept_seconds,
         held_seconds=max(now - lease.granted_at, 0.0),
         since_seconds=max(now - (first_at if went_on else lease.granted_at), 0.0),

@@ -34,7 +34,7 @@ class Attempt:
     total: int = 0
 
     @property
-    def most_seconds(self) -> float:
+    def max_seconds(self) -> float:
         """The most device-seconds that it can have taken: a device provides one per second."""
         return self.since_seconds + min(SLACK_SECONDS, self.charged)
 
@@ -51,7 +51,7 @@ def seconds_of(attempt: Attempt, reported: float | None) -> float:
 
     They include those of earlier attempts whose work this one resumed.
     """
-    return attempt.kept_seconds if reported is None else min(reported, attempt.most_seconds)
+    return attempt.kept_seconds if reported is None else min(reported, attempt.max_seconds)
 
 
 def seconds_of_abandoned(attempt: Attempt, reported: float | None) -> float:
@@ -62,4 +62,4 @@ def seconds_of_abandoned(attempt: Attempt, reported: float | None) -> float:
     """
     if reported is None:
         reported = attempt.kept_seconds + min(attempt.charged, attempt.held_seconds)
-    return min(max(reported, attempt.done_seconds, attempt.kept_seconds), attempt.most_seconds)
+    return min(max(reported, attempt.done_seconds, attempt.kept_seconds), attempt.max_seconds)

@@ -10,9 +10,9 @@ from diffuserve.jobs.policy.fairness import BAND_SECONDS
 # Fitted to simulated queues, in which 85 of 100 jobs end within the range
 # (tests/unit/jobs/policy/test_estimate_ranges.py). Later jobs may overtake, queued ones may be canceled,
 # running ones are partly done, and a job that shares its worker's steps runs longer than alone.
-_LEAST_AHEAD, _MOST_AHEAD = 0.6, 2.0
-_LEAST_RUN, _MOST_RUN = 0.7, 2.0
-_MOST_RUNNING = 0.7
+_MIN_AHEAD, _MAX_AHEAD = 0.6, 2.0
+_MIN_RUN, _MAX_RUN = 0.7, 2.0
+_MAX_RUNNING = 0.7
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LaneSize:
 
 
 @dataclass(frozen=True)
-class Standing:
+class TenantStanding:
     """A tenant's place under fair queueing: its weight, and its virtual time in weighted device-seconds."""
 
     weight: float = 1.0
@@ -51,7 +51,7 @@ class WorkAhead:
 
 
 def estimate_wait(
-    job: Job, lanes: Sequence[LaneSize], standings: Mapping[str, Standing], ahead: WorkAhead
+    job: Job, lanes: Sequence[LaneSize], standings: Mapping[str, TenantStanding], ahead: WorkAhead
 ) -> QueueEstimate:
     """Return when the job is likely to end; no time while no worker is ready for its model.
 
@@ -67,19 +67,19 @@ def estimate_wait(
     others = sum(
         lane.num_ready for lane in rivals if lane.tenant_id != job.tenant_id or _is_better(lane, job)
     )
-    most_ahead = ahead.num_jobs + others
+    max_ahead = ahead.num_jobs + others
     if ahead.num_workers == 0:
-        return QueueEstimate(num_ahead, None, None, _reason(job, ahead.status), most_ahead)
+        return QueueEstimate(num_ahead, None, None, _reason(job, ahead.status), max_ahead)
     work_seconds = ahead.work_seconds + sum(share * lane.work_seconds for share, lane in shares)
     low, high = _range(job.work_seconds, work_seconds, ahead)
-    return QueueEstimate(num_ahead, round(low, 3), round(high, 3), ahead_high=most_ahead)
+    return QueueEstimate(num_ahead, round(low, 3), round(high, 3), ahead_high=max_ahead)
 
 
 def _range(own_seconds: float, work_seconds: float, ahead: WorkAhead) -> tuple[float, float]:
     """Return the likely minimum and maximum seconds until a job with so much work before it ends."""
-    low = _LEAST_AHEAD * work_seconds / ahead.num_workers
-    high = (_MOST_AHEAD * work_seconds + _MOST_RUNNING * ahead.running_seconds) / ahead.num_workers
-    return low + _LEAST_RUN * own_seconds, high + _MOST_RUN * own_seconds
+    low = _MIN_AHEAD * work_seconds / ahead.num_workers
+    high = (_MAX_AHEAD * work_seconds + _MAX_RUNNING * ahead.running_seconds) / ahead.num_workers
+    return low + _MIN_RUN * own_seconds, high + _MAX_RUN * own_seconds
 
 
 def _reason(job: Job, status: ModelStatus) -> str:
@@ -98,7 +98,7 @@ def _is_better(lane: LaneSize, job: Job) -> bool:
 
 
 def _vtimes_after_better(
-    job: Job, lanes: Sequence[LaneSize], standings: Mapping[str, Standing]
+    job: Job, lanes: Sequence[LaneSize], standings: Mapping[str, TenantStanding]
 ) -> Mapping[str, float]:
     """Return the tenants' virtual times once their work of bands better than the job's is done."""
     vtimes = {tenant_id: standing.vtime for tenant_id, standing in standings.items()}
@@ -113,7 +113,7 @@ def _share(
     job: Job,
     turn: float,
     vtimes: Mapping[str, float],
-    standings: Mapping[str, Standing],
+    standings: Mapping[str, TenantStanding],
 ) -> float:
     """Return the fraction of a lane that is likely to be served before the job.
 

@@ -33,7 +33,7 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class QueueLoads:
     """The queues around a job that is about to be denoised.
 
     `waiting_jobs` jobs of `waiting_seconds` device-seconds wait for each denoising worker, and new latents
@@ -47,7 +47,7 @@ class Surroundings:
     price_ratio: float = 0.0
 
 
-def hands_over(decoding: Decoding, around: Surroundings) -> bool:
+def hands_over(decoding: Decoding, around: QueueLoads) -> bool:
     """Return whether the job should be decoded elsewhere.
 
     The seconds freed here, as far as waiting work can use them, must be worth more than those spent there.

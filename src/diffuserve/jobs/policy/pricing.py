@@ -10,13 +10,13 @@ from diffuserve.domain.requests.params import GenerationParams
 # For models that were stored without a fit. Only the ratios between jobs have to be right.
 NEUTRAL_FIT = CostFit((1e-3, 1e-5), (1e-3, 1e-5, 1e-9, 1e-4), (1e-3, 1e-8))
 
-MOST_TIMES_DEFAULT = 100.0
+MAX_TIMES_DEFAULT = 100.0
 """Most that a measured fit may differ from the family's default; devices differ by less."""
-MOST_TIMES_NEUTRAL = 10_000.0
+MAX_TIMES_NEUTRAL = 10_000.0
 """Most that a family's default may differ from `NEUTRAL_FIT`, which knows nothing of the model."""
 
 
-def bounded(fit: CostFit, prior: CostFit, spec: ModelSpec, most: float = MOST_TIMES_DEFAULT) -> CostFit:
+def bounded(fit: CostFit, prior: CostFit, spec: ModelSpec, most: float = MAX_TIMES_DEFAULT) -> CostFit:
     """Return the fit, scaled if it prices the model's default request over `most` times off the prior.
 
     Workers report fits, and every tenant is charged by them.

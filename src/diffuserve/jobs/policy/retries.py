@@ -6,7 +6,7 @@ from diffuserve.domain.jobs.job import JobError
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.records import JobRecord
 
-_MOST_LATENTS_LOST = 1
+_MAX_LATENTS_LOST = 1
 
 
 @dataclass(frozen=True)
@@ -46,4 +46,4 @@ def after_loss(record: JobRecord, config: StoreConfig) -> RetryDecision:
 
 def may_start_anew(record: JobRecord) -> bool:
     """Return whether a job whose latents are unusable is denoised again, which happens only once."""
-    return record.is_denoised and record.num_latents_lost < _MOST_LATENTS_LOST
+    return record.is_denoised and record.num_latents_lost < _MAX_LATENTS_LOST

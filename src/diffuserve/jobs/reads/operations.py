@@ -20,7 +20,7 @@ from diffuserve.jobs.database import queries, schema
 from diffuserve.jobs.database.connections import Database
 from diffuserve.jobs.database.outages import is_unavailable
 from diffuserve.jobs.database.writer import Writer
-from diffuserve.jobs.policy.estimate import LaneSize, Standing
+from diffuserve.jobs.policy.estimate import LaneSize, TenantStanding
 from diffuserve.jobs.policy.pricing import NEUTRAL_FIT
 from diffuserve.jobs.queue.control import RequeueJob
 from diffuserve.jobs.queue.ready_queue import tenant_of
@@ -104,12 +104,12 @@ class Operations:
         known = await self.tenants({tenant_id})
         return known[0] if known else Tenant(tenant_id, self._default_plan)
 
-    async def standings(self, tenant_ids: Collection[str]) -> dict[str, Standing]:
+    async def standings(self, tenant_ids: Collection[str]) -> dict[str, TenantStanding]:
         """Return how the tenants stand under fair queueing; an unknown one has the default plan's weight."""
         table = schema.tenants
         rows = await self._database.rows(sa.select(table).where(table.c.id.in_(sorted(tenant_ids))))
-        default = Standing(self._default_plan.weight)
-        known = {row.id: Standing(tenant_of(row, self._config).plan.weight, row.vtime) for row in rows}
+        default = TenantStanding(self._default_plan.weight)
+        known = {row.id: TenantStanding(tenant_of(row, self._config).plan.weight, row.vtime) for row in rows}
         return dict.fromkeys(tenant_ids, default) | known
 
     @property

@@ -14,7 +14,7 @@ from diffuserve.domain.workers.readiness import is_ready, status_of
 from diffuserve.domain.workers.worker import Worker, is_exact
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import Database
-from diffuserve.jobs.policy.estimate import LaneSize, Standing, WorkAhead, estimate_wait
+from diffuserve.jobs.policy.estimate import LaneSize, TenantStanding, WorkAhead, estimate_wait
 from diffuserve.jobs.reads.operations import Operations
 from diffuserve.jobs.reads.shared_reads import SharedReads
 from diffuserve.jobs.records import lane_of
@@ -38,13 +38,13 @@ class QueueState:
     """
 
     lanes: Sequence[LaneSize]
-    standings: Mapping[str, Standing]
+    standings: Mapping[str, TenantStanding]
     floors: Mapping[str, float]
     handicaps: Mapping[str, Mapping[str, float]]
     running_seconds: Mapping[str, float]
     workers: Sequence[Worker]
 
-    def standings_beside(self, job: Job, own: Standing) -> Mapping[str, Standing]:
+    def standings_beside(self, job: Job, own: TenantStanding) -> Mapping[str, TenantStanding]:
         """Return the standings with the job's tenant, which begins at the floor if nothing of it waits."""
         handicaps = self.handicaps.get(job.model, {})
         standings = {**self.standings, job.tenant_id: own}
@@ -65,7 +65,7 @@ class OwnQueue:
     `num_jobs[i]` and `work_seconds[i]` are those of the first `i` parts together.
     """
 
-    standing: Standing
+    standing: TenantStanding
     width: int
     parts: Sequence[int]
     num_jobs: Sequence[int]
@@ -136,7 +136,7 @@ def _does(worker: Worker, job: Job) -> bool:
     return worker.role.denoises and (is_exact(worker.report) or not job.exact)
 
 
-def _own_queue(standing: Standing, width: int, rows: Collection[sa.Row[Any]]) -> OwnQueue:
+def _own_queue(standing: TenantStanding, width: int, rows: Collection[sa.Row[Any]]) -> OwnQueue:
     return OwnQueue(
         standing=standing,
         width=width,

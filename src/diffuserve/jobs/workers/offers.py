@@ -15,7 +15,7 @@ from diffuserve.domain.workers.worker import ModelOffer, WorkerRole
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.command import SingleCommand
 from diffuserve.jobs.database.connections import Transaction
-from diffuserve.jobs.policy.pricing import MOST_TIMES_DEFAULT, MOST_TIMES_NEUTRAL, NEUTRAL_FIT, bounded
+from diffuserve.jobs.policy.pricing import MAX_TIMES_DEFAULT, MAX_TIMES_NEUTRAL, NEUTRAL_FIT, bounded
 from diffuserve.jobs.records import dump
 
 workers, models = schema.workers, schema.models
@@ -112,7 +112,7 @@ def load_seconds(transaction: Transaction, names: Collection[str]) -> dict[str, 
 
 
 def _stored_default(fit: CostFit, spec: ModelSpec) -> str:
-    default = asdict(bounded(fit, NEUTRAL_FIT, spec, MOST_TIMES_NEUTRAL))
+    default = asdict(bounded(fit, NEUTRAL_FIT, spec, MAX_TIMES_NEUTRAL))
     return dump({**default, "prior": default})
 
 
@@ -145,7 +145,7 @@ def _slowness(there: CostFit, here: CostFit) -> float:
     pixel_there, pixel_here = there.decode[1], here.decode[1]
     if pixel_there <= 0 or pixel_here <= 0:
         return 1.0
-    return min(max(pixel_there / pixel_here, 1 / MOST_TIMES_DEFAULT), MOST_TIMES_DEFAULT)
+    return min(max(pixel_there / pixel_here, 1 / MAX_TIMES_DEFAULT), MAX_TIMES_DEFAULT)
 
 
 def _rows(transaction: Transaction, names: Collection[str]) -> dict[str, sa.Row[Any]]:

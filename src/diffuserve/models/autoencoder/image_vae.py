@@ -64,17 +64,17 @@ class ImageVae:
         return self._config.decode_bytes(at_once, self.dtype.itemsize) + num_pixels * _LEVEL_BYTES
 
     def encode(self, pixels: Float[Tensor, "1 3 pixel_rows pixel_columns"]) -> LatentDistribution:
-        """Return the latents of one image in -1…1, not normalised yet."""
+        """Return the latents of one image in -1…1, not normalized yet."""
         return self.encoder(pixels.to(self.device, self.encoder_dtype))
 
-    def normalise(
+    def normalize(
         self, latents: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch channels height width"]:
         """Return encoded latents on the scale on which models are trained."""
         return (latents - self.shift_factor) * self.scaling_factor
 
     def decode(self, latents: Float[Tensor, "batch channels height width"]) -> list[Image.Image]:
-        """Decode images of one size, whole or in tiles; latents are denormalised as diffusers does it.
+        """Decode images of one size, whole or in tiles; latents are denormalized as diffusers does it.
 
         Raise `FloatingPointError` if pixels are not finite.
         """

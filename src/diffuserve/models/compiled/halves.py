@@ -21,7 +21,7 @@ Compiled = Callable[..., tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
-class Half:
+class BlockHalf:
     """A half of a block: a module, the prefixes of the weights that it reads, and tensors to trace it with.
 
     Each tensor may have any number of rows from 2 on.
@@ -42,7 +42,7 @@ class CompilableBlocks:
 
     shape: str
     dtype: torch.dtype
-    halves: Mapping[str, Half]
+    halves: Mapping[str, BlockHalf]
 
 
 def weights_of(module: nn.Module, prefixes: tuple[str, ...]) -> dict[str, Tensor]:
@@ -62,7 +62,7 @@ class _WithWeights(nn.Module):
         return found
 
 
-def export_half(half: Half) -> torch.export.ExportedProgram:
+def export_half(half: BlockHalf) -> torch.export.ExportedProgram:
     """Trace a half; nothing is compiled."""
     rows = [{0: torch.export.Dim.DYNAMIC} for _ in half.tensors]
     weights = half.weights()
@@ -75,7 +75,7 @@ def export_half(half: Half) -> torch.export.ExportedProgram:
         )
 
 
-def compile_half(half: Half, file: Path) -> None:
+def compile_half(half: BlockHalf, file: Path) -> None:
     """Write a half's compiled code. It takes a minute. Raise `DeviceUnavailable` without a C++ compiler."""
     if shutil.which("g++") is None:
         raise DeviceUnavailable("g++ is not there, and compiling needs it: install it, then try again")

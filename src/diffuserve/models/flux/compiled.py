@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor, nn
 
-from diffuserve.models.compiled.halves import CompilableBlocks, Compiled, Half, weights_of
+from diffuserve.models.compiled.halves import BlockHalf, CompilableBlocks, Compiled, weights_of
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.modulation import FACTORS, mods_of_tokens
 from diffuserve.models.flux.packing import PackedLayout
@@ -46,8 +46,8 @@ class _DoubleStart(nn.Module):
     ) -> tuple[Float[Tensor, "joint 3 heads dim"]]:
         image_mod, _ = mods_of_tokens(factors, image_owner)
         text_mod, _ = mods_of_tokens(context_factors, text_owner)
-        image_qkv = self.attn.raw_image_qkv(image_mod.normalise(image), None).prepared(rotation)
-        text_qkv = self.attn.raw_text_qkv(text_mod.normalise(text)).prepared(None)
+        image_qkv = self.attn.raw_image_qkv(image_mod.normalize(image), None).prepared(rotation)
+        text_qkv = self.attn.raw_text_qkv(text_mod.normalize(text)).prepared(None)
         joint = text_qkv.new_empty(image.shape[0] + text.shape[0], *text_qkv.shape[1:])
         return (joint.index_copy(0, text_at, text_qkv).index_copy(0, image_at, image_qkv),)
 
@@ -96,7 +96,7 @@ class _SingleStart(nn.Module):
         rotation: Float32[Tensor, "joint half 2"],
     ) -> tuple[Float[Tensor, "joint 3 heads dim"]]:
         [mod] = mods_of_tokens(factors, owner)
-        return (self.attn.raw_qkv(mod.normalise(joint), None).prepared(rotation),)
+        return (self.attn.raw_qkv(mod.normalize(joint), None).prepared(rotation),)
 
 
 class _SingleEnd(nn.Module):
@@ -115,7 +115,7 @@ class _SingleEnd(nn.Module):
         owner: Int[Tensor, "joint"],
     ) -> tuple[Float[Tensor, "joint d"]]:
         [block], [mod] = self._block, mods_of_tokens(factors, owner)
-        return (block.finish(joint, mod.normalise(joint), attended, mod),)
+        return (block.finish(joint, mod.normalize(joint), attended, mod),)
 
 
 def block_shape(config: FluxConfig) -> str:
@@ -130,7 +130,7 @@ def compilable_flux(folder: ModelFolder, device: torch.device, dtype: torch.dtyp
     return CompilableBlocks(block_shape(config), chosen, flux_halves(config, device, chosen))
 
 
-def flux_halves(config: FluxConfig, device: torch.device, dtype: torch.dtype) -> Mapping[str, Half]:
+def flux_halves(config: FluxConfig, device: torch.device, dtype: torch.dtype) -> Mapping[str, BlockHalf]:
     """Return the halves of a block of each kind, with placeholder weights."""
     attention = choose_kernel(torch.device("cpu"), torch.float32)  # halves have none
     with torch.device(device):
@@ -144,16 +144,18 @@ def flux_halves(config: FluxConfig, device: torch.device, dtype: torch.dtype) ->
     owners = (rows.indices(_IMAGE), rows.indices(_TEXT))
     joint_owner = rows.indices(_IMAGE + _TEXT)
     return {
-        "double_start": Half(
+        "double_start": BlockHalf(
             _DoubleStart(double),
             _QKV,
             (image, text, six, six, *owners, *places, rows.rotation(_IMAGE)),
         ),
-        "double_end": Half(_DoubleEnd(double), _DOUBLE_END, (image, text, joint, six, six, *owners, *places)),
-        "single_start": Half(
+        "double_end": BlockHalf(
+            _DoubleEnd(double), _DOUBLE_END, (image, text, joint, six, six, *owners, *places)
+        ),
+        "single_start": BlockHalf(
             _SingleStart(single), _QKV, (joint, three, joint_owner, rows.rotation(_IMAGE + _TEXT))
         ),
-        "single_end": Half(_SingleEnd(single), _SINGLE_END, (joint, joint, three, joint_owner)),
+        "single_end": BlockHalf(_SingleEnd(single), _SINGLE_END, (joint, joint, three, joint_owner)),
     }
 
 

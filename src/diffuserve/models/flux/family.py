@@ -106,7 +106,7 @@ class FluxFamily:
     def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
         return wanted_folders(parts, denoisers=("transformer",), encoders=_ENCODERS)
 
-    def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
+    def min_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return FluxConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
 
     def default_fit(self, spec: ModelSpec) -> CostFit:

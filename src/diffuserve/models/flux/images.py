@@ -104,14 +104,14 @@ class FluxImages:
         if moments is None:
             return torch.empty(0)
         mean, std = moments.unsqueeze(1)
-        return self.vae.normalise(LatentDistribution(mean, std).sample(generator))
+        return self.vae.normalize(LatentDistribution(mean, std).sample(generator))
 
     def _packed(self, latents: Sequence[Tensor]) -> Tensor:
         return to_device(pack_latents(torch.cat(list(latents))), self.device)
 
     def _reference(self, image: InputImage) -> Float[Tensor, "tokens channels"]:
         likeliest = self.vae.encode(image_tensor(image, *self.spec.reference_size(image))).mode()
-        return pack_latents(self.vae.normalise(likeliest))[0]
+        return pack_latents(self.vae.normalize(likeliest))[0]
 
     def _moments(self, pixels: Tensor) -> Float[Tensor, "2 latent_channels height width"]:
         encoded = self.vae.encode(pixels)

@@ -1,6 +1,6 @@
 """The joint row of text and image: queries, keys and values of both, and the split into separate rows.
 
-Queries and keys are normalised by each head's RMS (Zhang & Sennrich 2019, arXiv:1910.07467) and rotated, in
+Queries and keys are normalized by each head's RMS (Zhang & Sennrich 2019, arXiv:1910.07467) and rotated, in
 float32. Text is at the origin, so it is not rotated.
 """
 
@@ -27,7 +27,7 @@ class RawQkv:
     rotation: Complex64[Tensor, "tokens half"] | None
 
     def prepare_(self) -> Float[Tensor, "tokens 3 heads dim"]:
-        """Normalise and rotate in place."""
+        """Normalize and rotate in place."""
         if is_fused(self.qkv):
             self._fill(self.qkv[:, :2], self.qkv[:, :2], None)
             return self.qkv

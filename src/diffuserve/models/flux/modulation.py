@@ -46,9 +46,9 @@ class Mod(NamedTuple):
     gate: Float[Tensor, "rows d"]
     owner: Int[Tensor, "tokens"] | None
 
-    def normalise(self, x: Float[Tensor, "tokens d"]) -> Float[Tensor, "tokens d"]:
+    def normalize(self, x: Float[Tensor, "tokens d"]) -> Float[Tensor, "tokens d"]:
         """Return scale·LayerNorm(x) + shift."""
-        return normalise(x, self.scale, self.shift, self.owner)
+        return normalize(x, self.scale, self.shift, self.owner)
 
     def add_gated(
         self, x: Float[Tensor, "tokens d"], change: Float[Tensor, "tokens d"]
@@ -79,7 +79,7 @@ def factors_of_tokens(
     return (factors if factors.shape[0] == 1 else factors.index_select(0, owner)).unbind(1), None
 
 
-def normalise(
+def normalize(
     x: Float[Tensor, "tokens d"],
     scale: Float[Tensor, "rows d"],
     shift: Float[Tensor, "rows d"],

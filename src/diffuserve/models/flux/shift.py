@@ -12,7 +12,7 @@ from pydantic import Field, with_config
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.config import SCHEMA, parse_config
 
-_MOST_TOKENS, _MAX_MU = 1 << 18, 700.0  # e^μ overflows above 709
+_MAX_TOKENS, _MAX_MU = 1 << 18, 700.0  # e^μ overflows above 709
 
 
 @with_config(SCHEMA)
@@ -30,7 +30,7 @@ class SizeShift:
         """Read `scheduler_config.json`. Raise `InvalidModel` if the shift of any image size is not finite."""
         shift = parse_config(cls, config, "scheduler_config.json")
         lengths = (shift.base_image_seq_len, shift.max_image_seq_len)
-        if lengths[0] == lengths[1] or max(abs(shift.mu(tokens)) for tokens in (1, _MOST_TOKENS)) > _MAX_MU:
+        if lengths[0] == lengths[1] or max(abs(shift.mu(tokens)) for tokens in (1, _MAX_TOKENS)) > _MAX_MU:
             raise InvalidModel(
                 f"scheduler_config.json: base_shift={shift.base_shift} at base_image_seq_len={lengths[0]} "
                 f"and max_shift={shift.max_shift} at max_image_seq_len={lengths[1]} are too steep"

@@ -55,7 +55,7 @@ class FluxTextEncoder:
         t5_config = T5Config.read(folder, "text_encoder_2")
         clip_files, t5_files = folder.weights("text_encoder"), folder.weights("text_encoder_2")
         self.clip = load_clip(clip_config, clip_files, plan)
-        self._ranks = plan.ranks if plan.ranks is not None and plan.ranks.plan.is_cut else None
+        self._ranks = plan.ranks if plan.ranks is not None and plan.ranks.plan.is_sharded else None
         shared = None if self._ranks is None else self._ranks.world
         self.t5 = load_t5(t5_config, t5_files, plan, shared)
         self.clip_tokenizer = PromptTokenizer.read(folder, "tokenizer", plan.is_wanted)

@@ -26,28 +26,28 @@ from diffuserve.models.flux.modulation import (
     Modulation,
     factors_of_tokens,
     mods_of_tokens,
-    normalise,
+    normalize,
 )
 from diffuserve.models.flux.packing import PackedLayout
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
-from diffuserve.models.layers.tensor_parallel import Cut, TensorShard, cut_layers
+from diffuserve.models.layers.tensor_parallel import Sharding, TensorShard, shard_layers
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.weights.loading import Placement
 from diffuserve.parallel.ranks import TensorRanks
 
 _TIMESTEP_CHANNELS = 256
-_CUTS = {
-    r".*\.attn\.(to_qkv|add_qkv_proj)": Cut(parts=(1, 1, 1)),
-    r".*\.attn\.(to_out\.0|to_add_out)": Cut(by_inputs=True),
-    r".*\.(ff|ff_context)\.net\.0\.proj|.*\.proj_mlp": Cut(),
-    r".*\.(ff|ff_context)\.net\.2": Cut(by_inputs=True),
-    r"single_transformer_blocks\.\d+\.proj_out": Cut(by_inputs=True, parts=(1, 4)),
-    r".*\.(norm1|norm1_context)\.linear": Cut(parts=(1,) * 2 * len(FACTORS)),
-    r".*\.norm\.linear": Cut(parts=(1,) * len(FACTORS)),
-    r"norm_out\.linear": Cut(parts=(1, 1)),
+_SHARDS = {
+    r".*\.attn\.(to_qkv|add_qkv_proj)": Sharding(parts=(1, 1, 1)),
+    r".*\.attn\.(to_out\.0|to_add_out)": Sharding(by_inputs=True),
+    r".*\.(ff|ff_context)\.net\.0\.proj|.*\.proj_mlp": Sharding(),
+    r".*\.(ff|ff_context)\.net\.2": Sharding(by_inputs=True),
+    r"single_transformer_blocks\.\d+\.proj_out": Sharding(by_inputs=True, parts=(1, 4)),
+    r".*\.(norm1|norm1_context)\.linear": Sharding(parts=(1,) * 2 * len(FACTORS)),
+    r".*\.norm\.linear": Sharding(parts=(1,) * len(FACTORS)),
+    r"norm_out\.linear": Sharding(parts=(1, 1)),
 }
 """How ranks share the weights: attention by heads, and of modulation each rank has some channels of each
 factor, which it gathers from the others. Embedders, head norms and the last product are whole on each."""
@@ -102,7 +102,7 @@ class FluxTransformer(nn.Module):
         From then on all ranks run a forward pass together, and `factors` returns some channels of each
         factor.
         """
-        self.ranks, self._shares = ranks, cut_layers(self, _CUTS, ranks)
+        self.ranks, self._shares = ranks, shard_layers(self, _SHARDS, ranks)
 
     def factors(self, levels: Levels) -> Float[Tensor, "seq factors own_d"]:
         """Return the modulation factors of all blocks.
@@ -123,7 +123,7 @@ class FluxTransformer(nn.Module):
         for block in self.single_transformer_blocks:
             joint = block(joint, next(factors), layout)
         (scale, shift), owner = factors_of_tokens(next(factors), layout.image_owner)
-        return self.proj_out(normalise(image_of(joint, layout), scale, shift, owner))
+        return self.proj_out(normalize(image_of(joint, layout), scale, shift, owner))
 
     @property
     def component(self) -> Component:
@@ -209,7 +209,7 @@ class _Embedder(nn.Module):
 
 
 class _HeadNorm(nn.Module):
-    """The learnt scale of an RMS norm over each head's channels."""
+    """The learned scale of an RMS norm over each head's channels."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -267,8 +267,8 @@ class DoubleBlock(nn.Module):
         image_mods = mods_of_tokens(factors, layout.image_owner)
         text_mods = mods_of_tokens(context_factors, layout.text_owner)
         qkv = join_qkv(
-            attn.raw_text_qkv(text_mods[0].normalise(text)),
-            attn.raw_image_qkv(image_mods[0].normalise(image), layout.image_rotation),
+            attn.raw_text_qkv(text_mods[0].normalize(text)),
+            attn.raw_image_qkv(image_mods[0].normalize(image), layout.image_rotation),
             layout,
         )
         attended = self.attention(qkv, layout.segments).flatten(1)
@@ -326,7 +326,7 @@ class SingleBlock(nn.Module):
         if self.compiled is not None:
             return self.compiled(joint, factors, layout)
         [mod] = mods_of_tokens(factors, layout.joint_owner)
-        x = mod.normalise(joint)
+        x = mod.normalize(joint)
         qkv = self.attn.raw_qkv(x, layout.joint_rotation).prepare_()
         attended = self.attention(qkv, layout.segments).flatten(1)
         return self.finish(joint, x, attended, mod)
@@ -338,7 +338,7 @@ class SingleBlock(nn.Module):
         attended: Float[Tensor, "joint own_d"],
         mod: Mod,
     ) -> Float[Tensor, "joint d"]:
-        """Return the row after the block, from its normalised tokens and the result of attention."""
+        """Return the row after the block, from its normalized tokens and the result of attention."""
         out = self.proj_out.of_parts(attended, self.proj_mlp(x))
         return _clip(mod.add_gated(joint, out))
 
@@ -346,7 +346,7 @@ class SingleBlock(nn.Module):
 def _feed_forward(
     x: Float[Tensor, "tokens d"], mod: Mod, feed_forward: FeedForward
 ) -> Float[Tensor, "tokens d"]:
-    return mod.add_gated(x, feed_forward(mod.normalise(x)))
+    return mod.add_gated(x, feed_forward(mod.normalize(x)))
 
 
 def _clip(x: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ _SINGLE_FILES = {
     ".pth": f"{_PICKLED}; give --model with a folder that has safetensors files",
     ".pkl": f"{_PICKLED}; give --model with a folder that has safetensors files",
 }
-_MOST_ENTRIES = 2_000  # entries of a folder that are searched
-_MOST_SHOWN = 5
+_MAX_ENTRIES = 2_000  # entries of a folder that are searched
+_MAX_SHOWN = 5
 
 
 def existing(name: str) -> Path | None:
@@ -67,7 +67,7 @@ def explain_missing(name: str) -> str:
     shown = f"no model {name!r}: not a folder"
     if matches:
         return f"{shown}; did you mean {' or '.join(str(nearest / match) for match in matches)}?"
-    models = [entry.name for entry in _entries(nearest) if _is_model(entry)][:_MOST_SHOWN]
+    models = [entry.name for entry in _entries(nearest) if _is_model(entry)][:_MAX_SHOWN]
     holds = f"which has the models {', '.join(models)}" if models else "which has no model of a similar name"
     return f"{shown}; the nearest folder that exists is {nearest.absolute()}, {holds}"
 
@@ -77,9 +77,9 @@ def explain_folder(path: Path) -> str:
     if _is_model(path.parent):
         return f"{path}: a part of a model; give the model's folder, --model {path.parent}"
     found = [entry for entry in _entries(path) if _is_model(entry)]
-    found += [entry.parent for entry in islice(path.glob(f"snapshots/*/{INDEX_FILE}"), _MOST_SHOWN)]
+    found += [entry.parent for entry in islice(path.glob(f"snapshots/*/{INDEX_FILE}"), _MAX_SHOWN)]
     if found:
-        given = " or ".join(f"--model {entry}" for entry in found[:_MOST_SHOWN])
+        given = " or ".join(f"--model {entry}" for entry in found[:_MAX_SHOWN])
         return f"{path}: no {INDEX_FILE}; did you mean {given}?"
     reason = f"{path}: no {INDEX_FILE}; is this a folder in diffusers' format?"
     singles = [entry for entry in _entries(path) if entry.suffix.lower() in _SINGLE_FILES]
@@ -97,4 +97,4 @@ def _entries(folder: Path) -> list[Path]:
         except OSError:
             return
 
-    return sorted(islice(found(), _MOST_ENTRIES))
+    return sorted(islice(found(), _MAX_ENTRIES))

@@ -4,7 +4,7 @@ Three kernels compute the same thing:
 
 * `varlen-flash`: one FlashAttention call over all sequences, on CUDA (bf16 and fp16). `varlen-flash-4` is the
   same call with FlashAttention-4, where the package `flash-attn-4` is installed and knows the GPU.
-* `grouped-sdpa`: one dense SDPA call for each run of neighbouring sequences of equal length.
+* `grouped-sdpa`: one dense SDPA call for each run of neighboring sequences of equal length.
 * `grouped-bmm`: the same runs, the short ones with two plain batched products and a float32 softmax. In bf16
   this is faster on some CPUs; others, including those with AMX, are faster with the fused kernel. From about
   180 tokens on the fused kernel takes at most half of the time on all CPUs.
@@ -100,7 +100,7 @@ def grouped_sdpa_across(query: Query, key_value: KeyValue, segments: CrossSegmen
 def grouped_bmm(qkv: QKV, segments: Segments) -> Attended:
     """Attend in two batched products for each run of short sequences, in parts that fit the cache."""
     num_heads = qkv.shape[2]
-    most = {length: _most_sequences(length, num_heads) for length in set(segments.lengths)}
+    most = {length: _max_sequences(length, num_heads) for length in set(segments.lengths)}
     runs = (
         (start + done * length, min(count - done, most[length]), length)
         for start, count, length in segments.runs()
@@ -172,7 +172,7 @@ def _sdpa(query: Batch, key: BatchKeys, value: BatchKeys, bias: Bias | None) -> 
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
 
 
-def _most_sequences(length: int, num_heads: int) -> int:
+def _max_sequences(length: int, num_heads: int) -> int:
     """Return how many sequences of a run are attended at once."""
     if length > _MAX_PRODUCT_LENGTH:
         return sys.maxsize

@@ -2,7 +2,7 @@
 
     diffuserve::norm_modulated    scale·LayerNorm(x) + shift, with the factors of each token's sequence
     diffuserve::add_gated         x + gate·change, with the factors of each token's sequence
-    diffuserve::prepare_qkv       queries and keys normalised and rotated, and with the values put in place
+    diffuserve::prepare_qkv       queries and keys normalized and rotated, and with the values put in place
 
 On CUDA they are the Triton kernels of `triton_kernels`. The formulas here say what those compute; they run
 where an operation is called on a CPU. Being operations of torch's, they are counted and faked like its own.

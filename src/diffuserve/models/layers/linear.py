@@ -18,7 +18,7 @@ class Tiling:
     It serves two purposes. oneDNN compiles a kernel for every new shape, which takes longer than the product
     itself, and the number of rows of a mixed batch varies: with tiles, a dozen shapes serve all batches. And
     with `tail_rows == rows` every product has the same shape, so a row's result does not depend on its
-    neighbours: sums keep their order, to the last bit.
+    neighbors: sums keep their order, to the last bit.
     """
 
     rows: int
@@ -41,7 +41,7 @@ def cpu_tilings(deterministic: bool) -> tuple[Tiling, Tiling]:
 
 
 def check_deterministic_width(width: int, origin: object) -> None:
-    """Raise `InvalidModel`, which names `origin`, for a width with which rows depend on their neighbours."""
+    """Raise `InvalidModel`, which names `origin`, for a width with which rows depend on their neighbors."""
     if width % _VECTOR:
         raise InvalidModel(
             f"{origin}: deterministic mode needs a width in multiples of {_VECTOR}, not {width}"

@@ -22,7 +22,7 @@ STORED_DTYPES = {
 """Dtypes of codes; in 4 bits a byte holds two."""
 
 _LEVELS = 15  # steps between the lowest and the highest number of 4 bits
-_LEAST_SCALE = 1e-30  # the scale of rows of zeros
+_MIN_SCALE = 1e-30  # the scale of rows of zeros
 _FP8_IN_BF16 = 2.0**120  # the ratio of the two formats' smallest exponents
 
 
@@ -104,7 +104,7 @@ def quantize_tokens(
 ) -> tuple[Tensor, Float[Tensor, "tokens 1"]]:
     """Return each token's codes in 8 bits, and its scale, which depends only on its largest value."""
     largest = FP8_MAX if kind is Quantization.FP8 else INT8_MAX
-    scale = (x.abs().amax(dim=-1, keepdim=True).float() / largest).clamp_min(_LEAST_SCALE)
+    scale = (x.abs().amax(dim=-1, keepdim=True).float() / largest).clamp_min(_MIN_SCALE)
     scaled = (x / scale).clamp_(-largest, largest)  # a quotient may be rounded up, and fp8 has no infinity
     return (scaled if kind is Quantization.FP8 else scaled.round_()).to(STORED_DTYPES[kind]), scale
 
@@ -124,7 +124,7 @@ def _quantize_groups(weight: Float[Tensor, "out in"]) -> QuantizedWeight:
     grouped = weight.unflatten(1, (-1, GROUP))
     lowest, highest = grouped.amin(dim=-1), grouped.amax(dim=-1)
     # Codes are computed for the scales as they are stored.
-    scale = ((highest - lowest) / _LEVELS).clamp_min(_LEAST_SCALE).to(torch.bfloat16)
+    scale = ((highest - lowest) / _LEVELS).clamp_min(_MIN_SCALE).to(torch.bfloat16)
     zero = lowest.to(torch.bfloat16)
     codes = ((grouped - zero[..., None].float()) / scale[..., None].float()).round_().clamp_(0, _LEVELS)
     return QuantizedWeight(_pack(codes.to(torch.uint8)), scale, zero)

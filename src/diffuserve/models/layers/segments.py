@@ -10,7 +10,7 @@ from torch import Tensor
 
 from diffuserve.models.machine.devices import to_device
 
-# Keys that are padded are padded to a multiple of this, so that neighbours with prompts of about the same
+# Keys that are padded are padded to a multiple of this, so that neighbors with prompts of about the same
 # length share one call.
 _PADDED_KEYS = 32
 
@@ -32,7 +32,7 @@ class Segments:
         return cls(lengths, to_device(cu_seqlens, device))
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
-        """Yield neighbouring sequences of equal length, as (first token, number of sequences, length)."""
+        """Yield neighboring sequences of equal length, as (first token, number of sequences, length)."""
         start = 0
         for length, run in groupby(self.lengths):
             count = len(list(run))
@@ -40,7 +40,7 @@ class Segments:
             start += count * length
 
     def views(self, row: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield neighbouring sequences of equal length: which they are, and a view of their tokens in `row`.
+        """Yield neighboring sequences of equal length: which they are, and a view of their tokens in `row`.
 
         The view has the shape (sequences, tokens of each, …).
         """
@@ -62,7 +62,7 @@ class Segments:
 
 @dataclass(frozen=True)
 class PaddedRun:
-    """Neighbouring sequences with equally many queries, and keys that are padded to equal numbers.
+    """Neighboring sequences with equally many queries, and keys that are padded to equal numbers.
 
     `keys` are places in the row of keys. `bias` is added to the scores of the keys; `None` is 0.
     """

@@ -50,7 +50,7 @@ class TensorShard:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Sharding:
     """How a layer is sharded: by its inputs, or by its outputs.
 
     `parts` are the relative widths of layers that are fused side by side, such as queries, keys and values;
@@ -105,18 +105,20 @@ class RowLinear(Linear):
         return self.ranks.add_up(part) if first.is_cuda else part  # elsewhere `forward` has added them up
 
 
-def cut_layers(module: nn.Module, cuts: Mapping[str, Cut], ranks: TensorRanks) -> dict[str, TensorShard]:
-    """Cut the layers whose full names match a pattern of `cuts`; return their parameters' shares by name.
+def shard_layers(
+    module: nn.Module, shardings: Mapping[str, Sharding], ranks: TensorRanks
+) -> dict[str, TensorShard]:
+    """Cut the layers whose full names match a pattern of `shardings`; return the shards of their parameters.
 
     The module is on the meta device; `load_weights` fills it, from placements that know their shares.
     """
     shares: dict[str, TensorShard] = {}
     for name, layer in list(module.named_modules()):
-        cut = next((cut for pattern, cut in cuts.items() if re.fullmatch(pattern, name)), None)
+        cut = next((cut for pattern, cut in shardings.items() if re.fullmatch(pattern, name)), None)
         if cut is None:
             continue
         assert isinstance(layer, nn.Linear | Linear | nn.Embedding)
-        shares |= {f"{name}.{each}": share for each, share in _cut(layer, cut, ranks).items()}
+        shares |= {f"{name}.{each}": share for each, share in _shard_layer(layer, cut, ranks).items()}
         if cut.by_inputs:
             assert not isinstance(layer, nn.Embedding)
             owner, _, attribute = name.rpartition(".")
@@ -124,7 +126,9 @@ def cut_layers(module: nn.Module, cuts: Mapping[str, Cut], ranks: TensorRanks) -
     return shares
 
 
-def _cut(layer: nn.Linear | Linear | nn.Embedding, cut: Cut, ranks: TensorRanks) -> dict[str, TensorShard]:
+def _shard_layer(
+    layer: nn.Linear | Linear | nn.Embedding, cut: Sharding, ranks: TensorRanks
+) -> dict[str, TensorShard]:
     """Leave a layer its rank's share of the parameters, and return which that is."""
     dim = 1 if cut.by_inputs or isinstance(layer, nn.Embedding) else 0
     width = layer.weight.shape[dim]

@@ -85,8 +85,8 @@ def _norm_modulated(  # noqa: PLR0913
     columns = tl.arange(0, BLOCK)
     inside = columns < width
     row = tl.load(x + token * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    centred = tl.where(inside, row - tl.sum(row, 0) / width, 0.0)
-    normed = centred * tl.rsqrt(tl.sum(centred * centred, 0) / width + eps)
+    centerd = tl.where(inside, row - tl.sum(row, 0) / width, 0.0)
+    normed = centerd * tl.rsqrt(tl.sum(centerd * centerd, 0) / width + eps)
     sequence = tl.load(owner + token)
     factor = tl.load(scale + sequence * scale_stride + columns, mask=inside, other=0.0).to(tl.float32)
     added = tl.load(shift + sequence * shift_stride + columns, mask=inside, other=0.0).to(tl.float32)

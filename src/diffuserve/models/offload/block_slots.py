@@ -13,7 +13,7 @@ from torch import nn
 from diffuserve.models.offload.copier import Copier
 from diffuserve.models.offload.host_weights import HostWeights
 
-_MOST_SLOTS = 3  # if these do not divide the blocks, the last block stays on the device
+_MAX_SLOTS = 3  # if these do not divide the blocks, the last block stays on the device
 
 Block = TypeVar("Block", bound=nn.Module)
 
@@ -28,7 +28,7 @@ def num_slots(num_blocks: int, least: int = 2) -> int:
 
 def slotted(blocks: Sequence[Block]) -> Sequence[Block]:
     """Return the blocks to stream: all, or all but the last one if few slots do not divide their number."""
-    is_even = num_slots(len(blocks)) <= _MOST_SLOTS if blocks else True
+    is_even = num_slots(len(blocks)) <= _MAX_SLOTS if blocks else True
     return blocks if is_even else blocks[:-1]
 
 

@@ -12,7 +12,7 @@ from diffuserve.domain.models.residency import Residency
 from diffuserve.models.offload.block_slots import BlockSlots, num_slots, slotted
 from diffuserve.models.offload.copier import Copier
 from diffuserve.models.offload.host_weights import Owned, own_tensors
-from diffuserve.models.offload.turns import FairLock, Turns, one_by_one
+from diffuserve.models.offload.module_swap import FairLock, ModuleSwap, one_by_one
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Component:
 def place(components: Sequence[Component], mode: Offload, device: torch.device, copier: Copier) -> Residency:
     """Move the weights of components from the host to their places, and return the residency."""
     if mode is Offload.MODEL:
-        return _take_turns(components, device, copier)
+        return _share_memory(components, device, copier)
     parts = [_placed(component, mode, device, copier) for component in components]
     return Residency(
         mode,
@@ -112,9 +112,9 @@ def _look_up_on_host(table: nn.Embedding, device: torch.device) -> None:
     table.register_forward_hook(lambda _table, _args, found: found.to(device))
 
 
-def _take_turns(components: Sequence[Component], device: torch.device, copier: Copier) -> Residency:
+def _share_memory(components: Sequence[Component], device: torch.device, copier: Copier) -> Residency:
     """Let components share memory of the device, as large as the largest of them, one at a time."""
-    turns = Turns([each.module for each in components], device, copier)
+    turns = ModuleSwap([each.module for each in components], device, copier)
     for component in components:
         one_by_one(component.module, component.entries, partial(turns.of, component.module))
     sizes = {each.module: turns.num_bytes(each.module) for each in components}

@@ -89,7 +89,7 @@ class StableDiffusionFamily:
     def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
         return wanted_folders(parts, ("unet",), text_encoders(folder, UNetConfig.read(folder)))
 
-    def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
+    def min_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return UNetConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
 
     def default_fit(self, spec: ModelSpec) -> CostFit:

@@ -128,7 +128,7 @@ class ImageConditioner:
     def _sample(self, distribution: LatentDistribution | None, generator: torch.Generator) -> Latents | None:
         if distribution is None:
             return None
-        return self._vae.normalise(distribution.sample(generator).to(self._dtype))
+        return self._vae.normalize(distribution.sample(generator).to(self._dtype))
 
     def _noise(self, params: GenerationParams, generator: torch.Generator) -> Latents:
         assert params.width is not None

@@ -15,7 +15,10 @@ from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning
 from diffuserve.models.stable_diffusion.unet import UNetInput
 from diffuserve.parallel.ranks import Ranks
 
-_BEAUTY = (2.5, 6.0)  # the reference's default aesthetic scores of the negative and the positive pass
+_AESTHETIC_SCORES = (
+    2.5,
+    6.0,
+)  # the reference's default aesthetic scores of the negative and the positive pass
 
 
 def make_rows(requests: Sequence[DenoiseInput], config: UNetConfig) -> UNetInput:
@@ -36,9 +39,9 @@ def split_rows(predicted: Tensor, requests: Sequence[DenoiseInput]) -> list[Tens
     counts = [len(request.latents) * len(_passes(request)) for request in requests]
     predictions = []
     for request, rows in zip(requests, predicted.split(counts), strict=True):
-        *away, towards = rows.chunk(len(_passes(request)))
+        *away, toward = rows.chunk(len(_passes(request)))
         scale = request.params.guidance_scale or 0.0
-        predictions.append(away[0] + scale * (towards - away[0]) if away else towards)
+        predictions.append(away[0] + scale * (toward - away[0]) if away else toward)
     return predictions
 
 
@@ -91,7 +94,7 @@ def _sizes(request: DenoiseInput, config: UNetConfig) -> Float[Tensor, "passes n
     assert pooled is not None
     if config.num_sizes(pooled.shape[-1]) == SIZES:
         return torch.tensor([[*size, 0.0, 0.0, *size]] * len(passes))
-    return torch.tensor([[*size, 0.0, 0.0, score] for score in _BEAUTY[-len(passes) :]])
+    return torch.tensor([[*size, 0.0, 0.0, score] for score in _AESTHETIC_SCORES[-len(passes) :]])
 
 
 def _guidance(request: DenoiseInput, width: int | None, rows: int) -> Float[Tensor, "rows width"] | None:

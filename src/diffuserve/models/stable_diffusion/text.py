@@ -118,16 +118,16 @@ class TextConditioner:
         return self._spec.num_passes(params) > 1
 
     def _prompt(self, params: GenerationParams) -> PromptText:
-        return PromptText(params.prompt, self._cut(params), "the prompt")
+        return PromptText(params.prompt, self._max_tokens(params), "the prompt")
 
     def _negative(self, params: GenerationParams) -> PromptText | None:
         """Return the text to steer away from; `None` without guidance, and where it is zeros."""
         is_zeros = params.negative_prompt is None and self._zeros_for_none
         if is_zeros or not self._is_guided(params):
             return None
-        return PromptText(params.negative_prompt or "", self._cut(params), "the negative prompt")
+        return PromptText(params.negative_prompt or "", self._max_tokens(params), "the negative prompt")
 
-    def _cut(self, params: GenerationParams) -> int:
+    def _max_tokens(self, params: GenerationParams) -> int:
         return min(params.max_sequence_length or self._length, self._length)
 
     def _encode(self, texts: Sequence[PromptText]) -> list[EncodedText]:

@@ -38,7 +38,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"quick_gelu": _quick_gelu
 
 @dataclass(frozen=True)
 class ClipOutput:
-    """States after the last layer, normalised, and the one at the end of each prompt, projected if it is.
+    """States after the last layer, normalized, and the one at the end of each prompt, projected if it is.
 
     `penultimate` are the states before the last layer, as they are.
     """

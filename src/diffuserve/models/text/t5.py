@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffuserve.models.layers.quantized_linear import input_dtype, quantize_layers
-from diffuserve.models.layers.tensor_parallel import Cut, TensorShard, cut_layers
+from diffuserve.models.layers.tensor_parallel import Sharding, TensorShard, shard_layers
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.text.quantized_layers import T5_LAYERS
 from diffuserve.models.text.t5_config import T5Config
@@ -32,10 +32,10 @@ Buckets = Int[Tensor, "tokens tokens"]
 Bias = Float[Tensor, "_prompts heads tokens tokens"]
 
 _IGNORED = ("decoder.", "lm_head.")  # checkpoints of the whole of T5
-_CUTS = {
-    r".*\.SelfAttention\.([qkv]|relative_attention_bias)": Cut(),
-    r".*\.DenseReluDense\.wi(_[01])?": Cut(),
-    r".*\.(SelfAttention\.o|DenseReluDense\.wo)": Cut(by_inputs=True),
+_SHARDS = {
+    r".*\.SelfAttention\.([qkv]|relative_attention_bias)": Sharding(),
+    r".*\.DenseReluDense\.wi(_[01])?": Sharding(),
+    r".*\.(SelfAttention\.o|DenseReluDense\.wo)": Sharding(by_inputs=True),
 }
 """Attention is cut by heads, which have a bias each; norms and the table of tokens are whole on each rank."""
 
@@ -65,7 +65,7 @@ def load_t5(
         encoder = T5Encoder(config)
         quantize_layers(encoder, T5_LAYERS, plan.kept_in)
         if ranks is not None:
-            shares = cut_t5(encoder, ranks)
+            shares = shard_t5(encoder, ranks)
     wide = torch.float32 if plan.dtype == torch.float16 else plan.dtype
     placements = {
         name: Placement(name, dtype=wide if name.endswith(".wo.weight") else None, share=shares.get(name))
@@ -80,9 +80,9 @@ def load_t5(
     return encoder.eval()
 
 
-def cut_t5(encoder: nn.Module, ranks: TensorRanks) -> dict[str, TensorShard]:
+def shard_t5(encoder: nn.Module, ranks: TensorRanks) -> dict[str, TensorShard]:
     """Leave an encoder on the meta device the weights of this rank; return their shares by name."""
-    return cut_layers(encoder, _CUTS, ranks)
+    return shard_layers(encoder, _SHARDS, ranks)
 
 
 class T5Encoder(nn.Module):

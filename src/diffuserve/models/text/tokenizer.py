@@ -100,14 +100,14 @@ class PromptTokenizer:
         self._tokenizer.enable_truncation(length)
         encodings = self._tokenizer.encode_batch(list(prompts))
         warnings = [
-            self._warn_of_cut(subject, prompt, length) if encoding.overflowing else ()
+            self._warn_of_truncation(subject, prompt, length) if encoding.overflowing else ()
             for prompt, encoding in zip(prompts, encodings, strict=True)
         ]
         ids = torch.tensor([encoding.ids for encoding in encodings])
         mask = torch.tensor([encoding.attention_mask for encoding in encodings], dtype=torch.bool)
         return PromptTokens(ids, warnings, mask)
 
-    def _warn_of_cut(self, subject: str, prompt: str, length: int) -> tuple[str, ...]:
+    def _warn_of_truncation(self, subject: str, prompt: str, length: int) -> tuple[str, ...]:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         num_tokens = len(self._tokenizer.encode(prompt))

@@ -10,7 +10,7 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.text.clip_config import ClipLayersConfig
 
 Side = Annotated[int, Field(ge=1, le=4096)]
-_Colour = Annotated[float, Field(ge=-1_000, le=1_000)]
+_Color = Annotated[float, Field(ge=-1_000, le=1_000)]
 _Deviation = Annotated[float, Field(gt=0, le=1_000)]
 
 
@@ -50,13 +50,13 @@ class _Crop:
 class ImageProcessorConfig:
     """The values of `image_processor/preprocessor_config.json`, with transformers' defaults.
 
-    The shorter side becomes `size`, of which the middle is cut out; colors are normalised by mean and
+    The shorter side becomes `size`, of which the middle is cut out; colors are normalized by mean and
     deviation.
     """
 
     size: _Shortest = _Shortest(224)
     crop_size: _Crop = _Crop(224, 224)
-    image_mean: tuple[_Colour, _Colour, _Colour] = (0.48145466, 0.4578275, 0.40821073)
+    image_mean: tuple[_Color, _Color, _Color] = (0.48145466, 0.4578275, 0.40821073)
     image_std: tuple[_Deviation, _Deviation, _Deviation] = (0.26862954, 0.26130258, 0.27577711)
     resample: Literal[3] = 3  # bicubic
     do_resize: Literal[True] = True

@@ -47,7 +47,7 @@ class ClipImageEncoder:
 
 
 def processed_image(image: InputImage, config: ImageProcessorConfig) -> Float[Tensor, "1 3 height width"]:
-    """Return the middle of an image whose shorter side has the size that CLIP reads, normalised."""
+    """Return the middle of an image whose shorter side has the size that CLIP reads, normalized."""
     assert image.pixels is not None
     opened = Image.frombytes(image.mode, (image.width, image.height), image.pixels).convert("RGB")
     short = min(opened.size)

@@ -78,7 +78,7 @@ class WanFamily:
         return Capabilities(
             quantized_layers={**dict.fromkeys(experts, TRANSFORMER_LAYERS), "text_encoder": T5_LAYERS},
             offloads=tuple(Offload),
-            least_decode_bytes=partial(_least_decode_bytes, folder),
+            min_decode_bytes=partial(_least_decode_bytes, folder),
         )
 
     def check_files(self, folder: ModelFolder) -> None:
@@ -91,7 +91,7 @@ class WanFamily:
         checkpoint = WanCheckpoint.read(folder)
         return wanted_folders(parts, checkpoint.experts, checkpoint.encoders)
 
-    def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
+    def min_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return WanTransformerConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
 
     def default_fit(self, spec: ModelSpec) -> CostFit:

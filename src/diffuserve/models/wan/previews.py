@@ -100,17 +100,17 @@ def preview_map(folder: ModelFolder, num_channels: int, device: torch.device) ->
 
 
 def draw_strip(
-    colours: PreviewMap, clip: Float[Tensor, "channels frames rows columns"]
+    colors: PreviewMap, clip: Float[Tensor, "channels frames rows columns"]
 ) -> UInt8[Tensor, "rows strip_columns 3"]:
     """Return latent frames side by side, evenly spaced: the first, the last, and some in between."""
     frames = clip.shape[1]
     shown = torch.linspace(0, frames - 1, min(frames, _MAX_FRAMES)).round().long().tolist()
-    return colours.draw(torch.cat([clip[:, frame] for frame in shown], dim=-1))
+    return colors.draw(torch.cat([clip[:, frame] for frame in shown], dim=-1))
 
 
 def _first_channels(num_channels: int) -> PreviewMap:
     """Return a map that shows the first three channels as colors."""
     factors = [
-        [_UNKNOWN_FACTOR * (channel == colour) for colour in range(3)] for channel in range(num_channels)
+        [_UNKNOWN_FACTOR * (channel == color) for color in range(3)] for channel in range(num_channels)
     ]
     return PreviewMap(factors, (0.0, 0.0, 0.0))

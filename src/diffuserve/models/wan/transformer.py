@@ -225,7 +225,7 @@ class _LayerNorm(nn.Module):
 
 
 class _RootMeanSquareNorm(nn.Module):
-    """The learnt scale of an RMS norm over the channels of all heads."""
+    """The learned scale of an RMS norm over the channels of all heads."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -271,7 +271,7 @@ class _CrossAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "tokens d"], context: _Context, layout: ClipLayout
     ) -> Float[Tensor, "tokens d"]:
-        query = _normalise(self.to_q(x), self.norm_q, self.eps).to(x.dtype)
+        query = _normalize(self.to_q(x), self.norm_q, self.eps).to(x.dtype)
         query = query.unflatten(-1, (self.num_heads, -1))
         text = self._key_value(self.to_kv, self.norm_k, context.text)
         attended = self.attention.cross(query, text, layout.text)
@@ -285,7 +285,7 @@ class _CrossAttention(nn.Module):
         self, to_key_value: Linear, norm: _RootMeanSquareNorm, states: Float[Tensor, "keys d"]
     ) -> Float[Tensor, "keys 2 heads dim"]:
         key_value = to_key_value(states).unflatten(-1, (2, -1))
-        _put_back(key_value[:, 0], _normalise(key_value[:, 0], norm, self.eps))
+        _put_back(key_value[:, 0], _normalize(key_value[:, 0], norm, self.eps))
         return key_value.unflatten(-1, (self.num_heads, -1))
 
 
@@ -350,7 +350,7 @@ def _add_gated_(
         torch.addcmul(part, added, gate[which, None], out=part)
 
 
-def _normalise(
+def _normalize(
     x: Float[Tensor, "tokens d"], norm: _RootMeanSquareNorm, eps: float
 ) -> Float32[Tensor, "tokens d"]:
     """Divide by the RMS over all heads (Zhang & Sennrich 2019, arXiv:1910.07467), in float32.

@@ -119,7 +119,7 @@ class _Checkpoint:
     on_read: Callable[[int], None] | None
 
     @cached_property
-    def is_cut(self) -> bool:
+    def is_sharded(self) -> bool:
         """Return whether some of the weights are sharded over ranks."""
         return any(placement.share is not None for placement in self.placements.values())
 
@@ -139,7 +139,7 @@ class _Checkpoint:
         spans: list[ByteRange] = []  # read together, in the end
         for file in self.files:
             with safe_open(file, framework="pt", device=str(device)) as reader:
-                tensors = stored_tensors(file) if device.type == "cuda" or self.is_cut else {}
+                tensors = stored_tensors(file) if device.type == "cuda" or self.is_sharded else {}
                 opened = _OpenFile(file, reader, tensors, device)
                 for stored in stored_weights(reader.keys()):
                     if stored.name.startswith(self.ignored_prefixes):
@@ -181,7 +181,7 @@ class _Checkpoint:
         if stored.name not in self.placements:
             raise InvalidModel(f"{opened.path}: unexpected tensor {stored.name!r}")
         placement = self.placements[stored.name]
-        if self.is_cut:
+        if self.is_sharded:
             owner_name, _, attribute = placement.parameter.rpartition(".")
             shape = opened.tensors[stored.tensor].shape
             _check_shape(module.get_submodule(owner_name), attribute, placement, shape, origin)

@@ -18,8 +18,8 @@ from torch import Tensor
 from diffuserve.models.layers.tensor_parallel import TensorShard
 from diffuserve.models.weights.device_reader import StoredTensor, bytes_of, read_at
 
-_LEAST_BYTES = 4 * 1024  # per row, a page: smaller pieces would touch nearly all pages anyway
-_MOST_BYTES = 8 * 1024 * 1024  # per read
+_MIN_BYTES = 4 * 1024  # per row, a page: smaller pieces would touch nearly all pages anyway
+_MAX_BYTES = 8 * 1024 * 1024  # per read
 _NUM_READS = 4  # concurrent reads
 _PIECES_PER_TASK = 256  # a task for each row's piece would take longer than its read
 
@@ -45,7 +45,7 @@ def read_part(
         return _read(file, stored.shape, dtype, _in_parts(_Piece(stored.offset, 0, stored.num_bytes)))
     outer = prod(stored.shape[: share.dim])
     unit = stored.num_bytes // (outer * share.whole)
-    if outer > 1 and max(end - start for start, end in share.ranges) * unit < _LEAST_BYTES:
+    if outer > 1 and max(end - start for start, end in share.ranges) * unit < _MIN_BYTES:
         return share.of(read_part(file, stored, dtype))
     shape = (*stored.shape[: share.dim], share.size, *stored.shape[share.dim + 1 :])
     return _read(file, shape, dtype, _pieces(stored, share, outer, unit))
@@ -62,8 +62,8 @@ def _pieces(stored: StoredTensor, share: TensorShard, num_rows: int, unit: int) 
 
 
 def _in_parts(piece: _Piece) -> Iterator[_Piece]:
-    for done in range(0, piece.size, _MOST_BYTES):
-        yield _Piece(piece.offset + done, piece.start + done, min(_MOST_BYTES, piece.size - done))
+    for done in range(0, piece.size, _MAX_BYTES):
+        yield _Piece(piece.offset + done, piece.start + done, min(_MAX_BYTES, piece.size - done))
 
 
 def _read(file: Path, shape: Sequence[int], dtype: torch.dtype, pieces: Iterator[_Piece]) -> Tensor:

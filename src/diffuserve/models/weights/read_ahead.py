@@ -11,7 +11,7 @@ import psutil
 _BLOCK = 8 * 1024 * 1024
 _NUM_THREADS = 4
 """Reads that a disk has at a time: with one alone it rests while its bytes are copied."""
-_MOST_OF_MEMORY = 0.5
+_MAX_MEMORY_SHARE = 0.5
 """Share of the free memory that files may take: what is read beyond it would push out what was read first."""
 _IF_CACHED: int = getattr(os, "RWF_NOWAIT", 0)
 
@@ -40,7 +40,7 @@ def read_into_cache(files: Iterable[Path], block: int = _BLOCK) -> int:
     """
     files = list(files)
     try:
-        if sum(file.stat().st_size for file in files) > _MOST_OF_MEMORY * psutil.virtual_memory().available:
+        if sum(file.stat().st_size for file in files) > _MAX_MEMORY_SHARE * psutil.virtual_memory().available:
             return 0
         with ExitStack() as opened:
             return _read_all([_open(file, opened) for file in files], block)

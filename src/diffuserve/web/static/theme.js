@@ -7,7 +7,7 @@ const prefersDark = signal(preference.matches);
 
 export const THEMES = ["system", "light", "dark"];
 export const theme = signal(stored());
-// Whether dark colours are shown; what draws on a canvas reads it, to draw again.
+// Whether dark colors are shown; what draws on a canvas reads it, to draw again.
 export const isDark = computed(() => (theme.value === "system" ? prefersDark.value : theme.value === "dark"));
 
 export function startTheme() {

@@ -15,7 +15,7 @@ from diffuserve.protocol.messages import (
     CheckpointReady,
     JobFailed,
     JobFinished,
-    PutDownJob,
+    PreemptJob,
     StepProgress,
 )
 from support.virtual_time import in_virtual_time, now
@@ -103,11 +103,11 @@ async def test_a_drain_puts_long_jobs_down_and_releases_them_with_their_checkpoi
         engine = await begun(worker, make_lease(**LONG), make_lease("j2"))
         worker.plane.may_keep.set()
         worker.agent.drain()
-        await eventually(lambda: bool(engine.sent_of(PutDownJob)))
+        await eventually(lambda: bool(engine.sent_of(PreemptJob)))
         give(worker, engine, 4, is_last=True)
         engine.say(JobFailed(attempt="j1-1", code="aborted", message="aborted"))
         assert await worker.exit_code == 0
-        assert [put_down.attempt for put_down in engine.sent_of(PutDownJob)] == ["j1-1"]
+        assert [preempt_all.attempt for preempt_all in engine.sent_of(PreemptJob)] == ["j1-1"]
         released = {job_id: release.actual_seconds for job_id, release in worker.plane.releases}
         assert released == {"j1": 40.0, "j2": None}, "what is in the checkpoint, not what was done"
         assert [abort.attempt for abort in engine.sent_of(AbortJob)] == ["j2-1"]

@@ -87,7 +87,7 @@ async def test_without_room_on_the_disk_nothing_is_claimed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     usage = namedtuple("usage", "free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage(capacity.LEAST_FREE_BYTES - 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage(capacity.MIN_FREE_BYTES - 1))
     async with running_agent(tmp_path, is_ready=False) as worker:
         engine = await worker.engines.next()
         engine.become_ready()

@@ -7,7 +7,7 @@ import pytest
 
 from diffuserve.domain.errors import ServerUnavailable, WorkerNotFound
 from diffuserve.domain.workers.worker import ControlCommands, ReceivedCommands, ReleaseCause
-from diffuserve.protocol.messages import AbortJob, CheckpointReady, JobFailed, JobFinished, PutDownJob
+from diffuserve.protocol.messages import AbortJob, CheckpointReady, JobFailed, JobFinished, PreemptJob
 from support.virtual_time import in_virtual_time, now
 from support.waiting import eventually
 from support.worker_fakes import HEARTBEAT_SECONDS, make_lease, running_agent
@@ -58,7 +58,7 @@ async def test_a_preempted_job_is_put_down_once_and_makes_room_before_it_is_rele
             worker.plane.commands.put_nowait(ControlCommands(preempt=("j1-1",)))
         await eventually(lambda: len(worker.plane.control_requests) == 4)
         assert worker.plane.control_requests[-1] == ReceivedCommands(preempt=("j1-1",))
-        assert [put_down.attempt for put_down in engine.sent_of(PutDownJob)] == ["j1-1"]
+        assert [preempt_all.attempt for preempt_all in engine.sent_of(PreemptJob)] == ["j1-1"]
         path = engine.job_folder("j1-1") / "checkpoint-3.safetensors"
         path.write_bytes(b"half a picture")
         engine.say(CheckpointReady(attempt="j1-1", path=str(path), step=3, is_last=True))
@@ -78,7 +78,7 @@ async def test_a_preempted_job_that_is_finished_meanwhile_is_completed(tmp_path:
     async with running_agent(tmp_path) as worker:
         engine = await worker.take(make_lease())
         worker.plane.commands.put_nowait(ControlCommands(preempt=("j1-1",)))
-        await eventually(lambda: bool(engine.sent_of(PutDownJob)))
+        await eventually(lambda: bool(engine.sent_of(PreemptJob)))
         engine.say(JobFinished(attempt="j1-1"))
         await eventually(lambda: bool(worker.plane.completions))
         engine.say(CheckpointReady(attempt="j1-1", is_last=True))
@@ -102,7 +102,7 @@ async def test_a_command_on_an_earlier_attempt_is_not_followed(tmp_path: Path) -
         engine = await worker.take(make_lease(lease_token=2))
         worker.plane.commands.put_nowait(ControlCommands(preempt=("j1-1",)))
         await eventually(lambda: len(worker.plane.control_requests) == 2)
-        assert engine.sent_of(PutDownJob) == []
+        assert engine.sent_of(PreemptJob) == []
 
 
 @in_virtual_time
@@ -112,7 +112,7 @@ async def test_a_canceled_job_is_not_put_down(tmp_path: Path) -> None:
         worker.plane.commands.put_nowait(ControlCommands(cancel=("j1",), preempt=("j1-1",)))
         await eventually(lambda: len(worker.plane.control_requests) == 2)
         assert len(engine.sent_of(AbortJob)) == 1
-        assert engine.sent_of(PutDownJob) == []
+        assert engine.sent_of(PreemptJob) == []
 
 
 @in_virtual_time

@@ -12,7 +12,7 @@ from diffuserve.agent.spot.base import Notice, NoticeKind
 from diffuserve.agent.spot.machine import Machine
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.workers.worker import ReleaseCause, WorkerState
-from diffuserve.protocol.messages import AbortJob, CheckpointReady, JobFinished, PutDownJob, StepProgress
+from diffuserve.protocol.messages import AbortJob, CheckpointReady, JobFinished, PreemptJob, StepProgress
 from support.virtual_time import in_virtual_time, now
 from support.waiting import eventually
 from support.worker_fakes import (
@@ -46,9 +46,9 @@ async def begun(worker: AgentUnderTest) -> FakeEngine:
     return engine
 
 
-async def puts_down(engine: FakeEngine, after_seconds: float) -> None:
+async def stops(engine: FakeEngine, after_seconds: float) -> None:
     """Give the last checkpoint of `j1` so long after it is asked for."""
-    await eventually(lambda: bool(engine.sent_of(PutDownJob)))
+    await eventually(lambda: bool(engine.sent_of(PreemptJob)))
     await asyncio.sleep(after_seconds)
     path = engine.job_folder("j1-1") / "checkpoint-4"
     path.write_bytes(b"half a star")
@@ -73,7 +73,7 @@ async def test_an_interrupted_worker_hands_its_jobs_back_with_what_is_done_of_th
         engine = await begun(worker)
         notices_of(machine).interrupt()
         begin = now()
-        await asyncio.gather(puts_down(engine, 2.0), worker.exit_code)
+        await asyncio.gather(stops(engine, 2.0), worker.exit_code)
         assert worker.exit_code.result() == 0
         assert now() - begin <= NOTICE_SECONDS
         assert causes(worker) == {"j1": ReleaseCause.INTERRUPTED, "j2": ReleaseCause.INTERRUPTED}
@@ -151,7 +151,7 @@ async def test_jobs_are_handed_back_in_time_whatever_hangs(
         fault(worker, monkeypatch)
         notices_of(machine).interrupt()
         begin = now()
-        giving = asyncio.create_task(puts_down(engine, step_seconds))
+        giving = asyncio.create_task(stops(engine, step_seconds))
         await eventually(lambda: len(worker.plane.releases) == 2)
         assert now() - begin <= NOTICE_SECONDS
         assert set(causes(worker).values()) == {ReleaseCause.INTERRUPTED}
@@ -181,7 +181,7 @@ async def test_a_shorter_notice_leaves_the_times_to_put_down_and_to_report(tmp_p
         engine = await begun(worker)
         notices_of(machine).interrupt()
         begin = now()
-        await eventually(lambda: bool(engine.sent_of(PutDownJob)))
+        await eventually(lambda: bool(engine.sent_of(PreemptJob)))
         assert now() - begin <= 2.0, "there is no time to finish anything"
         await worker.exit_code
         assert now() - begin <= 15.0

@@ -9,7 +9,7 @@ import pytest
 
 from diffuserve.api.outbound.address_policy import AddressPolicy
 from diffuserve.api.outbound.guarded_http import (
-    LEAST_RATE,
+    MIN_RATE,
     AddressNotAllowed,
     GuardedHttpClient,
     ThreadedResolver,
@@ -82,5 +82,5 @@ async def test_a_body_must_come_at_the_least_rate_after_its_first_seconds() -> N
                 seconds.append(now())
 
     with pytest.raises(TooSlow, match="65,536 bytes a second"):
-        await receive(*[LEAST_RATE] * 60, *[LEAST_RATE // 2] * 60)
+        await receive(*[MIN_RATE] * 60, *[MIN_RATE // 2] * 60)
     assert 60 + 18 <= len(seconds) <= 60 + 22, "it was ten seconds ahead"

@@ -20,7 +20,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.media.image_file import read_parameters
 from diffuserve.protocol.config import EngineProcessConfig
-from diffuserve.testing.fake_pipeline import FAKE_SPEC, FakePipeline, colour_of
+from diffuserve.testing.fake_pipeline import FAKE_SPEC, FakePipeline, color_of
 from support.command import Invoke
 
 SMALL = ("--size", "32x32", "--steps", "2", "--seed", "5")
@@ -133,7 +133,7 @@ class FakeModel:
 
     spec: ModelSpec = FAKE_SPEC
 
-    def least_bytes(self, _params: GenerationParams) -> int:
+    def min_bytes(self, _params: GenerationParams) -> int:
         return 1
 
 
@@ -152,7 +152,7 @@ def test_an_image_is_where_drawing_starts_and_its_size_is_kept(invoke: Invoke, h
     path = Path(done.out)
     with Image.open(path) as image:
         assert image.size == (48, 32)
-        expected = (np.array([100, 150, 200]) + (colour_of("a star").flatten().numpy() + 1) * 127.5) / 2
+        expected = (np.array([100, 150, 200]) + (color_of("a star").flatten().numpy() + 1) * 127.5) / 2
         assert np.abs(np.asarray(image) - expected).max() <= 1
 
 

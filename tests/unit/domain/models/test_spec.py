@@ -120,7 +120,7 @@ def test_limits_themselves_are_allowed() -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("negative_prompt", "blurry"), ("guidance_scale", 3.5), ("num_frames", 2)]
 )
-def test_a_parameter_that_the_model_cannot_honour_is_refused_and_not_dropped(field: str, value: Any) -> None:
+def test_a_parameter_that_the_model_cannot_honor_is_refused_and_not_dropped(field: str, value: Any) -> None:
     with pytest.raises(ModelNotCapable, match=f"^{field}=.*small ") as refusal:
         resolve(SPEC, **{field: value})
     assert refusal.value.code == "model_not_capable"

@@ -8,25 +8,25 @@ import pytest
 import torch
 
 from diffuserve.domain.errors import LatentsUnusable
-from diffuserve.domain.workers.worker import LATENTS_ID, Until
+from diffuserve.domain.workers.worker import LATENTS_ID, LeaseEnd
 from diffuserve.engine.engine import Engine
 from diffuserve.engine_process.job_input import job_params
-from diffuserve.engine_process.output.handover import GivenLatents, Handover
+from diffuserve.engine_process.output.handover import GivenLatents, LatentTransfer
 from diffuserve.protocol.messages import AddJob, JobDenoised, JobFailed, JobFinished
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.hosted_engine import NO_FILTER, KeptLink, job, serve
 
-HERE = Handover("fake-video", lambda: "a" * 64)
+HERE = LatentTransfer("fake-video", lambda: "a" * 64)
 
 
 def denoised(folder: Path) -> tuple[AddJob, Path]:
     """Have an engine denoise a job, and return it with the file of its latents."""
     folder.mkdir(exist_ok=True)
-    first = dataclasses.replace(job("a cloud", folder), until=Until.LATENTS)
+    first = dataclasses.replace(job("a cloud", folder), until=LeaseEnd.LATENTS)
     link = KeptLink()
     serve(FakePipeline(), NO_FILTER, [first], link)
     (report,) = link.all(JobDenoised)
-    second = dataclasses.replace(first, until=Until.FILES, files={LATENTS_ID: report.path})
+    second = dataclasses.replace(first, until=LeaseEnd.FILES, files={LATENTS_ID: report.path})
     return second, Path(report.path)
 
 
@@ -86,7 +86,7 @@ def test_what_is_handed_over_is_what_was_denoised(tmp_path: Path) -> None:
         engine.add(params, until_denoised=True)
         results = [output.result for _ in range(20) for output in engine.step() if output.finished]
     latents = cast(torch.Tensor, results[0].latents if results[0] else None)
-    own = Handover("fake-video", NO_FILTER.weights_hash)
+    own = LatentTransfer("fake-video", NO_FILTER.weights_hash)
     given = own.given(second, params).tensor
     assert given is not None
     assert torch.equal(given, latents)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from diffuserve.domain.jobs.job import Band, Job, JobStatus, QueueEstimate
 from diffuserve.domain.workers.readiness import ModelStatus
-from diffuserve.jobs.policy.estimate import LaneSize, Standing, WorkAhead, estimate_wait
+from diffuserve.jobs.policy.estimate import LaneSize, TenantStanding, WorkAhead, estimate_wait
 
 JOB = Job(
     id="job",
@@ -27,7 +27,7 @@ JOB = Job(
     created_at=0.0,
 )
 NO_WORK = WorkAhead(num_jobs=0, work_seconds=0.0, running_seconds=0.0, num_workers=1)
-EQUAL = {"ada": Standing(), "bob": Standing()}
+EQUAL = {"ada": TenantStanding(), "bob": TenantStanding()}
 
 
 def rival(
@@ -56,15 +56,15 @@ def test_the_range_of_a_job_alone_has_its_own_time_inside() -> None:
 
 
 def test_another_tenants_queue_counts_as_far_as_it_is_behind() -> None:
-    behind = EQUAL | {"ada": Standing(vtime=7.0), "bob": Standing(vtime=3.0)}
-    heavy = behind | {"bob": Standing(weight=3.0, vtime=3.0)}
+    behind = EQUAL | {"ada": TenantStanding(vtime=7.0), "bob": TenantStanding(vtime=3.0)}
+    heavy = behind | {"bob": TenantStanding(weight=3.0, vtime=3.0)}
     equal, weighted = (estimate_wait(JOB, [rival()], standings, NO_WORK) for standings in (behind, heavy))
     assert (equal.ahead, weighted.ahead) == (2, 6)
     assert (times(equal)[0], times(weighted)[0]) == pytest.approx((low_behind(4.0), low_behind(12.0)))
 
 
 def test_a_tenant_that_was_served_more_is_not_ahead() -> None:
-    standings = EQUAL | {"bob": Standing(vtime=3.0)}
+    standings = EQUAL | {"bob": TenantStanding(vtime=3.0)}
     estimate = estimate_wait(JOB, [rival()], standings, NO_WORK)
     assert (estimate.ahead, times(estimate)[0]) == (0, low_behind(0.0))
 
@@ -84,7 +84,7 @@ def test_all_jobs_of_a_better_band_are_ahead_and_none_of_a_worse_band() -> None:
 
 
 def test_what_a_rival_is_served_in_a_better_band_counts_against_it() -> None:
-    behind = EQUAL | {"ada": Standing(vtime=7.0)}
+    behind = EQUAL | {"ada": TenantStanding(vtime=7.0)}
     lanes = [rival(num_ready=1, work=5.0, band=Band.INTERACTIVE), rival()]
     assert times(estimate_wait(JOB, lanes, behind, NO_WORK))[0] == pytest.approx(low_behind(5.0 + 2.0))
 
@@ -105,14 +105,14 @@ def test_running_work_raises_only_the_high_end() -> None:
 
 
 def test_a_heavier_tenant_waits_less_for_others() -> None:
-    standings = EQUAL | {"ada": Standing(weight=4.0)}
+    standings = EQUAL | {"ada": TenantStanding(weight=4.0)}
     estimate = estimate_wait(JOB, [rival()], standings, replace(NO_WORK, work_seconds=6.0))
     assert estimate.ahead == 1
     assert times(estimate)[0] == pytest.approx(low_behind(6.0 + 6.0 / 4))
 
 
 def test_a_queue_shorter_than_its_share_counts_once() -> None:
-    standings = EQUAL | {"ada": Standing(vtime=100.0)}
+    standings = EQUAL | {"ada": TenantStanding(vtime=100.0)}
     estimate = estimate_wait(JOB, [rival(num_ready=3, work=1.0)], standings, NO_WORK)
     assert estimate.ahead == 3
     assert times(estimate)[0] == pytest.approx(low_behind(1.0))
@@ -180,7 +180,7 @@ def test_more_work_ahead_never_makes_the_wait_shorter(
     num_workers: int,
 ) -> None:
     def wait(own: float, running: float, others: float) -> QueueEstimate:
-        standings = EQUAL | {"bob": Standing(weight)}
+        standings = EQUAL | {"bob": TenantStanding(weight)}
         ahead = WorkAhead(num_jobs=3, work_seconds=own, running_seconds=running, num_workers=num_workers)
         return estimate_wait(JOB, [rival(work=others, band=band)], standings, ahead)
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.jobs.policy.handover import Decoding, Surroundings, hands_over
+from diffuserve.jobs.policy.handover import Decoding, QueueLoads, hands_over
 
 DECODING = Decoding(here_seconds=10.0, there_seconds=10.0, latent_bytes=8_000_000)
-BUSY = Surroundings(waiting_jobs=5.0, waiting_seconds=100.0, decode_wait_seconds=0.0, price_ratio=0.1)
+BUSY = QueueLoads(waiting_jobs=5.0, waiting_seconds=100.0, decode_wait_seconds=0.0, price_ratio=0.1)
 
 
 def test_a_busy_device_hands_over_to_a_cheaper_one() -> None:
@@ -25,7 +25,7 @@ def test_a_busy_device_hands_over_to_a_cheaper_one() -> None:
     ],
     ids=["nothing waits", "elsewhere it costs as much", "decode workers have enough to do"],
 )
-def test_a_device_decodes_itself_where_handing_over_does_not_pay(around: Surroundings) -> None:
+def test_a_device_decodes_itself_where_handing_over_does_not_pay(around: QueueLoads) -> None:
     assert not hands_over(DECODING, around)
 
 
@@ -34,14 +34,12 @@ def test_large_latents_of_a_short_decode_stay() -> None:
 
 
 POSITIVE = st.floats(0.0, 1e4)
-AROUND = st.builds(Surroundings, POSITIVE, POSITIVE, POSITIVE, st.floats(0.0, 10.0))
+AROUND = st.builds(QueueLoads, POSITIVE, POSITIVE, POSITIVE, st.floats(0.0, 10.0))
 DECODINGS = st.builds(Decoding, POSITIVE, POSITIVE, st.integers(0, 10**9))
 
 
 @given(DECODINGS, AROUND, st.floats(0.0, 1e3))
-def test_a_longer_queue_never_speaks_against_it(
-    decoding: Decoding, around: Surroundings, more: float
-) -> None:
+def test_a_longer_queue_never_speaks_against_it(decoding: Decoding, around: QueueLoads, more: float) -> None:
     longer = replace(
         around, waiting_jobs=around.waiting_jobs + more, waiting_seconds=around.waiting_seconds + more
     )
@@ -50,12 +48,12 @@ def test_a_longer_queue_never_speaks_against_it(
 
 @given(DECODINGS, AROUND, st.floats(0.0, 10.0))
 def test_a_higher_price_elsewhere_never_speaks_for_it(
-    decoding: Decoding, around: Surroundings, more: float
+    decoding: Decoding, around: QueueLoads, more: float
 ) -> None:
     dearer = replace(around, price_ratio=around.price_ratio + more)
     assert hands_over(decoding, around) or not hands_over(decoding, dearer)
 
 
 @given(DECODINGS, AROUND)
-def test_without_a_queue_no_job_moves(decoding: Decoding, around: Surroundings) -> None:
+def test_without_a_queue_no_job_moves(decoding: Decoding, around: QueueLoads) -> None:
     assert not hands_over(decoding, replace(around, waiting_jobs=0.0, waiting_seconds=0.0))

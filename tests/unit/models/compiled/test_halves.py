@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 from diffuserve.domain.errors import DeviceUnavailable, InvalidModel
 from diffuserve.models.base import Pipeline
-from diffuserve.models.compiled.halves import Compiled, Half, compile_half, export_half
+from diffuserve.models.compiled.halves import BlockHalf, Compiled, compile_half, export_half
 from diffuserve.models.compiled.store import CompiledKey, use_compiled_blocks
 from diffuserve.models.flux.compiled import HALVES, flux_halves, use_compiled
 from diffuserve.models.flux.config import FluxConfig
@@ -42,16 +42,16 @@ BATCHES = (
 """Batches of other numbers of tokens than blocks are traced with."""
 
 
-@pytest.mark.parametrize(("dtype", "least_db"), [(torch.float32, 110), (torch.bfloat16, 38)])
+@pytest.mark.parametrize(("dtype", "min_db"), [(torch.float32, 110), (torch.bfloat16, 38)])
 def test_exported_halves_compute_what_blocks_do_for_any_number_of_tokens(
-    dtype: torch.dtype, least_db: float
+    dtype: torch.dtype, min_db: float
 ) -> None:
     transformer = _transformer(SMALL, dtype)
     eager = [_velocity(transformer, shapes) for shapes in BATCHES]
     halves = {name: _exported(half) for name, half in flux_halves(SMALL, CPU, dtype).items()}
     use_compiled(transformer, halves)
     for shapes, expected in zip(BATCHES, eager, strict=True):
-        assert _db(_velocity(transformer, shapes), expected) > least_db
+        assert _db(_velocity(transformer, shapes), expected) > min_db
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ def _velocity(transformer: FluxTransformer, shapes: tuple[SequenceShape, ...]) -
     return velocity.float()
 
 
-def _exported(half: Half) -> Compiled:
+def _exported(half: BlockHalf) -> Compiled:
     module = export_half(half).module()
 
     def run(weights: dict[str, Tensor], *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -15,7 +15,7 @@ from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.flux.transformer import FluxTransformer
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.registry import load_pipeline
-from diffuserve.models.text.t5 import T5Encoder, cut_t5
+from diffuserve.models.text.t5 import T5Encoder, shard_t5
 from diffuserve.models.text.t5_config import T5Config
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.plan import ParallelPlan
@@ -54,7 +54,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two blocks of each kind, guidance, biases, four heads in the transformer and in T5."""
     folder = tmp_path_factory.mktemp("flux")
     t5 = {"num_heads": 4, "num_layers": 2}
-    return str(write_flux_checkpoint(folder, kind="dev", num_shards=2, text_encoder_2=t5))
+    return str(write_flux_checkpoint(folder, kind="dev", num_files=2, text_encoder_2=t5))
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_one_of_two_ranks_has_little_more_than_half_of_flux() -> None:
         transformer, t5 = modules
         assert isinstance(transformer, FluxTransformer)
         transformer.share_weights(OneOfTwo())
-        cut_t5(t5, OneOfTwo())
+        shard_t5(t5, OneOfTwo())
     assert [round(total / 4e9, 1) for total in whole] == [11.9, 4.8]
     shares = [num_bytes(module) / total for module, total in zip(modules, whole, strict=True)]
     assert shares[0] < 0.51

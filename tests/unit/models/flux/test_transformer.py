@@ -80,7 +80,7 @@ def make_image(
 
 
 def make_mixed(dtype: torch.dtype = torch.float32) -> list[Image]:
-    """Return images of different size, text length, step and guidance, some neighbours of equal length."""
+    """Return images of different size, text length, step and guidance, some neighbors of equal length."""
     return [
         make_image(0, SequenceShape(32, Grid(4, 4)), 1_000.0, 3.5, dtype),
         make_image(1, SequenceShape(32, Grid(4, 4)), 750.0, 1.0, dtype),
@@ -183,9 +183,7 @@ def test_every_input_of_an_image_changes_its_prediction(checkpoint: Checkpoint) 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_neighbour_full_of_nan_changes_no_other_sequence(
-    checkpoint: Checkpoint, dtype: torch.dtype
-) -> None:
+def test_a_neighbor_full_of_nan_changes_no_other_sequence(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
     images = make_mixed(dtype)
     poisoned = [*images[:1], replace(images[1], image=images[1].image * torch.nan), *images[2:]]
     velocities = predict(checkpoint.ours(dtype), poisoned)

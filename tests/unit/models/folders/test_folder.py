@@ -223,7 +223,7 @@ def test_weights_in_half_precision_alone_are_read(checkpoint: Path) -> None:
 
 
 def test_a_shard_that_the_index_names_and_the_folder_lacks_is_named(tmp_path: Path) -> None:
-    folder = write_flux_checkpoint(tmp_path, num_shards=2)
+    folder = write_flux_checkpoint(tmp_path, num_files=2)
     shards = ModelFolder(folder).weights("transformer")
     assert len(shards) >= 2
     shards[1].unlink()
@@ -232,7 +232,7 @@ def test_a_shard_that_the_index_names_and_the_folder_lacks_is_named(tmp_path: Pa
 
 @pytest.mark.parametrize("index", [{}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {}}])
 def test_a_broken_weight_index_is_refused(tmp_path: Path, index: object) -> None:
-    folder = write_flux_checkpoint(tmp_path, num_shards=2)
+    folder = write_flux_checkpoint(tmp_path, num_files=2)
     next((folder / "transformer").glob("*.index.json")).write_text(json.dumps(index))
     assert "transformer" in refusal_of(folder)
 

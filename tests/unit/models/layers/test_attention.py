@@ -24,7 +24,7 @@ from diffuserve.models.layers.segments import CrossSegments, Segments
 CPU = torch.device("cpu")
 KERNELS = {"grouped-sdpa": grouped_sdpa, "grouped-bmm": grouped_bmm}
 ACROSS = {"grouped-sdpa": grouped_sdpa_across, "grouped-bmm": grouped_bmm_across}
-# Neighbours of equal length are one run, so lengths are drawn from few values.
+# Neighbors of equal length are one run, so lengths are drawn from few values.
 LENGTHS = st.lists(st.sampled_from([1, 2, 7, 32, 48, 65]), min_size=1, max_size=8).map(tuple)
 
 
@@ -97,7 +97,7 @@ def test_attention_does_not_modify_its_input(kernel: str) -> None:
         ((5, 3, 3, 5), [(0, 1, 5), (5, 2, 3), (11, 1, 5)]),
     ],
 )
-def test_a_run_is_neighbours_of_equal_length(
+def test_a_run_is_neighbors_of_equal_length(
     lengths: tuple[int, ...], runs: list[tuple[int, int, int]]
 ) -> None:
     assert list(Segments.of(lengths, CPU).runs()) == runs
@@ -209,7 +209,7 @@ def test_cross_attention_in_bf16_stays_within_its_precision(kernel: str) -> None
     torch.testing.assert_close(attended.double(), expected, rtol=0, atol=0.02)
 
 
-def test_neighbours_with_prompts_of_about_one_length_share_a_call() -> None:
+def test_neighbors_with_prompts_of_about_one_length_share_a_call() -> None:
     runs = CrossSegments.of([48, 48, 48, 48, 7], [5, 20, 40, 32, 32], [100, 90, 100, 0, 0], CPU).runs
     assert [(run.start, run.count, run.length, run.keys.shape[1]) for run in runs] == [
         (0, 2, 48, 32),

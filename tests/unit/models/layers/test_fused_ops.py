@@ -65,7 +65,7 @@ OWNER = torch.tensor([0, 0, 0, 2, 2, 1, 1, 2])
 
 @DTYPES
 @pytest.mark.parametrize("width", [64, 96])
-def test_the_kernel_normalises_and_modulates(interpreted: Filled, dtype: torch.dtype, width: int) -> None:
+def test_the_kernel_normalizes_and_modulates(interpreted: Filled, dtype: torch.dtype, width: int) -> None:
     random = Random(dtype)
     rows, factors = 3 * random.numbers(8, width) + 1, random.numbers(3, 6, width)
     operands = (rows, factors[:, 1], factors[:, 0], OWNER, 1e-6)

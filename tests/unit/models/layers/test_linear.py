@@ -1,4 +1,4 @@
-"""Linear layers; in fixed tiles a row's result does not depend on its neighbours."""
+"""Linear layers; in fixed tiles a row's result does not depend on its neighbors."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_the_fused_bf16_gelu_agrees_with_the_tanh_gelu() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gelu", [False, True])
 @pytest.mark.parametrize("tile_rows", [16, 256])
-def test_in_fixed_tiles_a_row_is_bit_equal_with_any_neighbours_at_any_place(
+def test_in_fixed_tiles_a_row_is_bit_equal_with_any_neighbors_at_any_place(
     dtype: torch.dtype, gelu: bool, tile_rows: int
 ) -> None:
     layer, row = make_linear(dtype, gelu, Tiling(tile_rows, tile_rows)), make_rows(1, dtype)

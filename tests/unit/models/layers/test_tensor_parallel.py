@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
-from diffuserve.models.layers.tensor_parallel import Cut, RowLinear, TensorShard, cut_layers
+from diffuserve.models.layers.tensor_parallel import RowLinear, Sharding, TensorShard, shard_layers
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, load_weights
 from diffuserve.parallel.ranks import TensorRanks
@@ -44,12 +44,12 @@ class Layers(nn.Module):
         self.table = nn.Embedding(5, IN)
 
 
-CUTS = {
-    "to_qkv": Cut(parts=(1, 1, 1)),
-    "widen": Cut(),
-    "narrow|plain": Cut(by_inputs=True),
-    "both": Cut(by_inputs=True, parts=(1, 4)),
-    "table": Cut(),
+SHARDINGS = {
+    "to_qkv": Sharding(parts=(1, 1, 1)),
+    "widen": Sharding(),
+    "narrow|plain": Sharding(by_inputs=True),
+    "both": Sharding(by_inputs=True, parts=(1, 4)),
+    "table": Sharding(),
 }
 
 
@@ -90,7 +90,7 @@ def load(
     with torch.device("meta"):
         module = Layers()
         if rank is not None:
-            shares = cut_layers(module, CUTS, rank)
+            shares = shard_layers(module, SHARDINGS, rank)
     load_weights(module, files, placements(module, shares), LoadPlan(device, torch.float32, on_read=on_read))
     return module
 
@@ -227,13 +227,13 @@ def test_a_tensor_that_holds_no_numbers_of_ours_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(("width", "parts"), [(6, (1,)), (12, (1, 1)), (10, (1, 2))])
 def test_features_that_cannot_be_cut_evenly_are_refused(width: int, parts: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=f"{width} features"):
-        Cut(parts=parts).ranges(width, 0, 4)
+        Sharding(parts=parts).ranges(width, 0, 4)
 
 
 def test_only_layers_cut_by_their_inputs_exchange() -> None:
     with torch.device("meta"):
         module = Layers()
-        cut_layers(module, CUTS, LoneRank(0, 2))
+        shard_layers(module, SHARDINGS, LoneRank(0, 2))
     exchanging = {name for name, layer in module.named_modules() if isinstance(layer, RowLinear)}
     assert exchanging == {"narrow", "both", "plain"}
 

@@ -21,7 +21,7 @@ def test_cosines_come_first() -> None:
     assert embedding.tolist() == [[1, 1, 1, 1, 0, 0, 0, 0]]
 
 
-def test_a_row_does_not_depend_on_its_neighbours() -> None:
+def test_a_row_does_not_depend_on_its_neighbors() -> None:
     together = timestep_embedding(TIMESTEPS, 256)
     alone = torch.cat([timestep_embedding(timestep[None], 256) for timestep in TIMESTEPS])
     assert torch.equal(together, alone)

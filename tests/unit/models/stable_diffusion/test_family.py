@@ -174,7 +174,7 @@ def test_memory_and_price_of_sdxl_are_near_what_was_counted(tmp_path: Path) -> N
     guided = spec.resolve(GenerationParams(prompt="a star"), seed=0)
     workload = spec.workload(guided)
     assert workload.step_tokens == 2 * 128 * 128
-    step_bytes = STABLE_DIFFUSION.least_step_bytes(ModelFolder(Path(folder)), workload)
+    step_bytes = STABLE_DIFFUSION.min_step_bytes(ModelFolder(Path(folder)), workload)
     assert step_bytes == pytest.approx(10_000 * workload.step_tokens, rel=0.1)
     assert UNetConfig.from_dict(SDXL).pair_operations == pytest.approx(2_700, rel=0.1)
     unguided = spec.workload(spec.resolve(GenerationParams(prompt="a star", guidance_scale=1.0), seed=0))

@@ -133,7 +133,7 @@ def as_latents(tokens: Tensor, shape: ClipShape) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("field", ["latents", "text", "image", "timesteps"])
-def test_a_neighbour_full_of_nan_changes_no_other_clip(
+def test_a_neighbor_full_of_nan_changes_no_other_clip(
     image_to_video: Checkpoint, dtype: torch.dtype, field: str
 ) -> None:
     model = image_to_video.ours(dtype)

@@ -65,7 +65,7 @@ def test_a_written_folder_holds_what_quantizing_on_load_gives(
 
 
 def test_a_component_of_several_files_is_written_with_an_index(tmp_path: Path) -> None:
-    folder = write_flux_checkpoint(tmp_path / "plain", num_shards=3)
+    folder = write_flux_checkpoint(tmp_path / "plain", num_files=3)
     write_quantized(str(folder), tmp_path / "int8", INT8)
     assert len(ModelFolder(tmp_path / "int8").weights("transformer")) >= 3
     assert_equal(transformer_of(str(tmp_path / "int8")), transformer_of(str(folder), INT8))

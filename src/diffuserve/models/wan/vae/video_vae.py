@@ -95,21 +95,21 @@ class VideoVae:
 
     @torch.inference_mode()
     def encode_image(self, pixels: Image4d) -> Float[Tensor, "1 channels 1 height width"]:
-        """Return the normalised latents of one image in -1…1."""
-        return self._normalise([self.encoder(pixels.to(self.device, self.dtype), None)])
+        """Return the normalized latents of one image in -1…1."""
+        return self._normalize([self.encoder(pixels.to(self.device, self.dtype), None)])
 
     @torch.inference_mode()
     def encode_clip(
         self, pixels: Image4d, num_frames: int
     ) -> Float[Tensor, "1 channels latent_frames height width"]:
-        """Return the normalised latents of a clip of one image in -1…1 and then gray ones."""
+        """Return the normalized latents of a clip of one image in -1…1 and then gray ones."""
         cache: FrameCache = {}
         pixels = pixels.to(self.device, self.dtype)
         gray = torch.zeros_like(pixels).expand(TEMPORAL_SCALE, -1, -1, -1)
         chunks = [pixels, *[gray] * (self.config.latent_frames(num_frames) - 1)]
-        return self._normalise([self.encoder(chunk, cache) for chunk in chunks])
+        return self._normalize([self.encoder(chunk, cache) for chunk in chunks])
 
-    def _normalise(self, chunks: list[Tensor]) -> Latents:
+    def _normalize(self, chunks: list[Tensor]) -> Latents:
         latents = (torch.cat(chunks).float() - self._mean) * self._factor
         return latents.transpose(0, 1)[None].contiguous()
 

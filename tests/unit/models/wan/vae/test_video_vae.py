@@ -56,7 +56,7 @@ def scaled(reference: AutoencoderKLWan, latents: Tensor) -> Tensor:
     return latents / factor + mean
 
 
-def normalised(reference: AutoencoderKLWan, pixels: Tensor) -> Tensor:
+def normalized(reference: AutoencoderKLWan, pixels: Tensor) -> Tensor:
     mean, factor = scale_of(reference)
     mode: Tensor = reference.encode(pixels).latent_dist.mode()
     return (mode - mean) * factor
@@ -124,11 +124,11 @@ def test_encoded_images_and_clips_equal_the_references(config: dict[str, Any], t
     reference, vae = load(config, tmp_path)
     pixels = pixels_of(vae)
     found = vae.encode_image(pixels[:, :, 0])
-    torch.testing.assert_close(found, normalised(reference, pixels), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found, normalized(reference, pixels), atol=1e-5, rtol=0)
     clip = torch.cat([pixels, torch.zeros_like(pixels).expand(-1, -1, 16, -1, -1)], dim=2)
     found = vae.encode_clip(pixels[:, :, 0], num_frames=17)
     assert found.shape == (1, 4, 5, 2, 3)
-    torch.testing.assert_close(found, normalised(reference, clip), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found, normalized(reference, clip), atol=1e-5, rtol=0)
 
 
 @ALL

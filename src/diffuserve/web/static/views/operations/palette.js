@@ -1,4 +1,4 @@
-// Colours of charts: CSS variables, read again when the theme changes, since a canvas knows no CSS.
+// Colors of charts: CSS variables, read again when the theme changes, since a canvas knows no CSS.
 import { signal } from "../../vendor/ui.js";
 
 // Counts changes of the theme; a chart that reads it draws itself anew.

@@ -1,4 +1,4 @@
-// The state of a worker as a sign and a word: colour is never the only difference.
+// The state of a worker as a sign and a word: color is never the only difference.
 import { html } from "../../vendor/ui.js";
 
 const SIGNS = {

@@ -9,21 +9,21 @@ from contextlib import asynccontextmanager
 _Queue = deque[asyncio.Future[None]]
 
 
-class TenantTurns:
+class FairSlots:
     """A number of slots. While all are taken, the next one goes to the tenant that has held them the least.
 
     As with jobs (start-time fair queueing), a tenant's virtual time advances by the seconds of its turns, and
     one that was idle resumes where the others are. So a tenant waits for the turns under way and those of
     tenants that have used as little, however many calls the others have waiting and however long these take.
-    A tenant holds `most_each` slots at a time, if that is given.
+    A tenant holds `max_each` slots at a time, if that is given.
     """
 
     def __init__(
-        self, num_slots: int, most_each: int | None = None, clock: Callable[[], float] = time.monotonic
+        self, num_slots: int, max_each: int | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`clock` gives seconds, in tests their own."""
         self._num_free = num_slots
-        self._most_each = num_slots if most_each is None else most_each
+        self._max_each = num_slots if max_each is None else max_each
         self._clock = clock
         self._waiting: dict[str, _Queue] = {}  # tenants in the order in which they began to wait
         self._held: Counter[str] = Counter()
@@ -42,7 +42,7 @@ class TenantTurns:
             self._give_back(tenant_id)
 
     async def _take(self, tenant_id: str) -> None:
-        if self._num_free and self._held[tenant_id] < self._most_each and not self._next_tenant():
+        if self._num_free and self._held[tenant_id] < self._max_each and not self._next_tenant():
             self._grant(tenant_id)
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -71,7 +71,7 @@ class TenantTurns:
 
     def _next_tenant(self) -> str | None:
         """Return the tenant whose turn it is; of equal ones one that holds fewer slots, then the first."""
-        may = [tenant_id for tenant_id in self._waiting if self._held[tenant_id] < self._most_each]
+        may = [tenant_id for tenant_id in self._waiting if self._held[tenant_id] < self._max_each]
         return min(may, key=lambda each: (self._virtual_time(each), self._held[each]), default=None)
 
     def _pop(self, tenant_id: str) -> asyncio.Future[None]:

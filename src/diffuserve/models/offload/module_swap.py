@@ -37,7 +37,7 @@ class FairLock:
             self._changed.notify_all()
 
 
-class Turns:
+class ModuleSwap:
     """Device memory that holds the weights of one module at a time, until another one is swapped in."""
 
     def __init__(self, modules: Sequence[nn.Module], device: torch.device, copier: Copier) -> None:

@@ -11,7 +11,7 @@ _LOOK_SECONDS = 0.05
 
 
 @dataclass
-class CheckpointDesk:
+class CheckpointRequests:
     """Holds pending requests; `take` is called under `stepping`, the lock of the stepping thread."""
 
     stepping: threading.Lock

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from diffuserve.models.offload.copier import SyncCopier
-from diffuserve.models.offload.turns import FairLock, Turns, one_by_one
+from diffuserve.models.offload.module_swap import FairLock, ModuleSwap, one_by_one
 
 CPU = torch.device("cpu")
 
@@ -25,9 +25,9 @@ class CountingCopier(SyncCopier):
         super().begin(slot, source)
 
 
-def in_turns(*modules: nn.Module) -> tuple[Turns, CountingCopier]:
+def in_turns(*modules: nn.Module) -> tuple[ModuleSwap, CountingCopier]:
     copier = CountingCopier()
-    turns = Turns(modules, CPU, copier)
+    turns = ModuleSwap(modules, CPU, copier)
     for module in modules:
         one_by_one(module, ["forward"], partial(turns.of, module))
     return turns, copier

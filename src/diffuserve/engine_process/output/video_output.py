@@ -31,7 +31,7 @@ class LiveListener:
 
 
 @dataclass
-class ClipsOutput:
+class VideoOutput:
     """Filters and writes the clips of one request, chunk by chunk, in order; one thread at a time.
 
     Frames get to a file once the filter has judged them. If it blocks one, the request fails with nothing

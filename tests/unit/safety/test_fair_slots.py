@@ -2,24 +2,24 @@
 
 import asyncio
 
-from diffuserve.safety.turns import TenantTurns
+from diffuserve.safety.fair_slots import FairSlots
 
 
-async def _call(turns: TenantTurns, tenant: str, served: list[str]) -> None:
+async def _call(turns: FairSlots, tenant: str, served: list[str]) -> None:
     async with turns.turn(tenant):
         served.append(tenant)
         await asyncio.sleep(0)
 
 
 async def test_a_tenant_waits_for_one_call_of_each_other_tenant() -> None:
-    turns, served = TenantTurns(1, clock=lambda: 0.0), list[str]()
+    turns, served = FairSlots(1, clock=lambda: 0.0), list[str]()
     calls = [_call(turns, tenant, served) for tenant in ["ada"] * 5 + ["bob", "eve", "bob"]]
     await asyncio.gather(*calls)
     assert served == ["ada", "ada", "bob", "eve", "ada", "bob", "ada", "ada"]
 
 
 async def test_as_many_calls_run_as_there_are_slots() -> None:
-    turns, num_running, most = TenantTurns(3), 0, 0
+    turns, num_running, most = FairSlots(3), 0, 0
 
     async def call() -> None:
         nonlocal num_running, most
@@ -36,7 +36,7 @@ async def test_as_many_calls_run_as_there_are_slots() -> None:
 async def test_tenants_share_by_the_seconds_that_their_turns_take() -> None:
     """A tenant whose calls take eight times as long has an eighth of the turns while others wait."""
     now, served = [0.0], list[str]()
-    turns = TenantTurns(1, clock=lambda: now[0])
+    turns = FairSlots(1, clock=lambda: now[0])
 
     async def call(tenant: str, seconds: float) -> None:
         async with turns.turn(tenant):
@@ -54,7 +54,7 @@ async def test_tenants_share_by_the_seconds_that_their_turns_take() -> None:
 
 async def test_a_tenant_that_was_idle_earns_no_turns_by_it() -> None:
     now, served = [0.0], list[str]()
-    turns = TenantTurns(1, clock=lambda: now[0])
+    turns = FairSlots(1, clock=lambda: now[0])
 
     async def call(tenant: str) -> None:
         async with turns.turn(tenant):
@@ -73,7 +73,7 @@ async def test_a_tenant_that_was_idle_earns_no_turns_by_it() -> None:
 
 
 async def test_a_tenant_holds_no_more_slots_than_each_may() -> None:
-    turns, running, most = TenantTurns(4, most_each=2), list[str](), 0
+    turns, running, most = FairSlots(4, max_each=2), list[str](), 0
 
     async def call(tenant: str) -> None:
         nonlocal most
@@ -93,7 +93,7 @@ async def test_a_tenant_holds_no_more_slots_than_each_may() -> None:
 
 
 async def test_a_canceled_call_passes_its_turn_on() -> None:
-    turns, served = TenantTurns(1), list[str]()
+    turns, served = FairSlots(1), list[str]()
     async with turns.turn("ada"):
         canceled = asyncio.create_task(_call(turns, "bob", served))
         waiting = asyncio.create_task(_call(turns, "eve", served))
@@ -104,7 +104,7 @@ async def test_a_canceled_call_passes_its_turn_on() -> None:
 
 
 async def test_a_call_that_is_canceled_as_its_turn_comes_gives_it_back() -> None:
-    turns, served = TenantTurns(1), list[str]()
+    turns, served = FairSlots(1), list[str]()
     async with turns.turn("ada"):
         canceled = asyncio.create_task(_call(turns, "bob", served))
         await asyncio.sleep(0)
