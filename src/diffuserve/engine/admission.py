@@ -11,7 +11,7 @@ from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.checkpoint import Checkpoint, check, take
 from diffuserve.engine.memory import check_memory
-from diffuserve.engine.request_state import DEFAULT_OPTIONS, RequestOptions, RequestState
+from diffuserve.engine.request_state import DEFAULT_OPTIONS, ServingOptions, RequestState
 from diffuserve.engine.swapping import go_on_from
 from diffuserve.media.input_image import load_input
 from diffuserve.models.base import Pipeline
@@ -34,7 +34,7 @@ class RequestAdmission:
     def admit(
         self,
         params: GenerationParams,
-        options: RequestOptions = DEFAULT_OPTIONS,
+        options: ServingOptions = DEFAULT_OPTIONS,
         latents: Tensor | None = None,
         resume: Checkpoint | None = None,
     ) -> RequestState:
@@ -59,7 +59,7 @@ def admitted(
     params: GenerationParams,
     seed: int,
     memory_budget: int,
-    options: RequestOptions = DEFAULT_OPTIONS,
+    options: ServingOptions = DEFAULT_OPTIONS,
     decode_only: bool = False,
 ) -> GenerationParams:
     """Return the parameters with every default filled in, and the pixels of their images.
@@ -105,7 +105,7 @@ def finished_latents(pipeline: Pipeline, params: GenerationParams, latents: Tens
 
 
 def new_state(
-    pipeline: Pipeline, resolved: GenerationParams, options: RequestOptions, latents: Tensor | None
+    pipeline: Pipeline, resolved: GenerationParams, options: ServingOptions, latents: Tensor | None
 ) -> RequestState:
     """Return the state of a new request, which starts from noise or has finished latents.
 

@@ -1,4 +1,4 @@
-"""The choice of what is decoded next: turns, who gives way, and what fits (INV-5).
+"""The choice of what is decoded next: turns, clips that wait for steps, and what fits (INV-5).
 
 Images of one size are decoded together, as many as one call takes. A request that has more of them goes to
 the end of the queue with the rest, so that none waits for more than a call's worth of each other. Clips are
@@ -17,7 +17,7 @@ from diffuserve.models.frames import Frames
 
 MAX_UNCONSUMED = 4
 """Chunks of a request that wait to be consumed while its next one is not decoded."""
-_MAX_STEPS = 16  # in a row, for which clips that wait give way to steps of a higher priority
+_MAX_STEPS = 16  # in a row, for which waiting clips yield to steps of a higher priority
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class DecodeQueue:
     """Requests that wait to be decoded, or are: no thread, no clock and no computing.
 
     Its owner, the decoder, locks it. Clips of a lower priority than `step_priority`, that of the step which
-    comes next, give way to it.
+    comes next, wait for it.
     """
 
     def __init__(self, limits: DecodeLimits) -> None:
@@ -148,7 +148,7 @@ class DecodeQueue:
     def yield_to(self, step_priority: int | None) -> None:
         """Hold back clips of a lower priority than that of the step which comes next, `None` if none does.
 
-        Clips that gave way for many steps in a row have a turn beside the next.
+        Clips that waited for many steps in a row have a turn beside the next.
         """
         self._step_priority = step_priority
         waits = any(self._yields(request) for request in self._clips)

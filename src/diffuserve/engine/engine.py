@@ -25,7 +25,7 @@ from diffuserve.engine.inbox import Inbox
 from diffuserve.engine.loading import LoadedModel, load_model, parse_plan
 from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.engine.request_state import RequestOptions
+from diffuserve.engine.request_state import ServingOptions
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
 from diffuserve.models.base import Pipeline
@@ -157,7 +157,7 @@ class Engine(AbstractContextManager["Engine"]):
 
         Raise `InvalidParams` before any work if the model does not support the request, and `EngineClosed`.
         """
-        options = RequestOptions(
+        options = ServingOptions(
             priority=priority,
             preview=preview if isinstance(preview, bool) else frozenset(preview),
             alone=alone,
@@ -234,7 +234,7 @@ class Engine(AbstractContextManager["Engine"]):
 
     async def submit(self, params: GenerationParams, *, priority: int = 0) -> GenerationResult:
         """Generate one request from asyncio; canceling the task aborts it."""
-        state = self._admission.admit(params, RequestOptions(priority=priority))
+        state = self._admission.admit(params, ServingOptions(priority=priority))
         future = self._inbox.put(state)
         self._loop.start_driver()
         try:

@@ -37,7 +37,7 @@ def parse_plan(
     deterministic: bool = False,
     parts: Parts = ALL_PARTS,
 ) -> LoadPlan:
-    """Return a plan from the words of whoever loads a model. Raise `DeviceUnavailable`, `InvalidParams`."""
+    """Return a plan from the caller's words. Raise `DeviceUnavailable`, `InvalidParams`."""
     return LoadPlan(
         choose_device(device),
         parse_dtype(dtype),

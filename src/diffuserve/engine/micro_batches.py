@@ -1,4 +1,4 @@
-"""The split of a step's requests into shards of about equal size."""
+"""The split of a step's requests into micro-batches of about equal size."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -11,7 +11,7 @@ def balanced_micro_batches(
 ) -> list[list[T]]:
     """Split items into at most `num_micro_batches` lists of about equal weight, none of them empty.
 
-    Greedy: the heaviest item first, each into the lightest shard so far (Graham 1969, "Bounds on
+    Greedy: the heaviest item first, each into the lightest micro-batch so far (Graham 1969, "Bounds on
     multiprocessing timing anomalies": at most 4/3 of the optimal largest weight).
     """
     num_micro_batches = min(num_micro_batches, len(items))

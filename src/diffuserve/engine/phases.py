@@ -22,7 +22,7 @@ class RequestPhase(StrEnum):
 
 
 MOVES: Mapping[RequestPhase, frozenset[RequestPhase]] = {
-    # It comes with its latents and is only decoded; or its first ones were drawn ahead, and give way.
+    # It comes with its latents and is only decoded; or its first ones were drawn ahead, and are replaced.
     RequestPhase.WAITING: frozenset(
         {RequestPhase.DENOISING, RequestPhase.SWAPPED, RequestPhase.DECODING, RequestPhase.ENDED}
     ),

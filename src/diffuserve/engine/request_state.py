@@ -67,7 +67,7 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestOptions:
+class ServingOptions:
     """How a caller wants a request to be served.
 
     `preview` asks for previews after every step, or after the steps with these numbers. A request that is
@@ -86,7 +86,7 @@ class RequestOptions:
         return self.preview if isinstance(self.preview, bool) else step in self.preview
 
 
-DEFAULT_OPTIONS = RequestOptions()
+DEFAULT_OPTIONS = ServingOptions()
 
 
 @dataclass(eq=False)
@@ -111,7 +111,7 @@ class RequestState:
     step_bytes: int
     schedule: NoiseSchedule
     arrival: int
-    options: RequestOptions = DEFAULT_OPTIONS
+    options: ServingOptions = DEFAULT_OPTIONS
     phase: RequestPhase = RequestPhase.WAITING
     exclusive: bool = False
     conditioning: Conditioning | None = None

@@ -26,7 +26,7 @@ class StepPlanner:
         return [self._requests.stepping[request_id].take_turn(limits.tokens) for request_id in chosen]
 
     def seconds_to_collect(self) -> float:
-        """Return how long the requests that wait are still held back for company."""
+        """Return how long the requests that wait are still held back for other requests."""
         if not self._config.max_wait_seconds:
             return 0.0
         waited = time.perf_counter() - min(state.stopwatch.added for state in self._states)

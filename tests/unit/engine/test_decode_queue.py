@@ -10,7 +10,7 @@ from PIL import Image
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.decode_queue import DecodeLimits, DecodeQueue, Group, QueuedDecode
-from diffuserve.engine.request_state import RequestOptions, RequestState
+from diffuserve.engine.request_state import ServingOptions, RequestState
 from diffuserve.testing.fake_pipeline import FakePipeline
 
 PIPELINE = FakePipeline()
@@ -39,7 +39,7 @@ def queued(number: int, num_images: int, num_frames: int, priority: int = 0) -> 
         step_bytes=0,
         schedule=PIPELINE.schedule(params),
         arrival=number,
-        options=RequestOptions(priority=priority),
+        options=ServingOptions(priority=priority),
         latents=torch.zeros(PIPELINE.latents_shape(params)),
     )
     return QueuedDecode(state, clip=ClipDecoding(state, CLIP_BYTES) if num_frames > 1 else None)

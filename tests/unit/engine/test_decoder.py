@@ -11,7 +11,7 @@ from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.decode_queue import Decoded
 from diffuserve.engine.decoder import Decoder
 from diffuserve.engine.model_runner import ModelRunner
-from diffuserve.engine.request_state import DEFAULT_OPTIONS, RequestOptions, RequestState
+from diffuserve.engine.request_state import DEFAULT_OPTIONS, ServingOptions, RequestState
 from diffuserve.engine.stages import Stage, StageRun, T, Task
 from diffuserve.testing.fake_pipeline import FAKE_SPEC, FakePipeline
 from support.latents import first_latents
@@ -93,7 +93,7 @@ class DecoderUnderTest:
 
 
 def make_state(
-    pipeline: FakePipeline, num_frames: int = 1, options: RequestOptions = DEFAULT_OPTIONS
+    pipeline: FakePipeline, num_frames: int = 1, options: ServingOptions = DEFAULT_OPTIONS
 ) -> RequestState:
     wanted = GenerationParams(prompt="a", seed=1, num_frames=num_frames)
     params = pipeline.spec.resolve(wanted, seed=1)
@@ -154,7 +154,7 @@ def test_a_clip_gives_way_to_steps_of_a_higher_priority_and_has_a_turn_in_the_en
     pipeline = FakePipeline(spec=replace(FAKE_SPEC, temporal_stride=4, max_frames=81))
     executor = WatchedExecutor()
     watched = DecoderUnderTest(pipeline, executor)
-    watched.decoder.put(make_state(pipeline, num_frames=5, options=RequestOptions(priority=-1)))
+    watched.decoder.put(make_state(pipeline, num_frames=5, options=ServingOptions(priority=-1)))
     assert executor.runs.acquire(timeout=HANG_SECONDS)
     watched.decoder.yield_to(0)
     assert not executor.rests(), "its chunk is being decoded"

@@ -15,7 +15,9 @@ def totals_of(micro_batches: list[list[int]], weights: list[int]) -> list[int]:
 
 
 @given(WEIGHTS, NUM_SHARDS)
-def test_every_item_is_in_one_shard_and_no_shard_is_empty(weights: list[int], num_micro_batches: int) -> None:
+def test_every_item_is_in_one_micro_batch_and_none_is_empty(
+    weights: list[int], num_micro_batches: int
+) -> None:
     micro_batches = balanced_micro_batches(range(len(weights)), weights, num_micro_batches)
     assert sorted(item for micro_batch in micro_batches for item in micro_batch) == list(range(len(weights)))
     assert len(micro_batches) == min(num_micro_batches, len(weights))
@@ -26,7 +28,7 @@ def test_every_item_is_in_one_shard_and_no_shard_is_empty(weights: list[int], nu
 def test_the_heaviest_shard_is_above_the_mean_by_less_than_the_heaviest_item(
     weights: list[int], num_micro_batches: int
 ) -> None:
-    """Check Graham's bound (1966) for adding each item to the lightest shard."""
+    """Check Graham's bound (1966) for adding each item to the lightest micro-batch."""
     heaviest = max(
         totals_of(balanced_micro_batches(range(len(weights)), weights, num_micro_batches), weights)
     )
@@ -42,7 +44,7 @@ def test_the_split_depends_on_weights_alone(weights: list[int], num_micro_batche
 
 
 @pytest.mark.parametrize(
-    ("weights", "num_shards", "totals"),
+    ("weights", "num_micro_batches", "totals"),
     [
         ([4, 4, 4, 4], 2, [8, 8]),
         ([9, 1, 1, 1], 2, [9, 3]),
@@ -56,5 +58,5 @@ def test_weights_are_spread(weights: list[int], num_micro_batches: int, totals: 
     assert sorted(totals_of(micro_batches, weights), reverse=True) == totals
 
 
-def test_no_items_give_no_shards() -> None:
+def test_no_items_give_no_micro_batches() -> None:
     assert balanced_micro_batches([], [], 4) == []

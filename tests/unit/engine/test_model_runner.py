@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.model_runner import ModelRunner, StepResult, enough_memory, is_out_of_memory, isolate
-from diffuserve.engine.request_state import RequestOptions, RequestState
+from diffuserve.engine.request_state import ServingOptions, RequestState
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.latents import first_latents
 
@@ -34,7 +34,7 @@ def make_state(pipeline: FakePipeline, prompt: str, wants_preview: bool = False)
         step_bytes=0,
         schedule=pipeline.schedule(params),
         arrival=0,
-        options=RequestOptions(preview=wants_preview),
+        options=ServingOptions(preview=wants_preview),
         conditioning=pipeline.encode([params])[0],
     )
 

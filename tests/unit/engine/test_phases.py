@@ -16,7 +16,7 @@ from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.outputs import StepOutput
 from diffuserve.engine.phases import MOVES, RequestPhase
 from diffuserve.engine.request_progress import RequestProgress
-from diffuserve.engine.request_state import RequestOptions, RequestState
+from diffuserve.engine.request_state import ServingOptions, RequestState
 from diffuserve.engine.swapping import go_on_from
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.latents import first_latents
@@ -59,11 +59,11 @@ class RequestMachine(RuleBasedStateMachine):
         prompt=st.sampled_from([FINE, BROKEN, LARGE_STEP, LARGE_DECODE]),
         num_images=st.sampled_from([1, 5]),
         num_frames=st.sampled_from([1, 3]),
-        options=st.builds(RequestOptions, priority=st.integers(-1, 1), until_denoised=st.booleans()),
+        options=st.builds(ServingOptions, priority=st.integers(-1, 1), until_denoised=st.booleans()),
         comes=st.sampled_from(["new", "begun", "denoised"]),
     )
     def arrive(
-        self, prompt: str, num_images: int, num_frames: int, options: RequestOptions, comes: str
+        self, prompt: str, num_images: int, num_frames: int, options: ServingOptions, comes: str
     ) -> None:
         wanted = GenerationParams(
             prompt=prompt, num_images=num_images, num_frames=num_frames, num_inference_steps=2

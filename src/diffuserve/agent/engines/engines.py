@@ -31,7 +31,7 @@ class Withdrawal:
 class Engines:
     """Loads and unloads models, each in an engine process of its own.
 
-    The first model is loaded at once, another one when a job for it is held; models that give way to it are
+    The first model is loaded at once, another one when a job for it is held; models that it displaces are
     unloaded once they have no job. `on_announced` receives what the worker offers, `on_job` every
     message about a job, and `on_change` the model whose engine became ready, sent a heartbeat, is stuck, has
     died, or will not be started again.
@@ -88,7 +88,7 @@ class Engines:
             )
 
     async def _make_progress(self) -> None:
-        """Unload what gives way to the next model and has no job, and load that once there is room."""
+        """Unload models that the next one displaces and that have no job; load it once there is room."""
         wanted = self._models.wanted()
         if wanted is None:
             return

@@ -1,4 +1,4 @@
-"""The models of one agent: which may be claimed for, which is to be loaded, and which give way to it."""
+"""The models of one agent: which may be claimed for, which is to be loaded, and which it displaces."""
 
 import asyncio
 import itertools
@@ -20,7 +20,7 @@ _MAX_REASON = 200  # of the characters that a report may have
 class ServedModels:
     """All models of an agent, and what was decided about them; `Engines` loads and unloads them.
 
-    The least recently used models give way to one that is to be loaded. `latest` is the engine that became
+    A model that is to be loaded displaces the least recently used ones. `latest` is the engine that became
     ready last, also after its end. A review is `due` whenever jobs or engines came or went.
     """
 
@@ -85,7 +85,7 @@ class ServedModels:
         return len(self.all) > 1 and (model.is_cold or model.is_loading)
 
     def claimable(self) -> list[ServedModel]:
-        """Return the models that jobs may be claimed for: none that gives way to one that is to be loaded."""
+        """Return the models that jobs may be claimed for: none that is being displaced."""
         wanted = self.wanted()
         leaving = () if wanted is None else self.leaving(wanted)
         is_loading = wanted is not None or any(model.is_loading for model in self.all)
@@ -132,14 +132,14 @@ class ServedModels:
         return None if has_engine else next(iter(self.served), None)
 
     def leaving(self, wanted: ServedModel) -> list[ServedModel]:
-        """Return the models that give way to another one."""
+        """Return the models that another one displaces."""
         in_memory = [model for model in self.served if model.engine is not None]
         names = choose_unloads((model.in_memory for model in in_memory), wanted.num_bytes, self.budget)
         return [model for model in in_memory if model.name in names]
 
     @property
     def budget(self) -> int | None:
-        """Bytes for weights; `None` until an engine has told of its device."""
+        """Bytes for weights; `None` until an engine has reported its device."""
         if self._config.resident_bytes is not None:
             return self._config.resident_bytes
         if self.latest is None:

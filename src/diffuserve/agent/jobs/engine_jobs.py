@@ -192,7 +192,7 @@ class EngineJobs:
                 assert_never(message)
 
     def _keep(self, job: HeldJob, ready: CheckpointReady) -> None:
-        """Store a checkpoint, and hand the job back if it was put down with it."""
+        """Store a checkpoint, and release the job if it was preempted with it."""
         if ready.path:
             self._reporter.checkpoints.keep(job, ready)
         if ready.is_last:

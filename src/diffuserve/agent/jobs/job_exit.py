@@ -1,4 +1,4 @@
-"""The way of held jobs out of a worker: delivered, failed, handed back or lost."""
+"""The way of held jobs out of a worker: delivered, failed, released or lost."""
 
 import asyncio
 import logging

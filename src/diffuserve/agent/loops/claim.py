@@ -51,7 +51,7 @@ class ClaimLoop:
                 self._jobs.add(lease)
 
     async def _send(self, worker_id: str, claim: Claim) -> list[Lease] | None:
-        """Return the leases that the control plane grants, or `None` if the claim was cut."""
+        """Return the leases that the control plane grants, or `None` if the claim was ended."""
         request = asyncio.create_task(self._client.claim(worker_id, claim, _LONG_POLL_SECONDS))
         self._state.claim = request
         try:

@@ -9,7 +9,7 @@ class HeldState(StrEnum):
 
     It is `TAKEN` with its lease, `AWAITS_MODEL` while that is loaded, and `FETCHING` while the files that it
     reads are. Then it is `IN_ENGINE`; once `PREEMPTING` the engine is to give its last checkpoint. When the
-    engine has finished or lost it, or it is handed back, it has `LEFT`: what became of it is reported.
+    engine has finished or lost it, or it is released, it has `LEFT`: what became of it is reported.
     """
 
     TAKEN = "taken"

@@ -56,7 +56,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class Submissions:
-    """Takes jobs of tenants: whoever receives them, by whichever door."""
+    """Takes jobs of tenants, through any of the doors."""
 
     store: JobStore
     catalog: Catalog

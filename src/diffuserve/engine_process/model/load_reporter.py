@@ -25,7 +25,7 @@ class LoadReporter:
         self._send(EngineLoading(phase=phase, bytes_total=bytes_total))
 
     def begin_weights(self, model: str, parts: Parts = ALL_PARTS, num_sharing: int = 1) -> None:
-        """Report that the parts' weights are read next; `add` is told of their bytes.
+        """Report that the parts' weights are read next; `add` counts their bytes.
 
         Of ranks that share the weights each reads about one of `num_sharing` parts.
         """

@@ -59,7 +59,7 @@ class JobCheckpoints:
         return checkpoint
 
     def timer(self, job: AddJob, params: GenerationParams) -> CheckpointTimer:
-        """Return the timer of a job; one that is too short to be kept has a checkpoint if it is put down."""
+        """Return the timer of a job; one that is too short to be kept has a checkpoint if it is preempted."""
         self._hash = self._hash or in_background(self._engine.read_weights_hash)
         seconds = job.checkpoint_seconds or math.inf
         return CheckpointTimer(seconds, max_file_bytes(self._engine.pipeline, params))
