@@ -22,7 +22,7 @@ class RequestPhase(StrEnum):
 
 
 MOVES: Mapping[RequestPhase, frozenset[RequestPhase]] = {
-    # It comes with its latents and is only decoded; or its first ones were drawn ahead, and are replaced.
+    # It comes denoised and is only decoded, or its first latents were drawn ahead and are swapped out.
     RequestPhase.WAITING: frozenset(
         {RequestPhase.DENOISING, RequestPhase.SWAPPED, RequestPhase.DECODING, RequestPhase.ENDED}
     ),

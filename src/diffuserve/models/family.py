@@ -31,7 +31,7 @@ class Capabilities:
 
     `quantized_layers`: the layers whose weights can be kept in few bits, by component; none of an autoencoder
     is among them. `offloads`: which weights may stay on the host. `shared`: how many there are of what ranks
-    share, by its name, where the weights can be sharded over GPUs; all ranks then encode together. `compilable`
+    share, by its name, where the weights can be sharded; all ranks then encode together. `compilable`
     returns the blocks for the compiler, by configs and headers alone. `min_decode_bytes` returns what
     decoding a clip takes at least: see `Pipeline.decode_bytes`.
     """

@@ -10,7 +10,7 @@ from PIL import Image
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.decode_queue import DecodeLimits, DecodeQueue, Group, QueuedDecode
-from diffuserve.engine.request_state import ServingOptions, RequestState
+from diffuserve.engine.request_state import RequestState, ServingOptions
 from diffuserve.testing.fake_pipeline import FakePipeline
 
 PIPELINE = FakePipeline()

@@ -11,7 +11,7 @@ from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.decode_queue import Decoded
 from diffuserve.engine.decoder import Decoder
 from diffuserve.engine.model_runner import ModelRunner
-from diffuserve.engine.request_state import DEFAULT_OPTIONS, ServingOptions, RequestState
+from diffuserve.engine.request_state import DEFAULT_OPTIONS, RequestState, ServingOptions
 from diffuserve.engine.stages import Stage, StageRun, T, Task
 from diffuserve.testing.fake_pipeline import FAKE_SPEC, FakePipeline
 from support.latents import first_latents

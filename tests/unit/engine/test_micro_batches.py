@@ -15,9 +15,7 @@ def totals_of(micro_batches: list[list[int]], weights: list[int]) -> list[int]:
 
 
 @given(WEIGHTS, NUM_SHARDS)
-def test_every_item_is_in_one_micro_batch_and_none_is_empty(
-    weights: list[int], num_micro_batches: int
-) -> None:
+def test_every_item_is_in_one_and_none_is_empty(weights: list[int], num_micro_batches: int) -> None:
     micro_batches = balanced_micro_batches(range(len(weights)), weights, num_micro_batches)
     assert sorted(item for micro_batch in micro_batches for item in micro_batch) == list(range(len(weights)))
     assert len(micro_batches) == min(num_micro_batches, len(weights))

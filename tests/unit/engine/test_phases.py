@@ -16,7 +16,7 @@ from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.outputs import StepOutput
 from diffuserve.engine.phases import MOVES, RequestPhase
 from diffuserve.engine.request_progress import RequestProgress
-from diffuserve.engine.request_state import ServingOptions, RequestState
+from diffuserve.engine.request_state import RequestState, ServingOptions
 from diffuserve.engine.swapping import go_on_from
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.latents import first_latents

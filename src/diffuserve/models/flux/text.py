@@ -41,7 +41,7 @@ class FluxConditioning(Conditioning):
 class FluxTextEncoder:
     """CLIP and T5 with their tokenizers; on the meta device if they are not loaded.
 
-    `lowercase`: the checkpoint was trained on lowercase prompts. Where the weights are sharded, T5's are so over
+    `lowercase`: the checkpoint was trained on lowercase prompts. T5's sharded weights are over
     all ranks, which encode together.
     """
 

@@ -1,4 +1,4 @@
-"""The way in which a model is loaded, as one value, from the request to load it down to the reading of each tensor.
+"""The plan by which a model is loaded, one value from the call down to the reading of each tensor.
 
 Importing this file loads no torch.
 """
