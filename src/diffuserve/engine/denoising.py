@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
 from diffuserve.domain.models.cost import Workload
 from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.micro_batches import balanced_micro_batches
 from diffuserve.engine.model_runner import ModelRunner, StepOutcome
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stages import Stage, StageExecutor, StageRun
@@ -14,6 +14,7 @@ from diffuserve.engine.stats import EngineStats
 _MIN_MICRO_BATCH_TOKENS = 384  # smaller shards spend more on their own overhead than a second core gives
 
 MicroBatch = list[RequestState]
+T = TypeVar("T")
 
 
 class Denoising:
@@ -89,3 +90,21 @@ def _by_request(
 ) -> Iterator[tuple[RequestState, StepOutcome]]:
     for micro_batch, outcomes in zip(micro_batches, results, strict=True):
         yield from zip(micro_batch, outcomes, strict=True)
+
+
+def balanced_micro_batches(
+    items: Sequence[T], weights: Sequence[int], num_micro_batches: int
+) -> list[list[T]]:
+    """Split items into at most `num_micro_batches` lists of about equal weight, none of them empty.
+
+    Greedy: the heaviest item first, each into the lightest micro-batch so far (Graham 1969, "Bounds on
+    multiprocessing timing anomalies": at most 4/3 of the optimal largest weight).
+    """
+    num_micro_batches = min(num_micro_batches, len(items))
+    micro_batches: list[list[T]] = [[] for _ in range(num_micro_batches)]
+    totals = [0] * num_micro_batches
+    for index in sorted(range(len(items)), key=lambda i: -weights[i]):
+        lightest = totals.index(min(totals))
+        micro_batches[lightest].append(items[index])
+        totals[lightest] += weights[index]
+    return micro_batches

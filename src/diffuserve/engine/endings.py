@@ -4,8 +4,20 @@ import logging
 
 from torch import Tensor
 
-from diffuserve.engine.failures import as_failure
-from diffuserve.engine.model_runner import ModelRunner, fails_for_lack_of_room, finite
+from diffuserve.domain.errors import (
+    DiffuserveError,
+    EngineClosed,
+    NumericalFailure,
+    OutOfMemory,
+    RequestFailed,
+)
+from diffuserve.engine.model_runner import (
+    ModelRunner,
+    fails_for_lack_of_room,
+    finite,
+    is_out_of_memory,
+    without_frames,
+)
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.phases import RequestPhase
 from diffuserve.engine.request_state import RequestState
@@ -54,9 +66,29 @@ class Endings:
     def fail(self, state: RequestState, cause: Exception) -> StepOutput:
         """End a request with an error."""
         self._forget(state)
-        error = as_failure(state.request_id, cause)
+        error = _as_failure(state.request_id, cause)
         return state.output(state.num_decoded, finished=True, error=error)
 
     def _forget(self, state: RequestState) -> None:
         self._requests.move(state, RequestPhase.ENDED)
         self._runner.forget(state.request_id)
+
+
+def _as_failure(request_id: str, cause: Exception) -> DiffuserveError:
+    """Return the error that a request ends with, and log unexpected ones."""
+    if isinstance(cause, RequestFailed | EngineClosed):
+        return cause
+    kind = RequestFailed
+    if is_out_of_memory(cause):
+        kind = OutOfMemory
+    elif isinstance(cause, FloatingPointError):
+        kind = NumericalFailure
+    error = kind(request_id, f"{type(cause).__name__}: {cause}")
+    error.__cause__ = without_frames(cause)  # frames would keep the request's tensors alive
+    # The message may quote the prompt, so the log names only the kind and the places.
+    log.warning("request %s failed: %s", request_id, "\n".join([type(cause).__name__, *_notes(cause)]))
+    return error
+
+
+def _notes(error: Exception) -> list[str]:
+    return list(getattr(error, "__notes__", ()))

@@ -3,14 +3,16 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from diffuserve.domain.errors import DiffuserveError, EngineClosed
 from diffuserve.engine.checkpoint import Checkpoint
-from diffuserve.engine.checkpoint_requests import CheckpointRequests
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.inbox import Inbox
 from diffuserve.engine.outputs import GenerationResult, StepOutput, outcome_of
 from diffuserve.engine.request_state import RequestState
+
+_LOOK_SECONDS = 0.05
 
 
 class StepLoop:
@@ -21,7 +23,7 @@ class StepLoop:
     ) -> None:
         self._core, self._inbox = core, inbox
         self._stepping = threading.Lock()  # held by the thread that calls the core
-        self._checkpoint_requests = CheckpointRequests(
+        self._checkpoint_requests = _CheckpointRequests(
             self._stepping, lambda request_id: take(core.requests.find(request_id))
         )
         self._undelivered: list[StepOutput] = []
@@ -108,3 +110,42 @@ class StepLoop:
             error = EngineClosed(f"request {state.request_id}: {reason}")
             outputs.append(state.output(finished=True, error=error))
         self._inbox.settle(outputs)
+
+
+@dataclass
+class _CheckpointRequests:
+    """Holds requests for checkpoints from other threads, which are answered between two steps.
+
+    `take` is called under `stepping`, the lock of the stepping thread.
+    """
+
+    stepping: threading.Lock
+    take: Callable[[str], Checkpoint]
+    _asked: list[tuple[str, "Future[Checkpoint]"]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ask(self, request_id: str, wake: Callable[[], None]) -> Checkpoint:
+        """Return a checkpoint: the stepping thread takes it after its step, or this thread if none steps."""
+        future: Future[Checkpoint] = Future()
+        with self._lock:
+            self._asked.append((request_id, future))
+        wake()
+        while not future.done():
+            if self.stepping.acquire(timeout=_LOOK_SECONDS):
+                try:
+                    self.respond()
+                finally:
+                    self.stepping.release()
+        return future.result()
+
+    def respond(self) -> None:
+        """Answer pending requests; the caller holds the lock of the stepping thread."""
+        if not self._asked:
+            return
+        with self._lock:
+            asked, self._asked = self._asked, []
+        for request_id, future in asked:
+            try:
+                future.set_result(self.take(request_id))
+            except Exception as error:  # raised in the requesting thread; the step goes on
+                future.set_exception(error)
