@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.cli.wiring.background import running
+from diffuserve.cli.wiring.control import running
 from diffuserve.domain.errors import ArtifactNotFound
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.jobs.webhook import JOB_EVENTS, DeliveryAttempt, DueDelivery, Webhook

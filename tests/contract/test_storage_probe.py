@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from obstore.exceptions import GenericError
 
-from diffuserve.cli.wiring.background import running
-from diffuserve.cli.wiring.storage import open_storage
+from diffuserve.cli.wiring.control import open_storage, running
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable, StorageRefused
 from diffuserve.remote import buckets
 from diffuserve.settings import Settings

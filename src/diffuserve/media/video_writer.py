@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +14,7 @@ from av.container import OutputContainer
 from av.video.frame import VideoFrame
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 from av.video.stream import VideoStream
-from PIL.Image import Image
+from PIL.Image import Image, fromarray
 
 from diffuserve.media.animation import AnimationEncoder
 from diffuserve.media.image_file import read_parameters
@@ -200,3 +200,10 @@ def read_clip_parameters(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return parameters if isinstance(parameters, dict) else {}
+
+
+def read_frames(path: Path) -> Iterator[Image]:
+    """Yield the frames of a clip's file, RGB. Raise `av.error.FFmpegError` if it is none."""
+    with av.open(str(path)) as container:
+        for frame in container.decode(video=0):
+            yield fromarray(frame.to_ndarray(format="rgb24"))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.extras import Extra
 from diffuserve.domain.workers.peers import PRIVATE_NETWORKS, PeerAddress, is_private
-from diffuserve.modelstore.manifest import Manifest, Piece
-from diffuserve.modelstore.torrent import torrent_of
+from diffuserve.modelstore.manifest import Manifest, Piece, torrent_info
+from diffuserve.modelstore.piece_hashes import bencode, pieces_root
 
 if TYPE_CHECKING:
     import libtorrent as lt
@@ -50,7 +50,7 @@ class LibtorrentSwarm:
         """Join the swarm of a model whose files are in `folder`, which has these pieces already."""
         there = {piece.index for piece in present}
         params = self._lt.add_torrent_params()
-        params.ti = self._lt.torrent_info(self._lt.bdecode(torrent_of(manifest)))
+        params.ti = self._lt.torrent_info(self._lt.bdecode(_torrent_of(manifest)))
         params.save_path = str(folder)
         params.flags &= ~self._lt.torrent_flags.auto_managed & ~self._lt.torrent_flags.paused
         params.info_hashes = params.ti.info_hashes()
@@ -199,6 +199,16 @@ class LibtorrentTransfer:
             self._flushing = []
         elif isinstance(alert, self._lt.file_error_alert):
             self._error = OSError(alert.error.value(), alert.message())
+
+
+def _torrent_of(manifest: Manifest) -> bytes:
+    """Return the torrent file of a model. It names no tracker, and its info-hash is the manifest's hash."""
+    layers = {
+        pieces_root(file.pieces): b"".join(map(bytes.fromhex, file.pieces))
+        for file in manifest.files
+        if len(file.pieces) > 1
+    }
+    return bencode({b"info": torrent_info(manifest), b"piece layers": layers})
 
 
 def _libtorrent() -> Any:

@@ -9,8 +9,7 @@ import pytest
 
 from diffuserve.agent.config import WorkerConfig
 from diffuserve.cli.wiring import worker as wiring
-from diffuserve.cli.wiring.background import running
-from diffuserve.cli.wiring.control import control_plane, open_bus, open_quotas, open_store
+from diffuserve.cli.wiring.control import control_plane, open_bus, open_quotas, open_store, running
 from diffuserve.cli.wiring.safety import choose_image_filter, open_intake, open_prompt_filter
 from diffuserve.cli.wiring.worker import checked, replica, run
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+from functools import cached_property
 
 from diffuserve.agent.jobs.claim_gate import ClaimGate
-from diffuserve.agent.jobs.result_folder import ResultFolder
 from diffuserve.agent.metrics import WorkerMetrics
+from diffuserve.agent.private_folder import PrivateFolder
 from diffuserve.agent.reporting.job_spans import JobSpans
 from diffuserve.agent.reporting.result_reporter import LEASE_LOST, ResultReporter
 from diffuserve.agent.state.agent_state import AgentState
@@ -32,7 +33,7 @@ class JobExit:
     ) -> None:
         self._state, self._gate, self._reporter = state, gate, reporter
         self._metrics, self._spans = metrics, spans
-        self._results = ResultFolder()
+        self._results = _ResultFolder()
 
     def leave(self, job: HeldJob, message: JobEnd) -> None:
         """Report a job that its engine has finished or failed, or that failed on its way there."""
@@ -87,3 +88,30 @@ class JobExit:
     def close(self) -> None:
         """Delete what was not delivered."""
         self._results.delete()
+
+
+class _ResultFolder:
+    """Moves the files of finished jobs out of their engine's folder, which is deleted with the engine.
+
+    While the artifact store is unavailable they may wait here for hours, and engines may die or be unloaded
+    meanwhile.
+    """
+
+    @cached_property
+    def _folder(self) -> PrivateFolder:
+        return PrivateFolder()
+
+    def take(self, job: HeldJob) -> None:
+        """Move a job's folder here. Both are on the file system of temporary files, so nothing is copied."""
+        kept = self._folder.path / job.attempt
+        try:
+            job.folder.rename(kept)
+        except OSError as error:
+            log.warning("job %s: its files stay with the engine: %s", job.lease.job_id, error)
+        else:
+            job.folder = kept
+
+    def delete(self) -> None:
+        """Delete the folder and all undelivered files."""
+        if "_folder" in vars(self):
+            self._folder.delete()

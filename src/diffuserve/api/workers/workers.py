@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,7 +21,6 @@ from diffuserve.api.auth.dependencies import (
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.json_route import JsonRoute
 from diffuserve.api.following.job_metrics import JobMetrics
-from diffuserve.api.following.job_spans import record_queueing
 from diffuserve.api.following.watched_jobs import WatchedJobs
 from diffuserve.api.http.interruptible import idle
 from diffuserve.api.http.parts import Uses
@@ -45,6 +44,7 @@ from diffuserve.domain.jobs.progress_report import WatchedReports, WorkerProgres
 from diffuserve.domain.resources.scale import LeavingResource
 from diffuserve.domain.resources.worker import WorkerList
 from diffuserve.domain.text.path_parts import Sha256
+from diffuserve.domain.trace_context import TraceContext
 from diffuserve.domain.workers.peers import PeerAdvice
 from diffuserve.domain.workers.worker import (
     ClaimedLeases,
@@ -62,7 +62,7 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas, Rate
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.telemetry.metrics import ControlMetrics
-from diffuserve.telemetry.tracing import Tracer
+from diffuserve.telemetry.tracing import Tracer, attributes_of
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"], route_class=JsonRoute)
 
@@ -254,8 +254,15 @@ async def _claim(parts: WorkerParts, worker_id: str, claim: Claim) -> Claimed:
     claimed = await parts.store.leases.try_claim(worker_id, claim)
     parts.metrics.claim_seconds.observe(time.perf_counter() - started_at)
     parts.job_metrics.record_claimed(claimed.leases)
-    record_queueing(parts.tracer, claimed.leases)
+    _record_queueing(parts.tracer, claimed.leases)
     return claimed
+
+
+def _record_queueing(tracer: Tracer, leases: Iterable[Lease]) -> None:
+    """Record how long jobs waited that are leased for the first time."""
+    for lease in leases:
+        if lease.attempt == 1 and (parent := TraceContext.parse(lease.traceparent)) is not None:
+            tracer.start("job.queue", parent, attributes_of(lease), at=lease.created_at).end()
 
 
 async def _is_worth_a_claim(

@@ -238,7 +238,7 @@ def _picture(path: Path) -> "Image.Image":
     if path.suffix != ".mp4":
         return Image.open(path)
     from diffuserve.media.sprite_sheet import SpriteSheet
-    from diffuserve.media.video_reader import read_frames
+    from diffuserve.media.video_writer import read_frames
 
     frames = list(read_frames(path))
     sheet = SpriteSheet(_SHOWN_FRAMES)

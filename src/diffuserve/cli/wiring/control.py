@@ -1,18 +1,17 @@
 """Assembly of the control plane; beside `safety.py` the only place that names a backend."""
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from diffuserve.cli.wiring.background import running
 from diffuserve.cli.wiring.database_errors import cannot_open
 from diffuserve.cli.wiring.safety import open_intake, open_prompts
-from diffuserve.cli.wiring.storage import open_storage
-from diffuserve.domain.errors import ModelConflict, ServerUnavailable
+from diffuserve.domain.errors import InvalidParams, ModelConflict, ServerUnavailable, StorageRefused
 from diffuserve.domain.workers.worker import ModelOffer
 from diffuserve.events.base import EventBus
 from diffuserve.events.memory import MemoryEventBus
@@ -23,6 +22,9 @@ from diffuserve.private_files import make_private_file, make_private_folder
 from diffuserve.quotas.base import Quotas
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.settings import Settings
+from diffuserve.storage.base import ArtifactStore
+from diffuserve.storage.opening import open_artifacts
+from diffuserve.storage.probe import probe
 from diffuserve.telemetry.tracer_choice import open_tracer
 from diffuserve.telemetry.tracing import Tracer
 
@@ -52,6 +54,25 @@ class ControlPlane:
             await self.store.operations.expect(offer)
         except ModelConflict as error:  # jobs are for the other form of the model until the worker can join
             log.warning("%s", error)
+
+
+@asynccontextmanager
+async def open_storage(settings: Settings) -> AsyncIterator[ArtifactStore]:
+    """Yield the artifact store of the settings, after a test with a tiny file.
+
+    Raise `InvalidParams` if the store refuses it. The server starts even if the store does not respond, as it
+    may come back; `StorageWatch` reports when it does.
+    """
+    if settings.artifacts_url is None:
+        make_private_folder(settings.data_dir, settings.data_access)
+    artifacts = open_artifacts(settings.files_url, settings.data_access)
+    try:
+        await probe(artifacts)
+    except StorageRefused as error:
+        raise InvalidParams("artifacts_url", settings.files_url, str(error)) from error
+    except ServerUnavailable:
+        pass
+    yield artifacts
 
 
 @asynccontextmanager
@@ -155,3 +176,15 @@ async def sending(services: "Services") -> AsyncIterator[None]:
     async with running(WebhookSender(services.part(SenderParts), http).run()):
         yield
     await http.close()
+
+
+@asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run `work` within the block; cancel it afterwards."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -5,7 +5,6 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Final
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.known_fields import known_fields
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.request_fields import (
     Dialect,
@@ -251,7 +250,8 @@ class GenerationParams(Sendable):
 
         Raise `InvalidParams` for bad values.
         """
-        return cls(**{name: _restored(value) for name, value in known_fields(cls, values).items()})
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: _restored(value) for name, value in values.items() if name in known})
 
     def _check_has_image(self, name: str, value: object, needed: str) -> None:
         if value is not None and not self.images:

@@ -19,7 +19,6 @@ from diffuserve.domain.safety import PASSES, Action, ImagesRecord, Verdict
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.output.clip_screen import Judgement
 from diffuserve.media.image_file import save_image
-from diffuserve.media.provenance import provenance
 from diffuserve.models.folders.folder import open_model
 from diffuserve.models.weights.fingerprint import fingerprint, hash_weights
 from diffuserve.protocol.config import ImageOptions
@@ -28,6 +27,7 @@ from diffuserve.safety.base import ImageFilter
 from diffuserve.safety.image import blur, check_frames
 from diffuserve.safety.image_filters import open_image_filter
 from diffuserve.storage.base import content_type_of
+from diffuserve.version import __version__
 
 THUMBNAIL_PIXELS = 256
 T = TypeVar("T")
@@ -206,3 +206,22 @@ def _file(path: Path, image: Image, index: int, seed: int | None, role: str = "i
         role=role,
         seed=seed,
     )
+
+
+def provenance(
+    params: Mapping[str, Any],
+    image: int,
+    model: str,
+    model_hash: str | None = None,
+    quantization: str | None = None,
+) -> dict[str, Any]:
+    """Return the parameters that generate this image alone, with model and version.
+
+    `image` is its index in the request; the request's first image has `params["seed"]`, each further image
+    the next seed. `model_hash` is the sha256 of the weights' files, in hex; `quantization` says what the
+    weights were kept in, where that was not their own numbers.
+    """
+    own = {"seed": params["seed"] + image, "num_images": 1, "model": model}
+    weights = {"model_hash": model_hash} if model_hash is not None else {}
+    numbers = {"quantization": quantization} if quantization is not None else {}
+    return {**params, **own, **weights, **numbers, "version": __version__}

@@ -1,6 +1,6 @@
 """The origin that files of images state."""
 
-from diffuserve.media.provenance import provenance
+from diffuserve.engine_process.output.image_output import provenance
 from diffuserve.version import __version__
 
 PARAMS = {"prompt": "a star", "seed": 7, "num_images": 3, "width": 64}
