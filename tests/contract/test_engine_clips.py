@@ -17,7 +17,7 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
-from diffuserve.engine.decode_queue import MAX_UNCONSUMED
+from diffuserve.engine.decoding.decode_queue import MAX_UNCONSUMED
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.models.frames import Frames

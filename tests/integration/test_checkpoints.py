@@ -15,11 +15,11 @@ from diffuserve.domain.errors import CheckpointUnusable
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS
-from diffuserve.engine.checkpoint import Checkpoint, max_file_bytes
-from diffuserve.engine.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
+from diffuserve.engine.requests.checkpoint import Checkpoint, max_file_bytes
+from diffuserve.engine.requests.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner
 from diffuserve.media.input_image import input_image
 from diffuserve.models.registry import load_pipeline

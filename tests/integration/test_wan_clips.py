@@ -10,8 +10,8 @@ import pytest
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.costs.memory import check_memory
 from diffuserve.engine.engine import Engine
-from diffuserve.engine.memory import check_memory
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.models.frames import Frames
 from diffuserve.models.registry import check_model

@@ -13,7 +13,7 @@ from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.domain.extras import check_installed
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.memory import check_memory, cpu_memory_budget
+from diffuserve.engine.costs.memory import check_memory, cpu_memory_budget
 from diffuserve.engine_process.model.model_description import check_encoder
 from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.machine.hardware import check_device, check_dtype, check_num_gpus, is_cpu

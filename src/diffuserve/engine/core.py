@@ -6,24 +6,24 @@ from collections.abc import Callable, Sequence
 from PIL import Image
 
 from diffuserve.domain.errors import EngineClosed, RequestAborted
-from diffuserve.engine.budgets import Budgets
 from diffuserve.engine.config import EngineConfig
-from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.decode_queue import Decoded
-from diffuserve.engine.decoder import Decoder
-from diffuserve.engine.denoising import Denoising
-from diffuserve.engine.endings import Endings
-from diffuserve.engine.memory import memory_budget
+from diffuserve.engine.costs.cost_model import CostModel
+from diffuserve.engine.costs.memory import memory_budget
+from diffuserve.engine.decoding.decode_queue import Decoded
+from diffuserve.engine.decoding.decoder import Decoder
 from diffuserve.engine.model_runner import ModelRunner, StepOutcome, TurnResult
 from diffuserve.engine.outputs import FrameChunk, StepOutput
-from diffuserve.engine.phases import RequestPhase
-from diffuserve.engine.prompt_encoder import PromptEncoder
-from diffuserve.engine.request_state import RequestState
-from diffuserve.engine.requests import Requests
+from diffuserve.engine.requests.phases import RequestPhase
+from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.requests.request_table import Requests
+from diffuserve.engine.requests.swapping import begin_step, swap_out
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.engine.stats import EngineStats
-from diffuserve.engine.step_planner import StepPlanner
-from diffuserve.engine.swapping import begin_step, swap_out
+from diffuserve.engine.steps.budgets import Budgets
+from diffuserve.engine.steps.denoising import Denoising
+from diffuserve.engine.steps.endings import Endings
+from diffuserve.engine.steps.prompt_encoder import PromptEncoder
+from diffuserve.engine.steps.step_planner import StepPlanner
 
 _MAX_CACHED = 1 / 8  # of the memory budget, for conditioning that nobody may ask for again
 

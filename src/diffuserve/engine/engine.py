@@ -16,16 +16,16 @@ from diffuserve.domain.models.cost import CostEstimate
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.admission import Request, RequestAdmission, params_of, with_pixels
-from diffuserve.engine.checkpoint import Checkpoint
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
-from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.inbox import Inbox
 from diffuserve.engine.loading import LoadedModel, load_model, parse_plan
 from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.engine.request_state import ServingOptions
+from diffuserve.engine.requests.admission import Request, RequestAdmission, params_of, with_pixels
+from diffuserve.engine.requests.checkpoint import Checkpoint
+from diffuserve.engine.requests.request_state import ServingOptions
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
 from diffuserve.models.base import Pipeline

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from diffuserve.domain.errors import EngineClosed
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests.request_state import RequestState
 
 
 @dataclass(frozen=True)

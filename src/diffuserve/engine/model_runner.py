@@ -11,10 +11,10 @@ from torch import Tensor
 
 from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.outputs import FrameChunk
-from diffuserve.engine.phases import RequestPhase
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests.clip_decoding import ClipDecoding
+from diffuserve.engine.requests.phases import RequestPhase
+from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.models.base import Conditioning, Pipeline, map_tensors
 from diffuserve.models.folders.folder import first_line
 from diffuserve.models.frames import Frames

@@ -6,11 +6,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from diffuserve.domain.errors import DiffuserveError, EngineClosed
-from diffuserve.engine.checkpoint import Checkpoint
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.inbox import Inbox
 from diffuserve.engine.outputs import GenerationResult, StepOutput, outcome_of
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests.checkpoint import Checkpoint
+from diffuserve.engine.requests.request_state import RequestState
 
 _LOOK_SECONDS = 0.05
 

@@ -14,11 +14,11 @@ import torch
 from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
 from diffuserve.domain.jobs.checkpoint import HEADER_BYTES
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.checkpoint import Checkpoint, max_file_bytes
-from diffuserve.engine.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
+from diffuserve.engine.requests.checkpoint import Checkpoint, max_file_bytes
+from diffuserve.engine.requests.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.testing.fake_pipeline import FakePipeline
 
 PARAMS = GenerationParams(prompt="a cloud", seed=1, num_inference_steps=5)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from diffuserve.domain.models.cost import CostFit, Workload, dot, step_features
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.residency import Residency
-from diffuserve.engine.cost_model import CostModel, load_fit, save_fit
-from diffuserve.engine.robust_fit import RobustFit
+from diffuserve.engine.costs.cost_model import CostModel, load_fit, save_fit
+from diffuserve.engine.costs.robust_fit import RobustFit
 
 TRUTH = CostFit(encode=(0.003, 2e-5), step=(0.004, 2e-5, 4e-9, 2e-4), decode=(0.002, 6e-8))
 PRIOR = CostFit(encode=(0.001, 1e-5), step=(0.002, 6e-5, 1e-9, 1e-4), decode=(0.001, 2e-7))

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.clip_decoding import ClipDecoding
-from diffuserve.engine.decode_queue import DecodeLimits, DecodeQueue, Group, QueuedDecode
-from diffuserve.engine.request_state import RequestState, ServingOptions
+from diffuserve.engine.decoding.decode_queue import DecodeLimits, DecodeQueue, Group, QueuedDecode
+from diffuserve.engine.requests.clip_decoding import ClipDecoding
+from diffuserve.engine.requests.request_state import RequestState, ServingOptions
 from diffuserve.testing.fake_pipeline import FakePipeline
 
 PIPELINE = FakePipeline()

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.decode_queue import Decoded
-from diffuserve.engine.decoder import Decoder
+from diffuserve.engine.costs.cost_model import CostModel
+from diffuserve.engine.decoding.decode_queue import Decoded
+from diffuserve.engine.decoding.decoder import Decoder
 from diffuserve.engine.model_runner import ModelRunner
-from diffuserve.engine.request_state import DEFAULT_OPTIONS, RequestState, ServingOptions
+from diffuserve.engine.requests.request_state import DEFAULT_OPTIONS, RequestState, ServingOptions
 from diffuserve.engine.stages import Stage, StageRun, T, Task
 from diffuserve.testing.fake_pipeline import FAKE_SPEC, FakePipeline
 from support.latents import first_latents

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.memory import check_memory
+from diffuserve.engine.costs.memory import check_memory
 from diffuserve.testing.fake_pipeline import FAKE_SPEC
 
 SPEC = replace(FAKE_SPEC, temporal_stride=4, max_frames=81, size_multiple=16)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.engine.denoising import balanced_micro_batches
+from diffuserve.engine.steps.denoising import balanced_micro_batches
 
 WEIGHTS = st.lists(st.integers(1, 10_000), max_size=20)
 NUM_SHARDS = st.integers(1, 8)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.model_runner import ModelRunner, StepResult, enough_memory, is_out_of_memory, isolate
-from diffuserve.engine.request_state import RequestState, ServingOptions
+from diffuserve.engine.requests.request_state import RequestState, ServingOptions
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.latents import first_latents
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffuserve.domain.models.cost import CostFit, Workload
-from diffuserve.engine.cost_model import CostModel, load_fit, save_fit
+from diffuserve.engine.costs.cost_model import CostModel, load_fit, save_fit
 
 PRIOR = CostFit(encode=(0.002, 2e-6), step=(0.002, 2.5e-5, 5e-9, 1e-4), decode=(0.001, 1e-6))
 TRUTH = CostFit(encode=(0.004, 4e-6), step=(0.012, 1.6e-4, 2e-8, 3e-4), decode=(0.004, 2e-6))

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.admission import new_state
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.outputs import StepOutput
-from diffuserve.engine.phases import MOVES, RequestPhase
-from diffuserve.engine.request_progress import RequestProgress
-from diffuserve.engine.request_state import RequestState, ServingOptions
-from diffuserve.engine.swapping import go_on_from
+from diffuserve.engine.requests.admission import new_state
+from diffuserve.engine.requests.phases import MOVES, RequestPhase
+from diffuserve.engine.requests.request_progress import RequestProgress
+from diffuserve.engine.requests.request_state import RequestState, ServingOptions
+from diffuserve.engine.requests.swapping import go_on_from
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.latents import first_latents
 from support.waiting import HANG_SECONDS

@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.model_runner import ModelRunner
-from diffuserve.engine.prompt_encoder import PromptEncoder
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.stages import make_stage_executor
+from diffuserve.engine.steps.prompt_encoder import PromptEncoder
 from diffuserve.models.flux.text import FluxConditioning
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan

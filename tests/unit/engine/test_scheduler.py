@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.engine.scheduler import Candidate, StepLimits, StepScheduler
+from diffuserve.engine.policy.scheduler import Candidate, StepLimits, StepScheduler
 
 SCHEDULER = StepScheduler(ageing_steps=16)
 ROOMY = StepLimits(tokens=10**9, step_bytes=10**12)

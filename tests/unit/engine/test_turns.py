@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.engine.turns import Turn, next_turn
+from diffuserve.engine.policy.turns import Turn, next_turn
 
 
 def turns(num_images: int, image_tokens: int, max_tokens: int) -> list[Turn]:

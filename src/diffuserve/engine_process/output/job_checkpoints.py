@@ -10,9 +10,9 @@ from pathlib import Path
 from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
 from diffuserve.domain.jobs.checkpoint import CHECKPOINT_ID
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.checkpoint import Checkpoint, check, max_file_bytes
-from diffuserve.engine.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine.engine import Engine
+from diffuserve.engine.requests.checkpoint import Checkpoint, check, max_file_bytes
+from diffuserve.engine.requests.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.engine_process.output.image_output import in_background
 from diffuserve.protocol.messages import AddJob, CheckpointReady

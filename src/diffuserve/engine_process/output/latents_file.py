@@ -9,7 +9,7 @@ from torch import Tensor
 
 from diffuserve.domain.errors import LatentsUnusable
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.tensor_file import DamagedFile, TensorFile, read_tensors, write_tensors
+from diffuserve.engine.requests.tensor_file import DamagedFile, TensorFile, read_tensors, write_tensors
 
 FORMAT = "1"
 _TENSOR = "latents"

@@ -31,10 +31,10 @@ from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
 from diffuserve.engine.model_runner import ModelRunner, StepOutcome, TurnResult, is_out_of_memory, isolate
-from diffuserve.engine.request_progress import RequestProgress
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests.request_progress import RequestProgress
+from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.requests.swapping import go_on_from, progress_of
 from diffuserve.engine.stages import Stage, make_stage_executor
-from diffuserve.engine.swapping import go_on_from, progress_of
 from diffuserve.models.base import Conditioning, Pipeline, map_tensors
 from diffuserve.models.frames import Frames
 from diffuserve.parallel.heartbeats import BROKEN_GROUP

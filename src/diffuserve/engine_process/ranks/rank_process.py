@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
+from diffuserve.engine.costs.memory import memory_budget
 from diffuserve.engine.engine import Engine
-from diffuserve.engine.memory import memory_budget
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.engine_process.engine_host import EngineHost, warm_host, weights_hash_of

@@ -15,10 +15,10 @@ from PIL import Image
 from diffuserve.domain.errors import RequestFailed
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.checkpoint import Checkpoint
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
+from diffuserve.engine.requests.checkpoint import Checkpoint
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
 from diffuserve.media.input_image import input_image
 from diffuserve.parallel.messages import pack, unpack

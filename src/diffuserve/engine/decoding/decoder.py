@@ -6,13 +6,13 @@ from collections.abc import Callable
 from functools import partial
 
 from diffuserve.domain.models.cost import Workload
-from diffuserve.engine.admission import decode_bytes
-from diffuserve.engine.clip_decoding import ClipDecoding
-from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.decode_queue import Decoded, DecodeLimits, DecodeQueue, Group, QueuedDecode
+from diffuserve.engine.costs.cost_model import CostModel
+from diffuserve.engine.decoding.decode_queue import Decoded, DecodeLimits, DecodeQueue, Group, QueuedDecode
 from diffuserve.engine.model_runner import ModelRunner, fails_for_lack_of_room
 from diffuserve.engine.outputs import FrameChunk
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests.admission import decode_bytes
+from diffuserve.engine.requests.clip_decoding import ClipDecoding
+from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.stages import Stage, StageExecutor
 from diffuserve.models.frames import Frames
 

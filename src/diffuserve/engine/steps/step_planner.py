@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from diffuserve.engine.config import EngineConfig
-from diffuserve.engine.request_state import RequestState
-from diffuserve.engine.requests import Requests
-from diffuserve.engine.scheduler import Candidate, StepLimits, StepScheduler
+from diffuserve.engine.policy.scheduler import Candidate, StepLimits, StepScheduler
+from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.requests.request_table import Requests
 
 
 class StepPlanner:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from diffuserve.engine.outputs import FrameChunk
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.models.base import Pipeline
 from diffuserve.models.frames import Frames
 

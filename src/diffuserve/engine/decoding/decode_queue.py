@@ -10,9 +10,9 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.outputs import FrameChunk
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests.clip_decoding import ClipDecoding
+from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.models.frames import Frames
 
 MAX_UNCONSUMED = 4

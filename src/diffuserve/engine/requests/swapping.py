@@ -8,9 +8,9 @@ request that is swapped out for small ones after each turn would never finish a 
 import torch
 from torch import Tensor
 
-from diffuserve.engine.phases import RequestPhase
-from diffuserve.engine.request_progress import RequestProgress, saved_generator
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests.phases import RequestPhase
+from diffuserve.engine.requests.request_progress import RequestProgress, saved_generator
+from diffuserve.engine.requests.request_state import RequestState
 
 _CPU = torch.device("cpu")
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.checkpoint import Checkpoint, check, take
-from diffuserve.engine.memory import check_memory
-from diffuserve.engine.request_state import DEFAULT_OPTIONS, RequestState, ServingOptions
-from diffuserve.engine.swapping import go_on_from
+from diffuserve.engine.costs.memory import check_memory
+from diffuserve.engine.requests.checkpoint import Checkpoint, check, take
+from diffuserve.engine.requests.request_state import DEFAULT_OPTIONS, RequestState, ServingOptions
+from diffuserve.engine.requests.swapping import go_on_from
 from diffuserve.media.input_image import load_input
 from diffuserve.models.base import Pipeline
 

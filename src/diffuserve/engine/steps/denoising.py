@@ -5,9 +5,9 @@ from functools import partial
 from typing import TypeVar
 
 from diffuserve.domain.models.cost import Workload
-from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.model_runner import ModelRunner, StepOutcome
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.stages import Stage, StageExecutor, StageRun
 from diffuserve.engine.stats import EngineStats
 

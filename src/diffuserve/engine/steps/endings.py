@@ -19,9 +19,9 @@ from diffuserve.engine.model_runner import (
     without_frames,
 )
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.engine.phases import RequestPhase
-from diffuserve.engine.request_state import RequestState
-from diffuserve.engine.requests import Requests
+from diffuserve.engine.requests.phases import RequestPhase
+from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.requests.request_table import Requests
 from diffuserve.models.frames import Frames
 
 log = logging.getLogger(__name__)

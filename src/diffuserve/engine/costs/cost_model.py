@@ -14,7 +14,7 @@ from diffuserve.domain.models.cost import (
     encode_features,
     step_features,
 )
-from diffuserve.engine.robust_fit import RobustFit
+from diffuserve.engine.costs.robust_fit import RobustFit
 
 _WARM_UP_FACTOR = 10.0  # times the prediction, while warming up: the prior may be off by this much
 _MAX_KNEE_CHANGE = 8.0  # times the prior's knee, since measurements of a single size do not determine it

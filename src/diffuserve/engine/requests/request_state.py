@@ -11,10 +11,10 @@ from torch import Tensor
 from diffuserve.domain.models.cost import Workload
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import FrameChunk, StepOutput, Timings
-from diffuserve.engine.phases import MOVES, RequestPhase
-from diffuserve.engine.request_progress import RequestProgress
-from diffuserve.engine.scheduler import Candidate
-from diffuserve.engine.turns import Turn, next_turn
+from diffuserve.engine.policy.scheduler import Candidate
+from diffuserve.engine.policy.turns import Turn, next_turn
+from diffuserve.engine.requests.phases import MOVES, RequestPhase
+from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.frames import Frames
 from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
 from diffuserve.domain.jobs.checkpoint import FORMAT, Identity
-from diffuserve.engine.checkpoint import Checkpoint
 from diffuserve.engine.outputs import Timings
-from diffuserve.engine.request_progress import RequestProgress
-from diffuserve.engine.tensor_file import DamagedFile, TensorFile, read_tensors, write_tensors
+from diffuserve.engine.requests.checkpoint import Checkpoint
+from diffuserve.engine.requests.request_progress import RequestProgress
+from diffuserve.engine.requests.tensor_file import DamagedFile, TensorFile, read_tensors, write_tensors
 from diffuserve.samplers.base import NoiseSchedule
 
 _LISTS = ("memory", "guides", "generators")

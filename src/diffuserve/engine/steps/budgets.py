@@ -1,11 +1,11 @@
 """The budgets of the next step: tokens that are worth it, and memory that is left."""
 
 from diffuserve.engine.config import EngineConfig
-from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.decoder import Decoder
-from diffuserve.engine.prompt_encoder import PromptEncoder
-from diffuserve.engine.scheduler import StepLimits
+from diffuserve.engine.costs.cost_model import CostModel
+from diffuserve.engine.decoding.decoder import Decoder
+from diffuserve.engine.policy.scheduler import StepLimits
 from diffuserve.engine.stages import Stage, StageExecutor
+from diffuserve.engine.steps.prompt_encoder import PromptEncoder
 
 _MIN_KNEE_TOKENS, _MAX_KNEE_TOKENS = 1_024, 65_536
 

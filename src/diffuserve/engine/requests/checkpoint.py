@@ -11,9 +11,9 @@ from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
 from diffuserve.domain.jobs.checkpoint import Identity, max_bytes
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import Timings
-from diffuserve.engine.request_progress import RequestProgress, saved_generator
-from diffuserve.engine.request_state import RequestState
-from diffuserve.engine.swapping import progress_of
+from diffuserve.engine.requests.request_progress import RequestProgress, saved_generator
+from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.requests.swapping import progress_of
 from diffuserve.models.base import Pipeline
 from diffuserve.models.machine.devices import dtype_name
 from diffuserve.samplers.base import NoiseSchedule

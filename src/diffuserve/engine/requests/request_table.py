@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from diffuserve.engine.phases import RequestPhase
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests.phases import RequestPhase
+from diffuserve.engine.requests.request_state import RequestState
 
 
 class Requests:

@@ -4,9 +4,9 @@ from collections.abc import Hashable, Sequence
 
 from cachetools import LRUCache
 
-from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.model_runner import ModelRunner
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.stages import Stage, StageExecutor
 from diffuserve.models.base import Conditioning
 

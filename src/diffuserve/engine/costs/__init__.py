@@ -1,0 +1,1 @@
+"""Seconds and bytes that work takes: the cost model, its fit, and memory."""

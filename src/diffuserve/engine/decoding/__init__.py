@@ -1,0 +1,1 @@
+"""The decode stage: its queue, and the thread that decodes."""

@@ -1,0 +1,1 @@
+"""Requests in the engine: their state and phases, admission, checkpoints, and swapping out."""
