@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT)]
 
 from benchmarks.gpu.stages.runner import NEEDS_GPU, Play, has_gpu, is_right, play, table  # noqa: E402
 from benchmarks.gpu.stages.stages import STAGES  # noqa: E402

@@ -179,6 +179,6 @@ async def test_lines_about_a_job_name_it_its_tenant_its_worker_and_its_trace(
         "trace_id": CLIENT.trace_id,
     }
     about = [line for line in lines if job["id"] in line["event"] or line.get("job_id") == job["id"]]
-    assert {line["logger"].split(".")[1] for line in about} == {"api", "worker"}
+    assert {line["logger"].split(".")[1] for line in about} == {"api", "agent"}
     for line in about:
         assert names.items() <= line.items(), line

@@ -17,7 +17,7 @@ from benchmarks.shared.places import ROOT
 from benchmarks.shared.report import markdown_table
 
 NEEDS_GPU = "needs a GPU with CUDA, and torch finds none on this machine"
-_SEARCHED = ("src", ".")
+_SEARCHED = ("src", "tests", ".")
 
 Found = Mapping[str, Any]
 """Of a stage: its `seconds`, and its `findings` with `what`, `found` and `ok`."""
