@@ -112,7 +112,7 @@ class RequestMachine(RuleBasedStateMachine):
         while len(self.ends) < len(self.states):
             self.decoded.clear()
             self._step([])
-            if not self.core.requests.stepping and self.core.decoder.outstanding:
+            if self.core.seconds_to_wait is None and self.core.decoder.outstanding:  # as the step loop waits
                 assert self.decoded.wait(HANG_SECONDS), "the decoder's thread says nothing"
         self.core.close()
         for state in self.states:
