@@ -73,7 +73,7 @@ class Fleet:
     preempts: bool
     now: float = 0.0
     workers: list[Worker] = field(default_factory=list)
-    put_down: deque[PreemptibleJob] = field(default_factory=deque)
+    preempted: deque[PreemptibleJob] = field(default_factory=deque)
     waiting: deque[float] = field(default_factory=deque)
     waits: list[float] = field(default_factory=list)
     num_promised: int = 0
@@ -133,7 +133,7 @@ class Fleet:
         job = self.progress(worker)
         self.useful_steps += self.steps_done(worker)
         self.num_preempted += 1
-        self.put_down.append(PreemptibleJob(**asdict(job) | {"num_preempted": job.num_preempted + 1}))
+        self.preempted.append(PreemptibleJob(**asdict(job) | {"num_preempted": job.num_preempted + 1}))
         self.becomes_free(worker)
 
     def becomes_free(self, worker: Worker) -> None:
@@ -147,8 +147,8 @@ class Fleet:
             arrival = self.waiting.popleft()
             self.waits.append(self.now - arrival)
             self.schedule(self.now + self.load.interactive_seconds, lambda: self.finishes_interactive(worker))
-        elif self.put_down:
-            self.draw(worker, self.put_down.popleft(), self.resume_seconds)
+        elif self.preempted:
+            self.draw(worker, self.preempted.popleft(), self.resume_seconds)
         else:
             self.draw(worker, self.next_batch_job(worker))
 

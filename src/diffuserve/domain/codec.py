@@ -1,7 +1,7 @@
 """The codec of values that cross a process, the network or the database: JSON, read by its types.
 
-Bounds stand in the types. Fields that a newer version has added are ignored here; those
-that an earlier one did not know have their defaults.
+Bounds stand in the types. Fields that a newer version has added are ignored here; those that an
+earlier one did not know have their defaults.
 """
 
 from collections.abc import Hashable

@@ -52,7 +52,7 @@ class JobEntry:
         return model if model.is_ready or self._models.may_load(model) else None
 
     def refuse(self, lease: Lease) -> None:
-        """Hand a job straight back."""
+        """Release a job that may not enter an engine here."""
         self._exit.refuse(self._hold(lease))
 
     def add(self, lease: Lease, model: ServedModel) -> None:

@@ -16,7 +16,7 @@ class HeldState(StrEnum):
     AWAITS_MODEL = "awaits_model"
     FETCHING = "fetching"
     IN_ENGINE = "in_engine"
-    PREEMPTING = "put_down"
+    PREEMPTING = "preempting"
     LEFT = "left"
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Generic, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
 
+from diffuserve.api.auth.access import Caller
 from diffuserve.api.auth.dependencies import WorkerCaller, key_of
 from diffuserve.api.http.parts import part_of
 from diffuserve.api.http.path_params import JobId, checked_token
@@ -48,12 +49,17 @@ class Reported(Generic[Report]):
 Token = Annotated[int, Header()]
 
 
+def _named(job_id: str, token: int, caller: Caller) -> CheckedLease:
+    """Return the lease that a worker names, unchecked. Raise `LeaseLost` for a token that no lease has."""
+    return CheckedLease(job_id, checked_token(job_id, token), key_of(caller))
+
+
 # FastAPI resolves each dependency for every request, so these find the store without another one.
 async def held_lease(
     job_id: JobId, lease_token: Token, request: Request, caller: WorkerCaller
 ) -> CheckedLease:
     """Return the lease that a request names. Raise `LeaseLost` unless the caller holds it."""
-    lease = CheckedLease(job_id, checked_token(job_id, lease_token), key_of(caller))
+    lease = _named(job_id, lease_token, caller)
     await part_of(request, JobStore).leases.check(job_id, lease.token, lease.key_id)
     return lease
 
@@ -62,7 +68,7 @@ async def held_live_lease(
     job_id: JobId, lease_token: Token, request: Request, caller: WorkerCaller
 ) -> CheckedLease:
     """Return the lease of a `live` job. Raise as `held_lease` does, and what `check_live` raises."""
-    lease = CheckedLease(job_id, checked_token(job_id, lease_token), key_of(caller))
+    lease = _named(job_id, lease_token, caller)
     await part_of(request, JobStore).leases.check_live(job_id, lease.token, lease.key_id)
     return lease
 
@@ -71,7 +77,7 @@ def reported(kind: type[Report]) -> Callable[..., Awaitable[Reported[Report]]]:
     """Return the dependency that reads a report. It raises `LeaseLost` unless the caller holds the lease."""
 
     async def held(body: Report, request: Request, job_id: JobId, caller: WorkerCaller) -> Reported[Report]:
-        lease = CheckedLease(job_id, checked_token(job_id, body.lease_token), key_of(caller))
+        lease = _named(job_id, body.lease_token, caller)
         await part_of(request, JobStore).leases.check(job_id, lease.token, lease.key_id)
         return Reported(lease, body)
 
@@ -86,7 +92,7 @@ def reported_end(kind: type[Report]) -> Callable[..., Awaitable[Reported[Report]
     """
 
     async def held(body: Report, job_id: JobId, caller: WorkerCaller) -> Reported[Report]:
-        return Reported(CheckedLease(job_id, checked_token(job_id, body.lease_token), key_of(caller)), body)
+        return Reported(_named(job_id, body.lease_token, caller), body)
 
     return _reading(held, kind)
 

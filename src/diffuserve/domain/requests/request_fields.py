@@ -45,7 +45,7 @@ class Dialect(StrEnum):
     OPENAI_VIDEOS = "openai_videos"
 
 
-MOST_DIALECTS = frozenset({Dialect.FLAT, Dialect.OPENAI_IMAGES, Dialect.OPENAI_VIDEOS})
+DEFAULT_DIALECTS = frozenset({Dialect.FLAT, Dialect.OPENAI_IMAGES, Dialect.OPENAI_VIDEOS})
 """Dialects that have a field unless it says otherwise; what has images has them for edits too."""
 
 
@@ -86,7 +86,7 @@ class RequestField:
     option: tuple[str, ...] = ()
     flat_name: str = ""
     aliases: tuple[str, ...] = ()
-    dialects: frozenset[Dialect] = MOST_DIALECTS
+    dialects: frozenset[Dialect] = DEFAULT_DIALECTS
     label: str | None = None
     hint: str | None = None
     step: float | None = None

@@ -1,4 +1,4 @@
-"""Denoising steps on the device: their shards, their seconds, and who pays for them."""
+"""Denoising steps on the device: their micro-batches, their seconds, and who pays for them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,7 +11,7 @@ from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.stages import Stage, StageExecutor, StageRun
 from diffuserve.engine.stats import EngineStats
 
-_MIN_MICRO_BATCH_TOKENS = 384  # smaller shards spend more on their own overhead than a second core gives
+_MIN_MICRO_BATCH_TOKENS = 384  # smaller ones spend more on their own overhead than a second core gives
 
 MicroBatch = list[RequestState]
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class Denoising:
         """Learn from a step, unless a request failed: then it may have been cut short, or done in parts."""
         has_failed = any(isinstance(outcome, Exception) for outcomes in run.results for outcome in outcomes)
         if run.share == 1.0 and not has_failed:
-            # The heaviest shard is what the others waited for.
+            # The heaviest micro-batch is what the others waited for.
             of_micro_batches = [
                 [state.turn_workload for state in micro_batch] for micro_batch in micro_batches
             ]
