@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.model_runner import ModelRunner, StepResult, enough_memory, is_out_of_memory, isolate
+from diffuserve.engine.model_runner import ModelRunner, enough_memory
+from diffuserve.engine.runner import StepResult
+from diffuserve.models.machine.isolation import is_out_of_memory, isolate
 from diffuserve.engine.requests.request_state import RequestState, ServingOptions
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.latents import first_latents
