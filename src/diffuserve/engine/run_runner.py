@@ -11,11 +11,11 @@ from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.runner import Runner, StepOutcome, StepResult, TurnResult
 from diffuserve.models.base import (
     Conditioning,
-    PackedPipeline,
     Pipeline,
     RunningPipeline,
     RunningRequest,
     RunningStep,
+    packed,
 )
 from diffuserve.models.frames import Frames
 
@@ -85,8 +85,7 @@ def runner_of(pipeline: Pipeline) -> Runner:
     """Return the runner of a loaded model, in this process alone."""
     if isinstance(pipeline, RunningPipeline):
         return RunRunner(pipeline)
-    assert isinstance(pipeline, PackedPipeline)
-    return ModelRunner(pipeline)
+    return ModelRunner(packed(pipeline))
 
 
 def _images(state: RequestState) -> range:

@@ -247,6 +247,13 @@ class PackedPipeline(Pipeline, Protocol):
         ...
 
 
+def packed(pipeline: Pipeline) -> PackedPipeline:
+    """Return a pipeline as what it is known to be: packed."""
+    assert isinstance(pipeline, PackedPipeline), f"{pipeline.spec.name} runs its requests by themselves"
+    return pipeline
+
+
+@runtime_checkable
 class RunningRequest(Protocol):
     """A request in a pipeline that runs by itself: its state is here, and not in the engine.
 

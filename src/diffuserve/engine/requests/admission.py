@@ -14,7 +14,7 @@ from diffuserve.engine.requests.checkpoint import Checkpoint, check, take
 from diffuserve.engine.requests.request_state import DEFAULT_OPTIONS, RequestState, ServingOptions
 from diffuserve.engine.requests.swapping import go_on_from
 from diffuserve.media.input_image import load_input
-from diffuserve.models.base import PackedPipeline, Pipeline
+from diffuserve.models.base import PackedPipeline, Pipeline, packed
 
 Request = str | GenerationParams
 """A request, or its prompt alone."""
@@ -103,8 +103,7 @@ def with_pixels(params: GenerationParams) -> GenerationParams:
 
 def finished_latents(pipeline: Pipeline, params: GenerationParams, latents: Tensor) -> Tensor:
     """Return latents on the pipeline's device. Raise `InvalidParams` if they do not fit the request."""
-    assert isinstance(pipeline, PackedPipeline)
-    shape, wanted = tuple(latents.shape), pipeline.latents_shape(params)
+    shape, wanted = tuple(latents.shape), packed(pipeline).latents_shape(params)
     if shape != wanted or not latents.is_floating_point():
         found = f"{str(latents.dtype).removeprefix('torch.')} {shape}"
         raise InvalidParams("latents", found, f"must be floating-point numbers of the shape {wanted}")

@@ -15,7 +15,7 @@ from diffuserve.engine_process.engine_host import EngineHost, warm_host, weights
 from diffuserve.engine_process.model.load_reporter import LoadReporter
 from diffuserve.engine_process.output.image_output import in_background, open_image_output
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
-from diffuserve.models.base import PackedPipeline
+from diffuserve.models.base import PackedPipeline, packed
 from diffuserve.models.machine.devices import choose_device, parse_dtype
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -74,8 +74,7 @@ def _member(
             config.offload,
             on_read=on_read,
         )
-        pipeline = load_pipeline(config.model, plan)
-    assert isinstance(pipeline, PackedPipeline)  # others refuse ranks
+        pipeline = packed(load_pipeline(config.model, plan))  # others refuse ranks
     heartbeats = rank_heartbeats(ranks)
     heartbeats.start()
     yield pipeline, ranks

@@ -11,7 +11,6 @@ from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.any_pipeline.signature import Signature
 
-
 # Sizes are the request's, not the nearest of a list, and prompts are read as they are.
 _FIXED = {"use_resolution_binning": False, "clean_caption": False}
 
