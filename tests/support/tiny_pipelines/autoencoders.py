@@ -1,0 +1,79 @@
+"""Small autoencoders with the scale factors of real ones, so that sizes are those that people ask for."""
+
+from typing import Any
+
+import diffusers
+
+_FOUR_DOWN = ("DownEncoderBlock2D",) * 4
+_FOUR_UP = ("UpDecoderBlock2D",) * 4
+
+
+def kl(channels: int = 16, **values: Any) -> Any:
+    """Return the autoencoder of Stable Diffusion (4 channels) and FLUX.1 (16): 8 pixels a latent."""
+    return diffusers.AutoencoderKL(
+        block_out_channels=(8, 8, 16, 16),
+        down_block_types=_FOUR_DOWN,
+        up_block_types=_FOUR_UP,
+        layers_per_block=1,
+        latent_channels=channels,
+        norm_num_groups=4,
+        sample_size=64,
+        **values,
+    )
+
+
+def kl_16(**values: Any) -> Any:
+    """Return the autoencoder of SD3, FLUX.1 and Z-Image: 16 channels, no quantizing layers."""
+    known = {"scaling_factor": 0.3611, "shift_factor": 0.1159}
+    return kl(16, use_quant_conv=False, use_post_quant_conv=False, **known | values)
+
+
+def qwen_image(channels: int = 4) -> Any:
+    """Return Qwen-Image's autoencoder: 8 pixels a latent."""
+    return diffusers.AutoencoderKLQwenImage(
+        base_dim=8,
+        z_dim=channels,
+        dim_mult=[1, 2, 2, 2],
+        num_res_blocks=1,
+        temperal_downsample=[False, True, True],
+        latents_mean=[0.0] * channels,
+        latents_std=[1.0] * channels,
+    )
+
+
+def flux2() -> Any:
+    """Return FLUX.2's autoencoder; the statistics of its batch norm are drawn with the weights."""
+    return diffusers.AutoencoderKLFlux2(
+        sample_size=32,
+        block_out_channels=(8, 8, 8, 8),
+        layers_per_block=1,
+        latent_channels=16,
+        norm_num_groups=4,
+        down_block_types=_FOUR_DOWN,
+        up_block_types=_FOUR_UP,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+    )
+
+
+def ltx() -> Any:
+    """Return LTX's autoencoder with two of its spatial and temporal halvings: 4 pixels and 4 frames a latent."""
+    return diffusers.AutoencoderKLLTXVideo(
+        in_channels=3,
+        out_channels=3,
+        latent_channels=8,
+        block_out_channels=(8, 8, 8, 8),
+        decoder_block_out_channels=(8, 8, 8, 8),
+        layers_per_block=(1, 1, 1, 1, 1),
+        decoder_layers_per_block=(1, 1, 1, 1, 1),
+        spatio_temporal_scaling=(True, True, False, False),
+        decoder_spatio_temporal_scaling=(True, True, False, False),
+        decoder_inject_noise=(False,) * 5,
+        upsample_residual=(False,) * 4,
+        upsample_factor=(1,) * 4,
+        timestep_conditioning=False,
+        patch_size=1,
+        patch_size_t=1,
+        encoder_causal=True,
+        decoder_causal=False,
+    )
