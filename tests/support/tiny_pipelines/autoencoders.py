@@ -37,7 +37,7 @@ def qwen_image(channels: int = 4) -> Any:
         num_res_blocks=1,
         temperal_downsample=[False, True, True],
         latents_mean=[0.0] * channels,
-        latents_std=[1.0] * channels,
+        latents_std=[2.0] * channels,
     )
 
 
@@ -76,4 +76,111 @@ def ltx() -> Any:
         patch_size_t=1,
         encoder_causal=True,
         decoder_causal=False,
+    )
+
+
+def dc_ae() -> Any:
+    """Return Sana's autoencoder with two of its six levels: 2 pixels a latent."""
+    return diffusers.AutoencoderDC(
+        in_channels=3,
+        latent_channels=4,
+        attention_head_dim=2,
+        encoder_block_types=("ResBlock", "EfficientViTBlock"),
+        decoder_block_types=("ResBlock", "EfficientViTBlock"),
+        encoder_block_out_channels=(8, 8),
+        decoder_block_out_channels=(8, 8),
+        encoder_qkv_multiscales=((), (5,)),
+        decoder_qkv_multiscales=((), (5,)),
+        encoder_layers_per_block=(1, 1),
+        decoder_layers_per_block=[1, 1],
+        downsample_block_type="conv",
+        upsample_block_type="interpolate",
+        decoder_norm_types="rms_norm",
+        decoder_act_fns="silu",
+        scaling_factor=0.41407,
+    )
+
+
+def cogvideox() -> Any:
+    """Return CogVideoX's autoencoder: 8 pixels and 4 frames a latent."""
+    return diffusers.AutoencoderKLCogVideoX(
+        in_channels=3,
+        out_channels=3,
+        down_block_types=("CogVideoXDownBlock3D",) * 4,
+        up_block_types=("CogVideoXUpBlock3D",) * 4,
+        block_out_channels=(8, 8, 8, 8),
+        latent_channels=4,
+        layers_per_block=1,
+        norm_num_groups=2,
+        temporal_compression_ratio=4,
+    )
+
+
+def hunyuan_video() -> Any:
+    """Return HunyuanVideo's autoencoder as Kandinsky 5 has it: 8 pixels and 4 frames a latent."""
+    return diffusers.AutoencoderKLHunyuanVideo(
+        in_channels=3,
+        out_channels=3,
+        latent_channels=16,
+        block_out_channels=[8, 8, 8, 8],
+        down_block_types=["HunyuanVideoDownBlock3D"] * 4,
+        up_block_types=["HunyuanVideoUpBlock3D"] * 4,
+        layers_per_block=1,
+        norm_num_groups=4,
+        mid_block_add_attention=False,
+        scaling_factor=0.476986,
+        spatial_compression_ratio=8,
+        temporal_compression_ratio=4,
+    )
+
+
+def hunyuan_video_15() -> Any:
+    """Return HunyuanVideo 1.5's autoencoder with fewer levels: 4 pixels and 2 frames a latent."""
+    return diffusers.AutoencoderKLHunyuanVideo15(
+        in_channels=3,
+        out_channels=3,
+        latent_channels=4,
+        block_out_channels=(16, 16),
+        layers_per_block=1,
+        spatial_compression_ratio=4,
+        temporal_compression_ratio=2,
+        downsample_match_channel=False,
+        upsample_match_channel=False,
+    )
+
+
+def ltx2() -> Any:
+    """Return LTX-2's autoencoder with one of its halvings: 2 pixels and 2 frames a latent."""
+    return diffusers.AutoencoderKLLTX2Video(
+        in_channels=3,
+        out_channels=3,
+        latent_channels=4,
+        block_out_channels=(8,),
+        decoder_block_out_channels=(8,),
+        layers_per_block=(1,),
+        decoder_layers_per_block=(1, 1),
+        spatio_temporal_scaling=(True,),
+        decoder_spatio_temporal_scaling=(True,),
+        decoder_inject_noise=(False, False),
+        downsample_type=("spatial",),
+        upsample_residual=(False,),
+        upsample_factor=(1,),
+        timestep_conditioning=False,
+        patch_size=1,
+        patch_size_t=1,
+        encoder_causal=True,
+        decoder_causal=False,
+    )
+
+
+def oobleck(channels: int) -> Any:
+    """Return the autoencoder of sounds, with two samples a latent."""
+    return diffusers.AutoencoderOobleck(
+        encoder_hidden_size=6,
+        downsampling_ratios=[1, 2],
+        decoder_channels=3,
+        decoder_input_channels=channels,
+        audio_channels=2,
+        channel_multiples=[2, 4],
+        sampling_rate=4,
     )

@@ -32,7 +32,16 @@ def tiny_pipeline(name: str, seed: int = 0) -> Any:
     for part in components.values():
         if isinstance(part, nn.Module):
             _draw(part, generator)
+    if tiny.contrast != 1:
+        _last_weight(components["vae"].decoder).data *= tiny.contrast
     return getattr(diffusers, tiny.class_name)(**components)
+
+
+def _last_weight(decoder: Any) -> Tensor:
+    """Return what scales an autoencoder's results: of pictures, or of sounds."""
+    weight = decoder.conv_out.weight if hasattr(decoder, "conv_out") else decoder.conv2.weight_g
+    assert isinstance(weight, Tensor)
+    return weight
 
 
 def _draw(module: nn.Module, generator: torch.Generator) -> None:
