@@ -28,16 +28,16 @@ def kl_16(**values: Any) -> Any:
     return kl(16, use_quant_conv=False, use_post_quant_conv=False, **known | values)
 
 
-def qwen_image(channels: int = 4) -> Any:
-    """Return Qwen-Image's autoencoder: 8 pixels a latent."""
+def qwen_image(halvings: int = 3) -> Any:
+    """Return Qwen-Image's autoencoder, which has three halvings: 8 pixels a latent."""
     return diffusers.AutoencoderKLQwenImage(
         base_dim=8,
-        z_dim=channels,
-        dim_mult=[1, 2, 2, 2],
+        z_dim=4,
+        dim_mult=[1] + [2] * halvings,
         num_res_blocks=1,
-        temperal_downsample=[False, True, True],
-        latents_mean=[0.0] * channels,
-        latents_std=[2.0] * channels,
+        temperal_downsample=[False] + [True] * (halvings - 1),
+        latents_mean=[0.0] * 4,
+        latents_std=[2.0] * 4,
     )
 
 
@@ -174,13 +174,13 @@ def ltx2() -> Any:
 
 
 def oobleck(channels: int) -> Any:
-    """Return the autoencoder of sounds, with two samples a latent."""
+    """Return the autoencoder of sounds: 64 samples a latent, 8,000 a second."""
     return diffusers.AutoencoderOobleck(
         encoder_hidden_size=6,
-        downsampling_ratios=[1, 2],
+        downsampling_ratios=[8, 8],
         decoder_channels=3,
         decoder_input_channels=channels,
         audio_channels=2,
         channel_multiples=[2, 4],
-        sampling_rate=4,
+        sampling_rate=8000,
     )

@@ -55,11 +55,11 @@ TINY_PIPELINES: Mapping[str, TinyPipeline] = {
         pictures=("control_image",),
     ),
     "z-image": TinyPipeline("ZImagePipeline", qwen_families.z_image),
-    "qwen-image": TinyPipeline("QwenImagePipeline", qwen_families.qwen_image, guidance="true_cfg_scale", contrast=4),
-    "flux2-klein": TinyPipeline("Flux2KleinPipeline", qwen_families.klein, takes_negative=False),
-    "pixart": TinyPipeline(
-        "PixArtAlphaPipeline", t5_families.pixart, call={"use_resolution_binning": False}
+    "qwen-image": TinyPipeline(
+        "QwenImagePipeline", qwen_families.qwen_image, guidance="true_cfg_scale", contrast=4
     ),
+    "flux2-klein": TinyPipeline("Flux2KleinPipeline", qwen_families.klein, takes_negative=False),
+    "pixart": TinyPipeline("PixArtAlphaPipeline", t5_families.pixart, call={"use_resolution_binning": False}),
     "ltx": TinyPipeline("LTXPipeline", t5_families.ltx, frames=(9, 17)),
     "ltx-img2vid": TinyPipeline(
         "LTXImageToVideoPipeline", t5_families.ltx, frames=(9, 17), pictures=("image",)
@@ -67,8 +67,9 @@ TINY_PIPELINES: Mapping[str, TinyPipeline] = {
     "qwen-image-edit-plus": TinyPipeline(
         "QwenImageEditPlusPipeline",
         qwen_families.qwen_image_edit_plus,
+        sizes=((256, 256), (384, 256)),
         guidance="true_cfg_scale",
-        contrast=4,
+        contrast=2,
         pictures=("image",),
     ),
     "flux2": TinyPipeline("Flux2Pipeline", qwen_families.flux2, takes_negative=False),
@@ -76,20 +77,33 @@ TINY_PIPELINES: Mapping[str, TinyPipeline] = {
         "PixArtSigmaPipeline", t5_families.pixart, call={"use_resolution_binning": False}
     ),
     "sana": TinyPipeline("SanaPipeline", gemma_families.sana, call={"use_resolution_binning": False}),
-    "ltx2": TinyPipeline("LTX2Pipeline", gemma_families.ltx2, frames=(9, 17), sound=True, call={"max_sequence_length": 64}),
+    "ltx2": TinyPipeline(
+        "LTX2Pipeline", gemma_families.ltx2, frames=(9, 17), sound=True, call={"max_sequence_length": 64}
+    ),
     "cogvideox": TinyPipeline("CogVideoXPipeline", t5_families.cogvideox, frames=(9, 13)),
     "hunyuan-video-15": TinyPipeline(
         "HunyuanVideo15Pipeline", qwen_families.hunyuan_video_15, frames=(5, 9), guidance=None
     ),
     "chroma": TinyPipeline("ChromaPipeline", t5_families.chroma),
-    "kandinsky5-image": TinyPipeline("Kandinsky5T2IPipeline", qwen_families.kandinsky5_image),
+    "kandinsky5-image": TinyPipeline(
+        "Kandinsky5T2IPipeline",
+        qwen_families.kandinsky5_image,
+        sizes=((1024, 1024), (1408, 640)),  # of its own list: it takes the nearest to any other
+    ),
     "kandinsky5-video": TinyPipeline("Kandinsky5T2VPipeline", qwen_families.kandinsky5_video, frames=(5, 9)),
     "krea2": TinyPipeline("Krea2Pipeline", qwen_families.krea2),
     "longcat-image": TinyPipeline(
         "LongCatImagePipeline", qwen_families.longcat_image, call={"enable_prompt_rewrite": False}
     ),
-    "stable-audio": TinyPipeline("StableAudioPipeline", sound_families.stable_audio, sizes=(), sound=True, contrast=0.03),
+    "stable-audio": TinyPipeline(
+        "StableAudioPipeline", sound_families.stable_audio, sizes=(), sound=True, contrast=0.03
+    ),
     "ace-step": TinyPipeline(
-        "AceStepPipeline", sound_families.ace_step, sizes=(), sound=True, takes_negative=False
+        "AceStepPipeline",
+        sound_families.ace_step,
+        sizes=(),
+        sound=True,
+        takes_negative=False,
+        call={"audio_duration": 1.0},
     ),
 }

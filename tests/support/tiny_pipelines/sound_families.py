@@ -23,7 +23,7 @@ def stable_audio() -> dict[str, Any]:
 
     return {
         "transformer": diffusers.StableAudioDiTModel(
-            sample_size=16,
+            sample_size=128,
             in_channels=3,
             num_layers=2,
             attention_head_dim=8,
@@ -57,7 +57,11 @@ def ace_step() -> dict[str, Any]:
     )
 
     tokenizer = text_parts.qwen_tokenizer()
-    pool = _ACE | {"audio_acoustic_hidden_dim": 8, "pool_window_size": 2, "num_attention_pooler_hidden_layers": 1}
+    pool = _ACE | {
+        "audio_acoustic_hidden_dim": 8,
+        "pool_window_size": 2,
+        "num_attention_pooler_hidden_layers": 1,
+    }
     codes = {"fsq_dim": 32, "fsq_input_levels": [4, 4, 4], "fsq_input_num_quantizers": 1}
     layers = {"num_lyric_encoder_hidden_layers": 2, "num_timbre_encoder_hidden_layers": 2}
     return {
@@ -68,7 +72,9 @@ def ace_step() -> dict[str, Any]:
         "vae": autoencoders.oobleck(8),
         "text_encoder": transformers.Qwen3Model(text_parts.qwen3_config(tokenizer)),
         "tokenizer": tokenizer,
-        "condition_encoder": AceStepConditionEncoder(text_hidden_dim=32, timbre_hidden_dim=8, **layers, **_ACE),
+        "condition_encoder": AceStepConditionEncoder(
+            text_hidden_dim=32, timbre_hidden_dim=8, **layers, **_ACE
+        ),
         "audio_tokenizer": AceStepAudioTokenizer(**pool, **codes),
         "audio_token_detokenizer": AceStepAudioTokenDetokenizer(**pool),
     }

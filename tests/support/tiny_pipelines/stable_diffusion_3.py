@@ -29,7 +29,9 @@ def components() -> dict[str, Any]:
         "vae": autoencoders.kl_16(scaling_factor=1.5, shift_factor=0.06),
         "text_encoder": text_parts.clip(24, projects=True),
         "tokenizer": tokenizer,
-        "text_encoder_2": text_parts.clip(32, projects=True),  # both CLIPs side by side: 24 + 32 pooled numbers
+        "text_encoder_2": text_parts.clip(
+            32, projects=True
+        ),  # both CLIPs side by side: 24 + 32 pooled numbers
         "tokenizer_2": tokenizer,
         "text_encoder_3": text_parts.t5(64),
         "tokenizer_3": text_parts.t5_tokenizer(),

@@ -208,7 +208,13 @@ def byte_t5() -> Any:
     """Return a T5 encoder for the tokenizer of bytes."""
     return transformers.T5EncoderModel(
         transformers.T5Config(
-            vocab_size=384, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4, feed_forward_proj="gated-gelu"
+            vocab_size=384,
+            d_model=32,
+            d_kv=8,
+            d_ff=64,
+            num_layers=1,
+            num_heads=4,
+            feed_forward_proj="gated-gelu",
         )
     )
 
