@@ -156,7 +156,7 @@ def load_any_pipeline(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> A
     kind = getattr(diffusers, folder.pipeline_class)
     pipe = kind.from_pretrained(
         str(folder.path),
-        torch_dtype=plan.chosen_dtype,
+        dtype=plan.chosen_dtype,
         local_files_only=True,
         use_safetensors=True,
         trust_remote_code=False,
