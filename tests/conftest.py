@@ -97,29 +97,15 @@ def small_wan(tmp_path_factory: pytest.TempPathFactory) -> "PackedPipeline":
 
 @pytest.fixture(scope="session")
 def small_any(tmp_path_factory: pytest.TempPathFactory) -> "Pipeline":
-    """A random Stable Diffusion 3, which diffusers runs, loaded once."""
+    """A random Stable Diffusion 3, which diffusers runs, in float32, loaded once."""
     import torch
 
-    from diffuserve.domain.models.spec import ModelSpec
-    from diffuserve.models.any_pipeline.pipeline import load_any_pipeline
-    from diffuserve.models.folders.folder import open_model
+    from diffuserve.models.registry import load_pipeline
     from support.tiny_pipelines.folders import tiny_folder
 
-    folder = open_model(str(tiny_folder("sd3", tmp_path_factory.mktemp("model"))))
-    spec = ModelSpec(
-        name="small-any",
-        family="any",
-        width=64,
-        height=64,
-        num_inference_steps=2,
-        max_sequence_length=32,
-        longest_sequence_length=64,
-        guidance_scale=4.0,
-        has_guidance=True,
-        guidance_passes=2,
-        has_negative_prompt=True,
-    )
-    return load_any_pipeline(folder, spec, LoadPlan(torch.device("cpu"), torch.float32))
+    folder = tiny_folder("sd3", tmp_path_factory.mktemp("model"))
+    (folder / "diffuserve.json").write_text('{"width": 64, "height": 64, "num_inference_steps": 2}')
+    return load_pipeline(str(folder), LoadPlan(torch.device("cpu"), torch.float32))
 
 
 def _loaded(folder: Path) -> "PackedPipeline":
