@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from diffuserve.engine.model_runner import ModelRunner
+from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.requests.swapping import progress_of
 from diffuserve.engine.runner import Runner, StepOutcome, StepResult, TurnResult
 from diffuserve.models.base import (
     Conditioning,
@@ -33,9 +35,13 @@ class RunRunner(Runner):
     def encode(self, states: Sequence[RequestState]) -> list[Conditioning | Exception]:
         for state in states:
             self.forget(state.request_id)  # an earlier attempt, which ran out of memory
-            self._requests[state.request_id] = self._running.begin(state.params)
+            self._requests[state.request_id] = self._running.begin(state.params, state.runs)
         requests = [self._requests[state.request_id] for state in states]
         failures = self._running.encode(requests)
+        for state, failure in zip(states, failures, strict=True):
+            if failure is None:
+                state.runs = ()
+        self._count_held(states)
         return [failure or Conditioning(()) for failure in failures]
 
     def step(self, states: Sequence[RequestState]) -> list[StepOutcome]:
@@ -45,6 +51,7 @@ class RunRunner(Runner):
             for state in states
         ]
         failures = self._running.step(steps)
+        self._count_held(states)
         return [failure or _advanced(state) for state, failure in zip(states, failures, strict=True)]
 
     def decode(self, states: Sequence[RequestState]) -> list[list[Frames] | Exception]:
@@ -60,6 +67,22 @@ class RunRunner(Runner):
         self._end_decoding(requests)
         outcomes = dict(zip(requests, decoded, strict=True))
         return [outcomes.get(state.request_id, _has_ended(state)) for state in states]
+
+    def progress(self, state: RequestState) -> RequestProgress | None:
+        """Return the progress of a request's runs; one that is denoised has a last step without work."""
+        if not self.pipeline.spec.resumes:
+            return None
+        request = self._requests.get(state.request_id)
+        if request is None or state.conditioning is None:
+            return progress_of(state)
+        step = min(state.step, state.num_steps - 1)
+        return RequestProgress(step, latents=None, predicted=state.predicted, runs=request.progress())
+
+    def _count_held(self, states: Sequence[RequestState]) -> None:
+        """Note what swapping requests out would free; those that cannot begin anew are never swapped out."""
+        for state in states:
+            request = self._requests[state.request_id]
+            state.run_bytes = request.held_bytes if self.pipeline.spec.resumes else 0
 
     def forget(self, request_id: str) -> None:
         with self._lock:

@@ -17,6 +17,7 @@ from diffuserve.engine.requests.phases import MOVES, RequestPhase
 from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.frames import Frames
+from diffuserve.models.run_progress import RunProgress
 from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
 
 
@@ -100,7 +101,8 @@ class RequestState:
     that is tried again draws nothing anew. `turn` are the images that are denoised or decoded next, all of
     them without one, and `predicted` has the predictions of those that had their turn in the present step.
     A request that is `exclusive` ran out of memory beside others, so nothing else runs on the device while it
-    does; it stays so in whatever phase follows. `saved` is what one that is swapped out goes on from.
+    does; it stays so in whatever phase follows. `saved` is what one that is swapped out goes on from. `runs`
+    are what its runs begin at, until they have, and `run_bytes` what they hold, where they can begin anew.
     `num_decoded` counts the frames of clips that were decoded, and `frames` has them unless they are passed
     on as they come, and the images that were decoded.
     """
@@ -124,6 +126,8 @@ class RequestState:
     predicted: tuple[Tensor, ...] = ()
     step: int = 0
     saved: RequestProgress | None = None
+    runs: tuple[RunProgress, ...] = ()
+    run_bytes: int = 0
     skipped: int = 0
     num_decoded: int = 0
     frames: list[Frames] = field(default_factory=list)
@@ -136,9 +140,9 @@ class RequestState:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that a swap-out frees on the device; 0 before the latents are drawn."""
+        """Bytes that a swap-out frees; 0 before the latents are drawn, but for what its runs hold."""
         if self.latents is None:
-            return 0
+            return self.run_bytes
         noise = () if self.noise is None else (self.noise,)
         tensors = (self.latents, *self.memory, *self.guides, *noise, *self.predicted)
         on_device: int = sum(tensor.nbytes for tensor in tensors if tensor.device.type != "cpu")
