@@ -54,45 +54,6 @@ def aura_flow() -> dict[str, Any]:
     }
 
 
-def cogview4() -> dict[str, Any]:
-    """Return CogView 4's parts; Gemma's tokenizer stands for GLM's, which begins every text too."""
-    tokenizer = text_parts.gemma_tokenizer()
-    return {
-        "transformer": diffusers.CogView4Transformer2DModel(
-            patch_size=2,
-            in_channels=4,
-            num_layers=2,
-            attention_head_dim=8,
-            num_attention_heads=4,
-            out_channels=4,
-            text_embed_dim=32,
-            time_embed_dim=8,
-            condition_dim=4,
-        ),
-        "scheduler": diffusers.FlowMatchEulerDiscreteScheduler(
-            base_shift=0.25,
-            max_shift=0.75,
-            base_image_seq_len=256,
-            use_dynamic_shifting=True,
-            time_shift_type="linear",
-        ),
-        "vae": autoencoders.kl(4),
-        "text_encoder": transformers.GlmForCausalLM(
-            transformers.GlmConfig(
-                vocab_size=text_parts.vocabulary_size(tokenizer),
-                hidden_size=32,
-                intermediate_size=64,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                head_dim=8,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-        ),
-        "tokenizer": tokenizer,
-    }
-
-
 def ovis_image() -> dict[str, Any]:
     tokenizer = text_parts.qwen_tokenizer(text_parts.template_of(diffusers.OvisImagePipeline))
     return {

@@ -111,7 +111,6 @@ TINY_PIPELINES: Mapping[str, TinyPipeline] = {
     ),
     "lumina2": TinyPipeline("Lumina2Pipeline", more_images.lumina2),
     "aura-flow": TinyPipeline("AuraFlowPipeline", more_images.aura_flow),
-    "cogview4": TinyPipeline("CogView4Pipeline", more_images.cogview4),
     "ovis-image": TinyPipeline("OvisImagePipeline", more_images.ovis_image),
     "hunyuan-image": TinyPipeline(
         "HunyuanImagePipeline",
@@ -119,7 +118,7 @@ TINY_PIPELINES: Mapping[str, TinyPipeline] = {
         guidance="distilled_guidance_scale",
         takes_negative=False,
     ),
-    "hidream": TinyPipeline("HiDreamImagePipeline", more_images.hidream),
+    "hidream": TinyPipeline("HiDreamImagePipeline", more_images.hidream, sizes=((1024, 1024),)),
     "stable-diffusion": TinyPipeline("StableDiffusionPipeline", more_images.stable_diffusion),
     "stable-diffusion-controlnet": TinyPipeline(
         "StableDiffusionControlNetPipeline", more_images.stable_diffusion_controlnet, pictures=("image",)
