@@ -27,6 +27,9 @@ _ARCHITECTURE = frozenset(
         "needs_mask",
         "has_first_frame",
         "encodes_clip",
+        "has_last_frame",
+        "has_control_image",
+        "needs_control_image",
         "has_strength",
         "strength_rounds_up",
     }
