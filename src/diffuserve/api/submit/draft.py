@@ -118,7 +118,8 @@ def drafted(
     try:
         resolved = _resolved(served, params, secrets.randbelow(_NUM_SEEDS))
     except ModelNotCapable as error:
-        raise naming_able(error, {name: model.spec for name, model in models.items()}) from error
+        others = {name: model.spec for name, model in models.items()}
+        raise naming_able(error, served.spec, others) from error
     band = _band(body.priority, plan)
     _finish_in(body.deadline)
     _check_live(body)

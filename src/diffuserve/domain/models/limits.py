@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
 from diffuserve.domain.models.abilities import ModelAbilities
 from diffuserve.domain.requests.input_image import InputImage
-from diffuserve.domain.requests.params import FIELDS, GenerationParams
+from diffuserve.domain.requests.params import FIELDS, IMAGE_FIELDS, GenerationParams
 from diffuserve.domain.requests.request_fields import RequestField
 from diffuserve.domain.requests.samplers import MAX_STEPS
 
@@ -83,12 +83,14 @@ def takes(spec: ModelAbilities, declared: RequestField) -> bool:
     return is_read and (not declared.needs or bool(getattr(spec, declared.needs)))
 
 
-def naming_able(error: ModelNotCapable, models: Mapping[str, ModelAbilities]) -> ModelNotCapable:
-    """Return the refusal of an image with the names of models that take one; any other as it is."""
-    declared = FIELDS.get(error.field)
-    if declared is None or not declared.refusal or not declared.is_image:
+def naming_able(
+    error: ModelNotCapable, spec: ModelAbilities, models: Mapping[str, ModelAbilities]
+) -> ModelNotCapable:
+    """Return the model's refusal of an image with the names of `models` that take one; any other as it is."""
+    declared = IMAGE_FIELDS.get(error.field)
+    if declared is None or takes(spec, declared):
         return error
-    able = sorted(name for name, spec in models.items() if takes(spec, declared))
+    able = sorted(name for name, other in models.items() if takes(other, declared))
     if not able:
         return error
     remedy = f"{error.remedy}, or choose {' or '.join(able[:_MAX_NAMED])}"

@@ -139,11 +139,12 @@ def test_a_refused_image_names_the_models_that_take_one() -> None:
     with pytest.raises(ModelNotCapable) as refusal:
         resolve(SPEC, control_image=image())
     models = {"small": SPEC, "tracer": TRACER, "another": replace(TRACER, needs_control_image=True)}
-    named = naming_able(refusal.value, models)
+    named = naming_able(refusal.value, SPEC, models)
     assert (
         named.remedy == "small takes no control image; leave control_image out, or choose another or tracer"
     )
-    assert naming_able(refusal.value, {"small": SPEC}) is refusal.value
+    assert naming_able(refusal.value, SPEC, {"small": SPEC}) is refusal.value
+    assert naming_able(refusal.value, TRACER, models) is refusal.value, "it takes one, but not this one"
 
 
 @pytest.mark.parametrize("size", [(128, 96), (256, 192), (64, 48), (127, 96), (43, 32)])
