@@ -39,6 +39,8 @@ _DEFAULTS = {
     "max_input_images": 2,
     "has_mask": True,
     "has_strength": True,
+    "has_control_image": True,
+    "has_last_frame": True,
 }
 _FIT = CostFit((1e-3, 1e-5), (1e-3, 1e-5, 0.0, 0.0), (1e-3, 1e-8))
 

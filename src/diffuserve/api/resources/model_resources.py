@@ -8,7 +8,7 @@ from diffuserve.domain.jobs.job import MAX_PREVIEWS
 from diffuserve.domain.models.limits import takes
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.models.tiers import NO_TIERS, Tiers
-from diffuserve.domain.requests.params import FIELDS, input_fields
+from diffuserve.domain.requests.params import FIELDS, IMAGE_FIELDS, input_fields
 from diffuserve.domain.requests.request_fields import RequestField
 from diffuserve.domain.resources.model import (
     FieldResource,
@@ -41,6 +41,9 @@ _LIMITS = (
     "needs_mask",
     "has_strength",
     "has_first_frame",
+    "has_last_frame",
+    "has_control_image",
+    "needs_control_image",
 )
 _BOUNDED = ("num_inference_steps", "guidance_scale", "fps", "seed")
 _LIMITS_OF_ALL = {
@@ -66,7 +69,7 @@ def model_resource(
         owned_by="diffuserve",
         status=status,
         family=spec.family,
-        input_modalities=("text", "image") if spec.max_input_images else ("text",),
+        input_modalities=("text", "image") if _takes_images(spec) else ("text",),
         output_modalities=("image", "video") if spec.is_video else ("image",),
         defaults=defaults,
         limits={name: getattr(spec, name) for name in _LIMITS}
@@ -87,11 +90,17 @@ def model_resource(
     )
 
 
+def _takes_images(spec: ModelSpec) -> bool:
+    return any(takes(spec, declared) for declared in IMAGE_FIELDS.values())
+
+
 def _defaults(spec: ModelSpec) -> dict[str, Any]:
     """Return the default of each field; null for fields that the model does not use."""
     values = {name: getattr(spec, name) for name in _DEFAULTS}
     if not spec.has_strength:
         values["strength"] = None
+    if not spec.has_control_image:
+        values["control_scale"] = None
     if not spec.is_video:
         values["fps"] = None
     if not (spec.has_strength and spec.has_mask):

@@ -52,9 +52,10 @@ def _check_image(params: GenerationParams, seconds: float | None) -> None:
     if params.num_frames not in (None, 1):
         remedy = f'an image has one frame; ask for the kind "{VIDEO_GENERATE}" for a clip'
         raise InvalidParams("num_frames", params.num_frames, remedy)
-    for field, value in (("seconds", seconds), ("fps", params.fps)):
-        if value is not None:
-            raise InvalidParams(field, value, _FOR_CLIPS)
+    if seconds is not None:
+        raise InvalidParams("seconds", seconds, _FOR_CLIPS)
+    for field, value in params.clip_values.items():
+        raise InvalidParams(field, value, _FOR_CLIPS)
 
 
 def _check_clip(params: GenerationParams, seconds: float | None) -> None:
