@@ -36,7 +36,7 @@ from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.swapping import go_on_from, progress_of
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.models.base import Conditioning, Pipeline, map_tensors
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Media
 from diffuserve.parallel.heartbeats import BROKEN_GROUP
 from diffuserve.parallel.ranks import OtherRankFailed, Ranks
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-Outcome = list[Frames] | Exception
+Outcome = list[Media] | Exception
 
 _MAX_FORGOTTEN = 1_000
 

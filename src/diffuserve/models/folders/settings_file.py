@@ -17,6 +17,8 @@ _ARCHITECTURE = frozenset(
         "has_negative_prompt",
         "temporal_stride",
         "pixels_per_token",
+        "sample_rate",
+        "has_lyrics",
         "has_joint_attention",
         "size_multiple",
         "sampler",
@@ -32,7 +34,8 @@ _ARCHITECTURE = frozenset(
     }
 )
 _SPEC_SETTINGS = {name: kind for name, kind in get_type_hints(ModelSpec).items() if name not in _ARCHITECTURE}
-_CLIP_LIMIT = "max_frames"  # a setting of models that generate clips alone
+_ONLY_OF = {"max_frames": "max_frames", "seconds": "max_seconds", "max_seconds": "max_seconds"}
+"""Settings of models of clips or sounds alone, which have more than 1 of the default named here."""
 _MAX_NUMBER, _MAX_TEXT = 1 << 31, 200
 _PREVIEW = "preview"  # an object, read by `preview.read_preview_map`
 
@@ -47,13 +50,17 @@ def build_spec(
     `traits` are further settings that the family reads by itself, with their types. Raise `InvalidModel`
     for a setting that is unknown or of a wrong type, and for defaults outside the spec's own limits.
     """
-    is_video = defaults.get("max_frames", 1) > 1
-    known = {name: kind for name, kind in _SPEC_SETTINGS.items() if is_video or name != _CLIP_LIMIT}
+    known = {
+        name: kind
+        for name, kind in _SPEC_SETTINGS.items()
+        if name not in _ONLY_OF or defaults.get(_ONLY_OF[name], 1) > 1
+    }
     settings = _checked(folder, {**known, **traits})
     own = {name: value for name, value in settings.items() if name in _SPEC_SETTINGS}
     try:
         spec = ModelSpec(**{"name": folder.name, **defaults, **own})
-        spec.resolve(spec.simple_request("the defaults", width=spec.width, height=spec.height), seed=0)
+        sides = {"width": spec.width, "height": spec.height} if spec.has_size else {}
+        spec.resolve(spec.simple_request("the defaults", **sides), seed=0)
     except InvalidParams as error:
         raise InvalidModel(f"{folder.path}/{SETTINGS_FILE}: the default {error}") from error
     return spec
