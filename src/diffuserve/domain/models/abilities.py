@@ -27,6 +27,10 @@ class ModelAbilities:
     `has_joint_attention`: the prompt's tokens are part of the image's sequence; otherwise the model reads
     them by cross-attention, and they do not count in a step.
 
+    Clips have sound, or the model makes sounds, with `sample_rate` samples a second; 0 for silent clips and
+    for images. A model that makes sounds, of `seconds` and at most `max_seconds`, makes nothing else: its
+    width and height are 1, and each token covers `pixels_per_token` samples. If `has_lyrics`, it sings.
+
     `size_multiple` divides both sides of an image. `sampler` is the name of the checkpoint's own sampler, ""
     if it has no name, and `samplers` are those that a request may ask for.
 
@@ -65,6 +69,10 @@ class ModelAbilities:
     max_frames: Positive = 1
     fps: Positive = 16
     temporal_stride: Positive = 1
+    sample_rate: Count = 0
+    seconds: Number = 0.0
+    max_seconds: Number = 0.0
+    has_lyrics: Flag = False
     pixels_per_token: Positive = 256
     has_joint_attention: Flag = True
     size_multiple: Positive = 16
@@ -99,3 +107,28 @@ class ModelAbilities:
         asked = params.num_inference_steps or 0
         taken = min(asked * params.strength, asked)
         return asked - int(asked - taken) if self.strength_rounds_up else int(taken)
+
+    @property
+    def is_video(self) -> bool:
+        """True if the model generates clips."""
+        return self.max_frames > 1
+
+    @property
+    def is_audio(self) -> bool:
+        """True if the model makes sounds alone."""
+        return self.max_seconds > 0
+
+    @property
+    def has_sound(self) -> bool:
+        """True if the model makes sounds, or clips with sound."""
+        return self.sample_rate > 0
+
+    @property
+    def has_size(self) -> bool:
+        """True if what the model makes has a width and a height."""
+        return not self.is_audio
+
+    @property
+    def has_duration(self) -> bool:
+        """True if the model makes clips or sounds."""
+        return self.is_video or self.is_audio
