@@ -153,7 +153,7 @@ def _fitting(kept: Tensor, found: Tensor) -> Tensor:
     """Return a kept tensor in the place of another one, which must be of its shape and dtype."""
     if (kept.shape, kept.dtype) != (found.shape, found.dtype):
         raise CheckpointUnusable(
-            f"the checkpoint has {kept.dtype} {tuple(kept.shape)} instead of {found.dtype} {tuple(found.shape)}"
+            f"the checkpoint has {kept.dtype} {tuple(kept.shape)}, not {found.dtype} {tuple(found.shape)}"
         )
     return kept.to(found.device, copy=True)
 
@@ -174,4 +174,5 @@ def _form(value: Any) -> Hashable:
         return tuple((name, _form(item)) for name, item in value.items())
     if isinstance(value, tuple | list):
         return tuple(map(_form, value))
-    return value if isinstance(value, bool | int | str | None) else type(value)
+    settled: Hashable = value if isinstance(value, bool | int | str | None) else type(value)
+    return settled

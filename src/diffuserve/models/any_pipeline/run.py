@@ -51,8 +51,8 @@ class Run:
     """A pipeline's call from its first line to its result. Its own lines run one run at a time, in `turn`.
 
     `call` is the model's call at which it is parked. Once it has `ended` there is a `result` or an `error`,
-    or neither if it was closed. `steps` is how far its denoising loop has come, and `replay` keeps what another
-    run goes on from, where its class can.
+    or neither if it was closed. `steps` is how far its denoising loop has come. Where its class can,
+    `replay` keeps what another run goes on from.
     """
 
     def __init__(
