@@ -32,6 +32,7 @@ _LIMITS = (
     "temporal_stride",
     "longest_sequence_length",
     "has_guidance",
+    "guided_above",
     "has_negative_prompt",
     "samplers",
     "min_input_images",
@@ -41,6 +42,9 @@ _LIMITS = (
     "needs_mask",
     "has_strength",
     "has_first_frame",
+    "has_previews",
+    "shares_passes",
+    "resumes",
 )
 _BOUNDED = ("num_inference_steps", "guidance_scale", "fps", "seed")
 _LIMITS_OF_ALL = {
@@ -69,9 +73,8 @@ def model_resource(
         input_modalities=("text", "image") if spec.max_input_images else ("text",),
         output_modalities=("image", "video") if spec.is_video else ("image",),
         defaults=defaults,
-        limits={name: getattr(spec, name) for name in _LIMITS}
-        | {"samplers": list(spec.samplers)}
-        | _LIMITS_OF_ALL,
+        run_by=spec.run_by or "diffuserve",
+        limits=_limits(spec),
         fields=tuple(
             _field(spec, declared, defaults) for declared in input_fields().values() if takes(spec, declared)
         ),
@@ -85,6 +88,11 @@ def model_resource(
         load_seconds=load_seconds or None,
         safety=safety,
     )
+
+
+def _limits(spec: ModelSpec) -> dict[str, Any]:
+    own = {name: getattr(spec, name) for name in _LIMITS} | {"samplers": list(spec.samplers)}
+    return own | _LIMITS_OF_ALL | ({} if spec.has_previews else {"max_previews": 0})
 
 
 def _defaults(spec: ModelSpec) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Self
 
 from diffuserve.api.submit.file_formats import file_format
 from diffuserve.api.submit.request_bodies import MAX_JOB_SECONDS, GenerationInput, NewJobBody
-from diffuserve.domain.errors import BandNotAllowed, InvalidParams
+from diffuserve.domain.errors import BandNotAllowed, InvalidParams, ModelNotCapable
 from diffuserve.domain.jobs.clips import with_frames
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, Band, NewJob
 from diffuserve.domain.jobs.prompt import PromptRecord
@@ -99,6 +99,13 @@ def _check_live(body: NewJobBody) -> None:
         raise InvalidParams("live", True, remedy)
 
 
+def _check_previews(body: NewJobBody, spec: ModelSpec) -> None:
+    """Raise `ModelNotCapable` for previews of a model that has none."""
+    if body.num_previews and not spec.has_previews:
+        remedy = f"{spec.name} shows nothing before it is done; leave it out"
+        raise ModelNotCapable("num_previews", body.num_previews, remedy)
+
+
 def drafted(
     tenant_id: str, body: NewJobBody, params: GenerationParams, served: OfferedModel, plan: Plan
 ) -> Draft:
@@ -111,6 +118,7 @@ def drafted(
     band = _band(body.priority, plan)
     _finish_in(body.deadline)
     _check_live(body)
+    _check_previews(body, served.spec)
     file_format(body.kind, body.output_format, resolved)
     return Draft(tenant_id, body, served, band, params, resolved)
 
