@@ -28,6 +28,7 @@ class InstalledModel:
     num_bytes: int
     dtype: str
     family: str = ""
+    run_by: str = ""
     width: int = 0
     height: int = 0
     num_inference_steps: int = 0
@@ -101,6 +102,7 @@ def _described(name: str, source: str, path: Path, is_whole: bool = True) -> Ins
     return replace(
         model,
         family=spec.family,
+        run_by=spec.run_by,
         width=spec.width,
         height=spec.height,
         num_inference_steps=spec.num_inference_steps,

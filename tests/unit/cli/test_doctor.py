@@ -178,6 +178,14 @@ def test_a_problem_is_told_with_what_to_do(
     assert finding.remedy
 
 
+def test_a_model_that_a_library_runs_is_told_with_what_it_lacks() -> None:
+    facts = replace(HEALTHY, model=ModelFacts(name="x", run_by="diffusers", lacks=("previews",)))
+    finding = checks.check_model(facts)
+    assert finding is not None
+    assert finding.outcome == "ok"
+    assert "run by diffusers, without previews" in finding.detail
+
+
 def test_torch_tells_of_its_device_and_tries_its_attention_kernel() -> None:
     facts = TorchFacts(**facts_of_torch("cpu", "float32"))
     assert (facts.used_device, facts.used_dtype, facts.kernel) == ("cpu", "float32", "grouped-sdpa")

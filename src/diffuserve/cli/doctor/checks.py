@@ -5,7 +5,7 @@ from typing import Final
 
 from diffuserve.cli.display.sizes import human_bytes
 from diffuserve.cli.doctor.check_result import CheckResult, failed, ok, warning
-from diffuserve.cli.doctor.facts import Facts
+from diffuserve.cli.doctor.facts import Facts, ModelFacts
 from diffuserve.domain.extras import Extra
 
 _TORCH_PAGE: Final = "https://pytorch.org/get-started"
@@ -204,7 +204,14 @@ def check_model(facts: Facts) -> CheckResult | None:
         )
     if not model.is_here:
         return warning("model", f"{model.name}: not on this machine yet", f"{model.pull} {model.name}")
-    return ok("model", f"{model.name}: all files are there, {human_bytes(model.num_bytes)}")
+    return ok("model", f"{model.name}: all files are there, {human_bytes(model.num_bytes)}{_run_by(model)}")
+
+
+def _run_by(model: ModelFacts) -> str:
+    if not model.run_by:
+        return ""
+    lacks = f", without {' or '.join(model.lacks)}" if model.lacks else ""
+    return f"; run by {model.run_by}{lacks}"
 
 
 def check_settings(facts: Facts) -> CheckResult:

@@ -77,12 +77,17 @@ class PortFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """A model. `is_here` is false for one that is on the hub or in a store alone; `pull` gets it."""
+    """A model. `is_here` is false for one that is on the hub or in a store alone; `pull` gets it.
+
+    `run_by` names the library whose pipeline is run as it is, `lacks` what it has not for that reason.
+    """
 
     name: str
     is_here: bool = True
     pull: str = "diffuserve pull"
     num_bytes: int = 0
+    run_by: str = ""
+    lacks: tuple[str, ...] = ()
     problem: str = ""
 
 

@@ -88,7 +88,7 @@ def _table(found: Sequence[InstalledModel]) -> Table:
         size = human_bytes(model.num_bytes)
         table.add_row(
             model.name,
-            model.family or "?",
+            model.run_by or model.family or "?",
             model.dtype,
             size,
             image,
