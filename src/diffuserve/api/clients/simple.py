@@ -73,7 +73,8 @@ class GenerateBody(RequestBody):
 
     prompt: Prompt
     kind: Kind | None = Field(
-        default=None, description="By default a clip where a length is given, and else an image."
+        default=None,
+        description="By default a clip where a length or a last frame is given, and else an image.",
     )
     output_format: FileFormat | None = FILE_FORMAT
     model: ModelName | None = None
@@ -91,7 +92,7 @@ class GenerateBody(RequestBody):
 
 def _usual_kind(said: Mapping[str, Any]) -> Kind:
     has_length = said["seconds"] is not None or (said["num_frames"] or 1) > 1
-    return "video.generate" if has_length else "image.generate"
+    return "video.generate" if has_length or said["last_image"] is not None else "image.generate"
 
 
 @dataclass(frozen=True, kw_only=True)
