@@ -1,0 +1,24 @@
+"""Opens a file of weights by what it is. Importing this loads no torch."""
+
+from pathlib import Path
+
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile
+from diffuserve.models.checkpoint_files.safetensors_file import open_safetensors
+
+_PICKLES = {".ckpt", ".pt", ".pth", ".bin", ".pkl"}
+
+
+def open_checkpoint(path: Path) -> CheckpointFile:
+    """Return a file of weights, its header read and checked. Raise `InvalidModel` for any other."""
+    suffix = path.suffix.lower()
+    if suffix in _PICKLES:
+        raise InvalidModel(
+            f"{path}: pickled weights, which can run code and are never opened; look for the same model as "
+            ".safetensors, or have its owner convert it"
+        )
+    if not path.is_file():
+        raise InvalidModel(f"{path}: no such file")
+    if suffix == ".safetensors":
+        return open_safetensors(path)
+    raise InvalidModel(f"{path}: not a file of weights that is read here; give a .safetensors file")
