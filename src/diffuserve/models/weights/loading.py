@@ -17,17 +17,12 @@ from diffuserve.models.folders.folder import first_line
 from diffuserve.models.layers.quantization import QuantizedWeight, quantize_weight
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
 from diffuserve.models.layers.tensor_parallel import RowLinear, TensorShard
-from diffuserve.models.weights.device_reader import (
-    ByteRange,
-    StoredTensor,
-    bytes_of,
-    read_to_device,
-    stored_tensors,
-)
+from diffuserve.models.weights.device_reader import ByteRange, bytes_of, read_to_device
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.part_reader import read_part
 from diffuserve.models.weights.prepared import PreparedPart, describe_part
 from diffuserve.models.weights.stored_quantization import StoredWeight, is_companion, stored_weights
+from diffuserve.models.weights.stored_tensors import StoredTensor, stored_tensors
 
 _DTYPES: dict[str, torch.dtype] = {code: getattr(torch, name) for code, name in SAFETENSORS_DTYPES.items()}
 
