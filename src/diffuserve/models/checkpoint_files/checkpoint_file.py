@@ -19,7 +19,7 @@ around (GGUF has them innermost first) and leaves out scales, which belong to th
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +40,7 @@ class TensorInfo:
     stored_as: str
 
 
+@runtime_checkable
 class CheckpointFile(Protocol):
     """A file of weights whose header was read and checked; tensors are read one by one, when asked for."""
 

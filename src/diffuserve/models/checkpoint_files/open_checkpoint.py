@@ -4,6 +4,8 @@ from pathlib import Path
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile
+from diffuserve.models.checkpoint_files.fp8_file import with_scales
+from diffuserve.models.checkpoint_files.gguf_file import open_gguf
 from diffuserve.models.checkpoint_files.safetensors_file import open_safetensors
 
 _PICKLES = {".ckpt", ".pt", ".pth", ".bin", ".pkl"}
@@ -20,5 +22,7 @@ def open_checkpoint(path: Path) -> CheckpointFile:
     if not path.is_file():
         raise InvalidModel(f"{path}: no such file")
     if suffix == ".safetensors":
-        return open_safetensors(path)
-    raise InvalidModel(f"{path}: not a file of weights that is read here; give a .safetensors file")
+        return with_scales(open_safetensors(path))
+    if suffix == ".gguf":
+        return open_gguf(path)
+    raise InvalidModel(f"{path}: not a file of weights that is read; give a .safetensors or .gguf file")
