@@ -55,17 +55,19 @@ def tensor_names(files: Iterable[Path]) -> set[str]:
 
 
 def checkpoint_dtype(files: Sequence[Path]) -> torch.dtype:
-    """Return the dtype of the first tensor, which stands for all; float32 for an unknown one.
+    """Return the dtype of most numbers, which stands for all; float32 if none is known.
 
-    Raise `InvalidModel` if the first file holds no tensor.
+    Raise `InvalidModel` if the first file holds no tensor. Files of one component are of one kind.
     """
+    sizes: dict[torch.dtype, int] = {}
     with safe_open(files[0], framework="pt") as reader:
         names = list(reader.keys())
         if not names:
             raise InvalidModel(f"{files[0]}: holds no tensors")
-        plain = [name for name in names if not is_companion(name)]
-        codes = (reader.get_slice(name).get_dtype() for name in plain)
-        return next((_DTYPES[code] for code in codes if code in _DTYPES), torch.float32)
+        for tensor in (reader.get_slice(name) for name in names if not is_companion(name)):
+            if (dtype := _DTYPES.get(tensor.get_dtype())) is not None:
+                sizes[dtype] = sizes.get(dtype, 0) + prod(tensor.get_shape())
+    return max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
 
 
 def load_weights(

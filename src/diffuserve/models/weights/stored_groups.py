@@ -1,5 +1,6 @@
 """Groups that share a scale in stored weights: quantized layers take over those of their files."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.quantization import GROUP, SMALL_GROUP, group_size, quantize_weight
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
 from diffuserve.models.weights.stored_quantization import stored_weights
+
+log = logging.getLogger(__name__)
 
 _Grouped = tuple[Quantization, int]
 
@@ -25,6 +28,7 @@ def adopt_groups(module: nn.Module, files: Sequence[Path], parameters: Mapping[s
     for name, grouped in _grouped_weights(files):
         if name in parameters:
             found.setdefault(parameters[name], set()).add(grouped)
+    num_adopted = 0
     for parameter, kinds in found.items():
         layer = module.get_submodule(parameter.rpartition(".")[0])
         if isinstance(layer, QuantizedLinear) and kinds != {(Quantization.INT4, GROUP)}:
@@ -33,6 +37,15 @@ def adopt_groups(module: nn.Module, files: Sequence[Path], parameters: Mapping[s
                 continue  # the weight's shape is wrong, which is told where it is read
             empty = torch.empty(layer.out_features, layer.in_features, dtype=layer.dtype, device="meta")
             layer.keep(quantize_weight(empty, kind, group))
+            num_adopted += 1
+    if num_adopted:
+        log.info(
+            "%s: %d products keep the groups of %d numbers of its files: each step unpacks them, which takes "
+            "longer than `int8` or `fp8` of plain weights",
+            files[0].parent,
+            num_adopted,
+            SMALL_GROUP,
+        )
 
 
 def _grouped_weights(files: Sequence[Path]) -> Iterator[tuple[str, _Grouped]]:
