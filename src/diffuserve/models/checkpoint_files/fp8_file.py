@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile, TensorInfo
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile, FewBits, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,11 +26,13 @@ else:
     Tensor = Any
 
 _FP8 = ("F8_E4M3", "F8_E5M2")
-_OURS = ("F8_E4M3", "I8")
+_OURS = {"F8_E4M3": Quantization.FP8, "I8": Quantization.INT8}
 """Numbers that our layers have, with a scale for each row."""
 _SCALES = ("scale_weight", "weight_scale", "weight_scale_inv")
 _UNUSED = ("scale_input", "input_scale", "comfy_quant")
 """Endings that belong to a weight with a scale: inputs are scaled by their own numbers here."""
+_ONE = ((), (1,), (1, 1))
+"""Shapes of a scale that is one number."""
 _MARK = "scaled_fp8"
 _FLOATS = ("F32", "F16", "BF16")
 _DEQUANTIZED = "bfloat16"
@@ -69,7 +72,9 @@ class _ScaledFile:
         layers = [name.removesuffix(".weight") for name in self.scales]
         hidden |= {f"{layer}.{ending}" for layer in layers for ending in _UNUSED}
         return {
-            name: replace(info, dtype=_DEQUANTIZED) if name in self.scales else info
+            name: replace(info, dtype=_DEQUANTIZED, few_bits=self._few_bits(name))
+            if name in self.scales
+            else info
             for name, info in self.file.tensors.items()
             if name not in hidden
         }
@@ -85,19 +90,22 @@ class _ScaledFile:
         return _times(weight.to(torch.float32), self.file.read(scale).float()).to(torch.bfloat16)
 
     def read_quantized(self, name: str) -> Any:
-        """Return a weight of which each row has one scale, exactly; `None` for others."""
-        info = self.file.tensors[name]
-        if name not in self.scales or info.stored_as not in _OURS or len(info.shape) != 2:
-            return self.file.read_quantized(name)
         import torch
 
         from diffuserve.models.layers.quantization import QuantizedWeight
 
         scale = self.scales[name]
         stored = torch.ones(1) if scale is None else self.file.read(scale)
-        if stored.shape not in ((), (1,), (1, 1), info.shape[:1], (info.shape[0], 1)):
-            return None
         return QuantizedWeight.of(self.file.read(name), stored, None)
+
+    def _few_bits(self, name: str) -> FewBits | None:
+        """Return what a matrix is kept in, exactly: one scale for each row is what our layers have."""
+        info, scale = self.file.tensors[name], self.scales[name]
+        if len(info.shape) != 2 or info.stored_as not in _OURS:
+            return None
+        rows = info.shape[0]
+        shape = () if scale is None else self.file.tensors[scale].shape
+        return FewBits(_OURS[info.stored_as]) if shape in (*_ONE, (rows,), (rows, 1)) else None
 
 
 def _scale_of(file: CheckpointFile, name: str) -> str | None:
@@ -121,7 +129,7 @@ def _scale_of(file: CheckpointFile, name: str) -> str | None:
 
 def _fits(weight: tuple[int, ...], scale: tuple[int, ...]) -> bool:
     """Return whether a scale is one number, one for each row, or one for each of equal blocks."""
-    if scale in ((), (1,), (1, 1)) or (scale and scale == weight[:1]):
+    if scale in _ONE or (scale and scale == weight[:1]):
         return True
     sides = zip(weight, scale, strict=False)
     return len(weight) == len(scale) == 2 and all(parts > 0 and not side % parts for side, parts in sides)

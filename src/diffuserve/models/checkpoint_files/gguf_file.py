@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.checkpoint_files.checkpoint_file import TensorInfo
-from diffuserve.models.checkpoint_files.gguf_header import GgufHeader, GgufTensor, Value, read_header
+from diffuserve.domain.models.quantization import Quantization
+from diffuserve.models.checkpoint_files.checkpoint_file import FewBits, TensorInfo
+from diffuserve.models.checkpoint_files.gguf_header import (
+    SMALL_GROUP,
+    GgufHeader,
+    GgufTensor,
+    Value,
+    read_header,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +39,7 @@ class GgufFile:
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
         return {
-            name: TensorInfo(self._shape(tensor), tensor.dtype, tensor.type.name)
+            name: TensorInfo(self._shape(tensor), tensor.dtype, tensor.type.name, self._few_bits(tensor))
             for name, tensor in self.header.tensors.items()
         }
 
@@ -49,10 +56,13 @@ class GgufFile:
     def read_quantized(self, name: str) -> Any:
         from diffuserve.models.checkpoint_files.gguf_tensors import read_quantized
 
-        tensor = self.header.tensors[name]
-        if tensor.is_plain or len(tensor.shape) != 2 or self.tensors[name].shape != tensor.shape:
+        return read_quantized(self.path, self.header.tensors[name])
+
+    def _few_bits(self, tensor: GgufTensor) -> FewBits | None:
+        """Return what a matrix of blocks is kept in."""
+        if tensor.is_plain or len(tensor.shape) != 2 or f"{_SHAPE}{tensor.name}" in self.header.metadata:
             return None
-        return read_quantized(self.path, tensor)
+        return FewBits(Quantization.INT4 if tensor.keeps_4_bits else Quantization.INT8, SMALL_GROUP)
 
     def _shape(self, tensor: GgufTensor) -> tuple[int, ...]:
         """Return the shape that its authors gave to a tensor. Raise `InvalidModel` for one of other size."""

@@ -59,6 +59,8 @@ BLOCK_TYPES: Mapping[int, BlockType] = {
 }
 """The formats that are read, by their numbers in files."""
 _PLAIN = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+SMALL_GROUP = 32
+"""Numbers that share a scale in weights that are kept in few bits."""
 _FOUR_BITS = {"Q4_0", "Q4_1", "Q4_K"}
 
 

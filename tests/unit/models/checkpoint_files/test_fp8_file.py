@@ -9,7 +9,7 @@ from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.quantization import Quantization
-from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile
+from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile, FewBits
 from diffuserve.models.checkpoint_files.open_checkpoint import open_checkpoint
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -53,11 +53,11 @@ def test_a_weight_is_its_codes_times_its_scale(name: str, scale: Tensor, tmp_pat
         whole = whole.repeat_interleave(ROWS // 2, 0).repeat_interleave(COLUMNS // 2, 1)
     expected = codes().float() * (whole[:, None] if whole.shape == (ROWS,) else whole)
     assert torch.equal(file.read("a.weight"), expected.bfloat16())
-    kept = file.read_quantized("a.weight")
     if name == "a.weight_scale_inv":
-        assert kept is None
+        assert file.tensors["a.weight"].few_bits is None
     else:
-        assert kept.kind is Quantization.FP8
+        assert file.tensors["a.weight"].few_bits == FewBits(Quantization.FP8)
+        kept = file.read_quantized("a.weight")
         torch.testing.assert_close(kept.unpacked(torch.float32), expected, rtol=0, atol=0)
 
 
@@ -66,9 +66,11 @@ def test_a_plain_cast_is_read_exactly(dtype: torch.dtype, tmp_path: Path) -> Non
     file = opened(tmp_path, {"a.weight": codes(dtype), "a.bias": codes(dtype)[0].clone()})
     assert torch.equal(file.read("a.weight").float(), codes(dtype).float())
     assert torch.equal(file.read("a.bias").float(), codes(dtype)[0].float())
-    kept = file.read_quantized("a.weight")
-    assert kept is None if dtype is E5M2 else torch.equal(kept.unpacked(torch.float32), codes().float())
-    assert file.read_quantized("a.bias") is None
+    assert file.tensors["a.bias"].few_bits is None
+    if dtype is E5M2:
+        assert file.tensors["a.weight"].few_bits is None
+    else:
+        assert torch.equal(file.read_quantized("a.weight").unpacked(torch.float32), codes().float())
 
 
 def test_integers_with_scales_are_weights_and_others_are_not(tmp_path: Path) -> None:

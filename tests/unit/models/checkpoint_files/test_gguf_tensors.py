@@ -11,6 +11,7 @@ from torch import Tensor
 
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.checkpoint_files import gguf_tensors
+from diffuserve.models.checkpoint_files.checkpoint_file import FewBits
 from diffuserve.models.checkpoint_files.gguf_file import open_gguf
 from support.gguf_files import KINDS, random_blocks, write_gguf
 
@@ -49,7 +50,9 @@ def test_blocks_are_dequantized_as_the_package_does(kind: str, path: Path) -> No
 def test_a_matrix_stays_in_few_bits_and_closer_than_in_bf16_where_codes_are_kept(
     kind: str, path: Path
 ) -> None:
-    weight = open_gguf(path).read_quantized(kind)
+    file = open_gguf(path)
+    weight = file.read_quantized(kind)
+    assert file.tensors[kind].few_bits == FewBits(weight.kind, weight.group)
     assert (weight.kind, weight.group) == (INT4 if kind in FOUR_BITS else INT8, 32)
     assert 8 * weight.nbytes / (ROWS * COLUMNS) == (5 if kind in FOUR_BITS else 8.5)
     least = {"Q8_0": 150, "Q4_0": 150, "Q4_1": 140, "Q4_K": 60}.get(kind, 43)
@@ -65,7 +68,7 @@ def test_plain_numbers_are_read_to_the_bit(kind: str, tmp_path: Path) -> None:
     file = open_gguf(write_gguf(tmp_path / "a.gguf", {"w": (kind, data)}))
     assert file.read("w").dtype is dtype
     assert torch.equal(file.read("w"), stored)
-    assert file.read_quantized("w") is None
+    assert file.tensors["w"].few_bits is None
 
 
 def test_infinite_scales_give_what_they_say_and_no_warning(tmp_path: Path) -> None:
