@@ -41,7 +41,7 @@ ModelName = Annotated[
 
 
 def list_models(as_json: options.Json = False) -> None:
-    """List the models on this machine: those that ship with diffuserve, and those that were pulled.
+    """List the models on this machine: those that ship with diffuserve, were imported or pulled.
 
     Names are what `--model` takes. A folder in diffusers' format works as well, wherever it is.
     """
@@ -62,7 +62,7 @@ def rm(
     model: ModelName,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it without asking.")] = False,
 ) -> None:
-    """Remove a model that was pulled, and free its space. The bundled model stays.
+    """Remove a model that was pulled or imported, and free its space. The bundled ones stay.
 
     A short name or hub id removes every commit of it on this machine, owner/name@COMMIT that one alone.
     """

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ class SafetensorsFile:
     stored: Mapping[str, StoredTensor] = field(repr=False)
     metadata: Mapping[str, str] = field(repr=False)
 
-    @property
+    @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
         return {
             name: TensorInfo(tensor.shape, _DTYPES.get(tensor.dtype, tensor.dtype), tensor.dtype)

@@ -18,6 +18,7 @@ from diffuserve.domain.errors import HubUnavailable, InvalidModel, ModelNotFound
 from diffuserve.domain.text.nearest import did_you_mean, nearest
 from diffuserve.models.bundled import bundled_models, missing_weights
 from diffuserve.models.folders import hub
+from diffuserve.models.folders.local_models import find_imported, local_models
 from diffuserve.models.folders.model_paths import (
     INDEX_FILE,
     existing,
@@ -165,6 +166,8 @@ def find_local_model(model: str) -> ModelFolder | None:
     bundled = bundled_models()
     if model in bundled:
         return ModelFolder(bundled[model])
+    if (imported := find_imported(model)) is not None:
+        return ModelFolder(imported)
     path = existing(model)
     if path is not None and path.is_dir():
         return ModelFolder(path)
@@ -179,7 +182,7 @@ def find_local_model(model: str) -> ModelFolder | None:
         return None if cached is None else ModelFolder(cached, hub_id)
     raise ModelNotFound(
         f"no model {model[:200]!r}: not a bundled model, not a folder, not a hub id (owner/name@commit)"
-        f"{_hint(model, (*bundled, *ALIASES, *HUB_COMMITS))}"
+        f"{_hint(model, (*bundled, *local_models(), *ALIASES, *HUB_COMMITS))}"
     )
 
 

@@ -155,9 +155,13 @@ def missing_files(repo_id: str, commit: str) -> list[str] | None:
 
 def cached_commits(repo_id: str) -> list[str]:
     """Return the commits of a model that are on this machine as a whole."""
-    snapshots = repo_folder(repo_id) / "snapshots"
-    commits = sorted(path.name for path in snapshots.iterdir()) if snapshots.is_dir() else []
-    return [commit for commit in commits if cached_folder(repo_id, commit)]
+    return [folder.name for folder in snapshots(repo_id) if cached_folder(repo_id, folder.name)]
+
+
+def snapshots(repo_id: str) -> list[Path]:
+    """Return the folders of a model on this machine, one for each commit, whole or in part."""
+    folder = repo_folder(repo_id) / "snapshots"
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def cached_repositories() -> list[str]:
