@@ -1,5 +1,6 @@
 """GGUF files made at run time: random blocks with plausible scales, and hostile headers."""
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,3 +89,29 @@ def header(
     )
     content = b"GGUF" + counts + b"".join(entries) + b"".join(tensors)
     return content + bytes(-len(content) % 32 + data)
+
+
+def quantized_file(
+    path: Path, tensors: Mapping[str, Any], kinds: Mapping[str, str], architecture: str
+) -> Path:
+    """Write tensors of torch, matrices in the kind of the first pattern that their names match.
+
+    Blocks of kinds that the package cannot make are random ones.
+    """
+    return write_gguf(
+        path,
+        {name: _stored(name, each.float().numpy(), kinds) for name, each in tensors.items()},
+        None,
+        architecture,
+    )
+
+
+def _stored(name: str, numbers: Any, kinds: Mapping[str, str]) -> tuple[str, Any]:
+    kind = next((kind for pattern, kind in kinds.items() if re.fullmatch(pattern, name)), "F32")
+    weights, _ = gguf.GGML_QUANT_SIZES[Kind[kind]]
+    if numbers.ndim != 2 or numbers.shape[1] % weights:
+        return "F32", numbers
+    try:
+        return kind, gguf.quantize(numbers, Kind[kind])
+    except NotImplementedError:
+        return kind, random_blocks(kind, numbers.shape[0], numbers.shape[1], len(name))

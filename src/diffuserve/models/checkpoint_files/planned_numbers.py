@@ -36,13 +36,13 @@ def describe_numbers(
         for stored in {file.tensors[rows.name].stored_as for rows in tensor.pieces or ()} - _PLAIN:
             (kept if f"{name}_scale" in planned else changed)[stored] += 1
     if kept:
-        yield f"{_counted(kept)} stay in few bits, and are unpacked at each step where no kernel has them"
+        yield f"weights in few bits, unpacked at each step where no kernel has them: {_counted(kept)}"
     if changed:
-        yield f"{_counted(changed)} become bfloat16"
+        yield f"weights that become bfloat16: {_counted(changed)}"
 
 
 def _counted(stored: Counter[str]) -> str:
-    return ", ".join(f"{count} tensors in {name}" for name, count in sorted(stored.items()))
+    return ", ".join(f"{count} in {name}" for name, count in sorted(stored.items()))
 
 
 def _may_stay(name: str, layers: QuantizedLayers | None) -> bool:

@@ -43,16 +43,18 @@ def write_model(
     target: Path,
     begin: Callable[[int], Report] = lambda _: lambda _: None,
     check: Callable[[Path], object] = lambda _: None,
+    tell: Callable[[str], object] = log.info,
 ) -> None:
     """Write the folder of a planned model; it appears at `target` once it is whole and passed `check`.
 
-    `begin` is told the bytes to write before the first, and returns what counts them. What a run that broke
-    off has left is removed by the next. Raise `InvalidModel` if the tensors do not fit the model's configs,
+    `begin` is told the bytes to write before the first, and returns what counts them; before that `tell`
+    hears which weights stay in few bits and which do not. What a run that broke off has left is removed by
+    the next. Raise `InvalidModel` if the tensors do not fit the model's configs,
     `InvalidParams` where the disk has too little space or another process imports the same name.
     """
     with _partial_folder(target) as partial_folder:
         written = {
-            name: _prepare(plan, name, part, partial_folder / name) for name, part in plan.parts.items()
+            name: _prepare(plan, name, part, partial_folder / name, tell) for name, part in plan.parts.items()
         }
         _write_json(partial_folder / INDEX_FILE, plan.index)
         _write_json(partial_folder / ORIGIN_FILE, plan.origin)
@@ -65,7 +67,9 @@ def write_model(
         partial_folder.rename(target)
 
 
-def _prepare(plan: ImportPlan, name: str, part: Part, target: Path) -> tuple[int, Callable[[Report], None]]:
+def _prepare(
+    plan: ImportPlan, name: str, part: Part, target: Path, tell: Callable[[str], object]
+) -> tuple[int, Callable[[Report], None]]:
     """Write what is small of a component; return the bytes of its weights, and what writes them."""
     target.mkdir()
     if isinstance(part, CopiedPart):
@@ -76,7 +80,7 @@ def _prepare(plan: ImportPlan, name: str, part: Part, target: Path) -> tuple[int
     fitting = _fitting(part, expected_shapes(_find_class(library, class_name), target), class_name)
     tensors = plan_tensors(part.file, fitting, _kept_layers(plan, name))
     for line in describe_numbers(part.file, fitting, tensors):
-        log.info("%s: %s", name, line)
+        tell(f"{name}: {line}")
     file = target / _WEIGHTS_NAMES[library]
     return sum(tensor.num_bytes for tensor in tensors.values()), partial(write_tensors, file, tensors)
 
