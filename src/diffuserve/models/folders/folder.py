@@ -182,7 +182,7 @@ def find_local_model(model: str) -> ModelFolder | None:
         return None if cached is None else ModelFolder(cached, hub_id)
     raise ModelNotFound(
         f"no model {model[:200]!r}: not a bundled model, not a folder, not a hub id (owner/name@commit)"
-        f"{_hint(model, (*bundled, *local_models(), *ALIASES, *HUB_COMMITS))}"
+        f"{_hint(model, (*bundled, *local_models()))}"
     )
 
 
@@ -192,11 +192,14 @@ def _is_known_hub_id(name: str) -> bool:
     return is_hub_id(name) and (hub_id in HUB_COMMITS or bool(hub.cached_commits(hub_id)))
 
 
-def _hint(model: str, known: Sequence[str]) -> str:
-    """Return the known name that `model` may stand for, with its owner or without; else all of them."""
+def _hint(model: str, here: Sequence[str]) -> str:
+    """Return the known name that `model` may stand for, with its owner or without; else those that are here."""
+    known = (*here, *ALIASES, *ALIASES.values())
     forms = {form: name for name in known for form in (name, name.rpartition("/")[2])}
     found = nearest(model, forms)
-    return f"; known: {', '.join(known)}" if found is None else f"; did you mean {forms[found]!r}?"
+    if found is not None:
+        return f"; did you mean {forms[found]!r}?"
+    return f"; known: {', '.join(here)}, and those that `diffuserve list --known` shows"
 
 
 def _commit_of(model: str) -> tuple[str, str]:
@@ -283,8 +286,8 @@ def _explain_missing_weights(folder: Path) -> str:
         )
     if any(folder.glob("*.gguf")) or any(folder.parent.glob("*.gguf")):
         return (
-            f"{folder}: weights in GGUF are not read; take the model as it was published, in "
-            "safetensors, and give --quantization int8 or fp8"
+            f"{folder}: weights in GGUF are not read in a folder; make a model of the file once: "
+            "diffuserve import FILE --as NAME"
         )
     return f"{folder}: no safetensors weights"
 

@@ -13,8 +13,7 @@ _CONVERT = (
 _PICKLED = "pickled weights, which can run code and are never opened"
 _SINGLE_FILES = {
     ".safetensors": f"a single file of weights; a model here is a folder in diffusers' format: {_CONVERT}",
-    ".gguf": "quantized weights for other programs, which are not served; give --model with the original "
-    "model's folder in diffusers' format",
+    ".gguf": "a single file of weights; make a model of it once: diffuserve import FILE --as NAME",
     ".ckpt": f"{_PICKLED}; {_CONVERT}",
     ".bin": f"{_PICKLED}; give --model with a folder that has safetensors files",
     ".pt": f"{_PICKLED}; give --model with a folder that has safetensors files",

@@ -220,7 +220,7 @@ class TestAnImportThatFails:
     ) -> None:
         original = flux_file(tmp_path)
         free = type("Usage", (), {"free": 1_000_000_000})
-        monkeypatch.setattr(module.shutil, "disk_usage", lambda _: free)
+        monkeypatch.setattr("shutil.disk_usage", lambda _: free)
         with pytest.raises(InvalidParams, match="XDG_DATA_HOME"):
             imported(original, tmp_path)
 
