@@ -23,7 +23,7 @@ from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from support.gguf_files import quantized_file
-from support.original_layouts import Layout, flux_layout, read_part, wan_layout, z_image_layout
+from support.original_layouts import Layout, flux_layout, read_part, t5_layout, wan_layout, z_image_layout
 
 INT8, FP8, INT4 = Quantization.INT8, Quantization.FP8, Quantization.INT4
 E4M3 = torch.float8_e4m3fn
@@ -122,9 +122,14 @@ def test_layers_on_which_all_depends_are_dequantized_and_that_is_said(flux: Path
     assert (folder / WEIGHTS).stat().st_size < 0.6 * (flux / WEIGHTS).stat().st_size
 
 
-def test_models_whose_layers_are_not_ours_are_dequantized(tmp_path: Path) -> None:
-    base = z_image_folder(tmp_path / "base")
-    file = gguf_of(base, z_image_layout, {r"layers\..*\.weight": "Q8_0"}, tmp_path, "lumina2")
+@pytest.mark.parametrize("model", ["z-image", "qwen-image"])
+def test_models_whose_layers_are_not_ours_are_dequantized(model: str, tmp_path: Path) -> None:
+    layout: Layout  # those of Qwen-Image name its tensors as diffusers does
+    if model == "z-image":
+        base, layout, architecture = z_image_folder(tmp_path / "base"), z_image_layout, "lumina2"
+    else:
+        base, layout, architecture = qwen_image_folder(tmp_path / "base"), t5_layout, "qwen_image"
+    file = gguf_of(base, layout, {r"(layers|transformer_blocks)\..*\.weight": "Q8_0"}, tmp_path, architecture)
     folder, said = imported(file, base, tmp_path)
     assert [line.partition(":")[2].partition(":")[0] for line in said] == [" weights that become bfloat16"]
     found, expected = load_file(folder / WEIGHTS), load_file(base / WEIGHTS)
@@ -134,15 +139,31 @@ def test_models_whose_layers_are_not_ours_are_dequantized(tmp_path: Path) -> Non
 
 
 def z_image_folder(folder: Path) -> Path:
-    from diffusers import FlowMatchEulerDiscreteScheduler, ZImageTransformer2DModel
+    from diffusers import ZImageTransformer2DModel
 
     shape = {"dim": 64, "n_heads": 2, "n_kv_heads": 2, "cap_feat_dim": 32, "axes_dims": [8, 12, 12]}
-    ZImageTransformer2DModel(n_layers=1, n_refiner_layers=1, **shape).save_pretrained(folder / "transformer")
+    transformer = ZImageTransformer2DModel(n_layers=1, n_refiner_layers=1, **shape)
+    return folder_of(transformer, "ZImagePipeline", folder)
+
+
+def qwen_image_folder(folder: Path) -> Path:
+    from diffusers import QwenImageTransformer2DModel
+
+    shape = {"num_attention_heads": 2, "attention_head_dim": 32, "joint_attention_dim": 64}
+    transformer = QwenImageTransformer2DModel(num_layers=1, axes_dims_rope=(8, 12, 12), **shape)
+    return folder_of(transformer, "QwenImagePipeline", folder)
+
+
+def folder_of(transformer: Any, pipeline: str, folder: Path) -> Path:
+    """Write a folder of a transformer alone."""
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    transformer.save_pretrained(folder / "transformer")
     FlowMatchEulerDiscreteScheduler(shift=3.0).save_pretrained(folder / "scheduler")
     index = {
-        "_class_name": "ZImagePipeline",
+        "_class_name": pipeline,
         "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
-        "transformer": ["diffusers", "ZImageTransformer2DModel"],
+        "transformer": ["diffusers", type(transformer).__name__],
     }
     (folder / "model_index.json").write_text(json.dumps(index))
     return folder

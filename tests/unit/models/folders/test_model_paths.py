@@ -31,7 +31,7 @@ def refusal_of(name: str | Path) -> str:
     [
         ("flux1-schnell.safetensors", "a single file of weights", "from_single_file(FILE).save_pretrained"),
         ("flux.ckpt", "pickled weights, which can run code", "from_single_file"),
-        ("flux1-Q4.GGUF", "quantized weights", "the original model's folder in diffusers' format"),
+        ("flux1-Q4.GGUF", "a single file of weights", "diffuserve import FILE --as NAME"),
         ("model.bin", "pickled weights", "a folder that has safetensors files"),
         ("notes.txt", "a file", "a model is a folder in diffusers' format"),
     ],
