@@ -19,7 +19,7 @@ from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.machine.hardware import count_cuda_devices
-from diffuserve.models.registry import check_model
+from diffuserve.models.registry import check_model, find_quantization
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.store import ModelStore, is_stored
 
@@ -96,10 +96,10 @@ def model_facts(model: str, parts: Parts = ALL_PARTS, stored: ModelStoreConfig |
         found = find_local_model(model)
         if found is None:
             return ModelFacts(name=model, is_here=False)
-        checked = check_model(str(found.path))
+        checked, quantization = check_model(str(found.path)), find_quantization(str(found.path), None)
     except (InvalidModel, InvalidParams, ModelNotFound) as error:
         return ModelFacts(name=model, problem=str(error))
-    return ModelFacts(name=model, num_bytes=checked.num_weight_bytes(parts))
+    return ModelFacts(name=model, num_bytes=checked.num_weight_bytes(parts), quantization=quantization)
 
 
 def _stored_facts(model: str, parts: Parts, stored: ModelStoreConfig) -> ModelFacts:

@@ -79,7 +79,11 @@ def import_file(file: Path, name: str, base: str | None, parts: Sequence[str] = 
 
     with transfers(console) as shown:
         write_model(
-            plan, target, lambda num_bytes: shown.begin(name, num_bytes), lambda path: read_spec(str(path))
+            plan,
+            target,
+            lambda num_bytes: shown.begin(name, num_bytes),
+            lambda path: read_spec(str(path)),
+            console.print,
         )
     console.print(f"Serve it: diffuserve serve --model {name}")
     echo(target)
