@@ -23,9 +23,9 @@ Examples:
 
   diffuserve import realistic.safetensors --as realistic
 
-  diffuserve import my-flux.safetensors --as my-flux --base flux-dev
+  diffuserve import transformer.safetensors --as portraits --base /models/base
 
-  diffuserve import flux1-dev.safetensors --as my-dev --parts vae=ae.safetensors,text_encoder_2=t5.safetensors
+  diffuserve import transformer.safetensors --as portraits --parts vae=ae.safetensors,text_encoder_2=t5.safetensors
 """
 
 _BETWEEN_PARTS = re.compile(r",(?=\w+=)")
@@ -79,7 +79,11 @@ def import_file(file: Path, name: str, base: str | None, parts: Sequence[str] = 
 
     with transfers(console) as shown:
         write_model(
-            plan, target, lambda num_bytes: shown.begin(name, num_bytes), lambda path: read_spec(str(path))
+            plan,
+            target,
+            lambda num_bytes: shown.begin(name, num_bytes),
+            lambda path: read_spec(str(path)),
+            console.print,
         )
     console.print(f"Serve it: diffuserve serve --model {name}")
     echo(target)

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from diffuserve.domain.models.quantization import Quantization
+
 if TYPE_CHECKING:
     from torch import Tensor
 else:  # importing torch takes a second, and only `read` needs it
@@ -28,16 +30,25 @@ else:  # importing torch takes a second, and only `read` needs it
 
 
 @dataclass(frozen=True)
+class FewBits:
+    """Numbers of our quantized layers: their kind, and how many share a scale, `None` for those of a row."""
+
+    kind: Quantization
+    group: int | None = None
+
+
+@dataclass(frozen=True)
 class TensorInfo:
     """A tensor of a file: `dtype` by torch's name is what `read` returns, `stored_as` the format's own name.
 
     `dtype` is "bfloat16" for what is stored as "BF16", and for what is dequantized, such as "Q4_K", the
-    floating-point numbers that it becomes.
+    floating-point numbers that it becomes. `few_bits` are those that `read_quantized` keeps it in, if any.
     """
 
     shape: tuple[int, ...]
     dtype: str
     stored_as: str
+    few_bits: FewBits | None = None
 
 
 @runtime_checkable
@@ -65,8 +76,5 @@ class CheckpointFile(Protocol):
         ...
 
     def read_quantized(self, name: str) -> Any:
-        """Return a weight as a `QuantizedWeight` of our layers, without loss; `None` where that is not so.
-
-        Converters that only rename keep such weights in their few bits; all others call `read`.
-        """
+        """Return a weight that has `few_bits` as a `QuantizedWeight` of our layers. Raise as `read`."""
         ...

@@ -5,7 +5,7 @@ Given these in place of tensors they do the same with shapes alone, and what the
 tensor at a time, so that memory never holds a checkpoint.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -15,16 +15,21 @@ import torch
 from torch import Tensor
 
 from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile, TensorInfo
+from diffuserve.models.checkpoint_files.few_bits import Pieces, Rows, pieces_after
 
 _LARGE = 1 << 20  # numbers
 
 
 @dataclass(frozen=True, eq=False)
 class Deferred:
-    """A tensor that will be: `meta` has its shape and dtype, `compute` its content."""
+    """A tensor that will be: `meta` has its shape and dtype, `compute` its content.
+
+    `pieces` are the rows of the file that it consists of, as long as rows were only cut and joined.
+    """
 
     meta: Tensor
     compute: Callable[[], Tensor]
+    pieces: Pieces | None = None
 
     @classmethod
     def __torch_function__(
@@ -72,7 +77,8 @@ def defer(file: CheckpointFile, names: Mapping[str, str]) -> dict[str, Any]:
 
 def _read_later(reader: _Reader, name: str, info: TensorInfo) -> Deferred:
     meta = torch.empty(info.shape, dtype=getattr(torch, info.dtype), device="meta")
-    return Deferred(meta, partial(reader.read, name))
+    pieces = (Rows(name, 0, info.shape[0]),) if info.shape else None
+    return Deferred(meta, partial(reader.read, name), pieces)
 
 
 def _apply(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -83,11 +89,24 @@ def _apply(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any
         results = function(*_resolved(arguments, _computed), **options)
         return results[index] if isinstance(found, tuple | list) else results
 
-    if isinstance(found, Tensor):
-        return Deferred(found, partial(result, 0))
-    if isinstance(found, tuple | list) and all(isinstance(each, Tensor) for each in found):
-        return tuple(Deferred(each, partial(result, index)) for index, each in enumerate(found))
-    return found
+    results = [found] if isinstance(found, Tensor) else found
+    if not isinstance(results, tuple | list) or not all(isinstance(each, Tensor) for each in results):
+        return found
+    inputs = [(tensor.meta.shape, tensor.pieces) for tensor in _deferred(arguments)]
+    pieces = pieces_after(function.__name__, inputs, [each.shape for each in results])
+    deferred = tuple(
+        Deferred(each, partial(result, index), pieces[index]) for index, each in enumerate(results)
+    )
+    return deferred[0] if isinstance(found, Tensor) else deferred
+
+
+def _deferred(value: Any) -> Iterator[Deferred]:
+    """Yield the deferred tensors among arguments."""
+    if isinstance(value, Deferred):
+        yield value
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _deferred(each)
 
 
 def _resolved(value: Any, resolve: Callable[[Deferred], Tensor]) -> Any:

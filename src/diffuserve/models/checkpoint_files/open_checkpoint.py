@@ -4,6 +4,8 @@ from pathlib import Path
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile
+from diffuserve.models.checkpoint_files.fp8_file import with_scales
+from diffuserve.models.checkpoint_files.gguf_file import open_gguf
 from diffuserve.models.checkpoint_files.safetensors_file import open_safetensors
 
 _PICKLES = {".ckpt", ".pt", ".pth", ".bin", ".pkl"}
@@ -17,7 +19,7 @@ def open_checkpoint(path: Path) -> CheckpointFile:
         raise InvalidModel(
             f"{path}: {'a folder' if path.is_dir() else 'no such file'}; give a file of weights"
         )
-    return open_safetensors(path)
+    return open_gguf(path) if path.suffix.lower() == ".gguf" else with_scales(open_safetensors(path))
 
 
 def check_suffix(path: Path) -> None:

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -12,22 +13,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.models.checkpoint_files.converters import convert
 from diffuserve.models.checkpoint_files.deferred import Deferred, defer
 from diffuserve.models.checkpoint_files.import_plan import ConvertedPart, CopiedPart, ImportPlan, Part
-from diffuserve.models.checkpoint_files.tensor_writer import PlannedTensor, write_tensors
+from diffuserve.models.checkpoint_files.planned_numbers import describe_numbers, plan_tensors
+from diffuserve.models.checkpoint_files.tensor_writer import write_tensors
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.model_paths import INDEX_FILE
 from diffuserve.models.folders.pretrained import expected_shapes
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
+from diffuserve.models.registry import known_families, load_family
+
+log = logging.getLogger(__name__)
 
 ORIGIN_FILE = "import.json"
 _LIBRARIES = ("diffusers", "transformers")
 _SMALL_FILES = ("*.json", "*.txt", "*.model")
 _WEIGHTS_NAMES = {"diffusers": "diffusion_pytorch_model.safetensors", "transformers": "model.safetensors"}
-_KEPT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _SPARE_BYTES = 1_000_000_000  # kept free for logs and images
 _MAX_SHOWN = 3
 
@@ -40,16 +43,18 @@ def write_model(
     target: Path,
     begin: Callable[[int], Report] = lambda _: lambda _: None,
     check: Callable[[Path], object] = lambda _: None,
+    tell: Callable[[str], object] = log.info,
 ) -> None:
     """Write the folder of a planned model; it appears at `target` once it is whole and passed `check`.
 
-    `begin` is told the bytes to write before the first, and returns what counts them. What a run that broke
-    off has left is removed by the next. Raise `InvalidModel` if the tensors do not fit the model's configs,
+    `begin` is told the bytes to write before the first, and returns what counts them; before that `tell`
+    hears which weights stay in few bits and which do not. What a run that broke off has left is removed by
+    the next. Raise `InvalidModel` if the tensors do not fit the model's configs,
     `InvalidParams` where the disk has too little space or another process imports the same name.
     """
     with _partial_folder(target) as partial_folder:
         written = {
-            name: _prepare(plan, name, part, partial_folder / name) for name, part in plan.parts.items()
+            name: _prepare(plan, name, part, partial_folder / name, tell) for name, part in plan.parts.items()
         }
         _write_json(partial_folder / INDEX_FILE, plan.index)
         _write_json(partial_folder / ORIGIN_FILE, plan.origin)
@@ -62,7 +67,9 @@ def write_model(
         partial_folder.rename(target)
 
 
-def _prepare(plan: ImportPlan, name: str, part: Part, target: Path) -> tuple[int, Callable[[Report], None]]:
+def _prepare(
+    plan: ImportPlan, name: str, part: Part, target: Path, tell: Callable[[str], object]
+) -> tuple[int, Callable[[Report], None]]:
     """Write what is small of a component; return the bytes of its weights, and what writes them."""
     target.mkdir()
     if isinstance(part, CopiedPart):
@@ -70,7 +77,10 @@ def _prepare(plan: ImportPlan, name: str, part: Part, target: Path) -> tuple[int
         return sum(file.stat().st_size for file in weights), partial(_copy_weights, weights, target)
     _write_json(target / "config.json", part.config)
     library, class_name = plan.base.index[name]
-    tensors = _fitting(part, expected_shapes(_find_class(library, class_name), target), class_name)
+    fitting = _fitting(part, expected_shapes(_find_class(library, class_name), target), class_name)
+    tensors = plan_tensors(part.file, fitting, _kept_layers(plan, name))
+    for line in describe_numbers(part.file, fitting, tensors):
+        tell(f"{name}: {line}")
     file = target / _WEIGHTS_NAMES[library]
     return sum(tensor.num_bytes for tensor in tensors.values()), partial(write_tensors, file, tensors)
 
@@ -108,7 +118,7 @@ def _find_class(library: str, name: str) -> Any:
 
 def _fitting(
     part: ConvertedPart, shapes: Mapping[str, tuple[int, ...]], class_name: str
-) -> dict[str, PlannedTensor]:
+) -> dict[str, Deferred]:
     """Return a component's tensors in its library's layout. Raise `InvalidModel` unless they fit it."""
     origin = f"{part.file.path}: its {part.layout.title}"
     try:
@@ -123,7 +133,19 @@ def _fitting(
     for name, shape in wanted.items():
         if tuple(found[name].meta.shape) != shape:
             raise InvalidModel(f"{origin}: {name} is {tuple(found[name].meta.shape)}, not {shape}")
-    return {_published(name, shapes): _planned(found[name]) for name in wanted}
+    return {_published(name, shapes): found[name] for name in wanted}
+
+
+def _kept_layers(plan: ImportPlan, component: str) -> QuantizedLayers | None:
+    """Return the layers of a component whose weights may stay in few bits; `None` if there are none.
+
+    Text encoders are not among them: they would give the whole folder their kind of numbers.
+    """
+    entry = known_families().get(plan.index["_class_name"])
+    layers = (
+        None if entry is None else load_family(entry).capabilities(plan.base).quantized_layers.get(component)
+    )
+    return None if layers is None or layers.is_weight_only else layers
 
 
 _CLIP_PREFIX = "text_model."
@@ -137,12 +159,6 @@ def _plain(name: str) -> str:
 def _published(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
     is_clip = "embeddings.position_embedding.weight" in {_plain(each) for each in shapes}
     return f"{_CLIP_PREFIX}{name}" if is_clip and name != "text_projection.weight" else name
-
-
-def _planned(tensor: Deferred) -> PlannedTensor:
-    """Return a tensor to write, in its own numbers if a model can be loaded in these, else in bfloat16."""
-    dtype = tensor.meta.dtype if tensor.meta.dtype in _KEPT_DTYPES else torch.bfloat16
-    return PlannedTensor(tuple(tensor.meta.shape), dtype, tensor.compute)
 
 
 @contextmanager
