@@ -73,7 +73,7 @@ def guidance(folder: ModelFolder, signature: Signature, denoiser: DenoiserSizes)
     is_input = threshold is None or denoiser.time_cond_proj_dim is not None
     return {
         "has_guidance": True,
-        "guidance_scale": min(max(float(_number(signature.default(name), 0)), 0.0), MAX_GUIDANCE_SCALE),
+        "guidance_scale": min(max(_number(signature.default(name), 0), 0.0), MAX_GUIDANCE_SCALE),
         "guidance_passes": 1 if is_input else 2,
         "guided_above": 1.0 if threshold is None else threshold,
         "has_negative_prompt": not is_input and "negative_prompt" in takes,
@@ -110,7 +110,7 @@ def _sizes(signature: Signature, denoiser: DenoiserSizes, scale: int) -> dict[st
     }
 
 
-def _rounded(side: int | float, multiple: int) -> int:
+def _rounded(side: float, multiple: int) -> int:
     return max(int(side) // multiple, 1) * multiple
 
 
@@ -189,7 +189,7 @@ def _images(signature: Signature) -> dict[str, Any]:
 def _strength(signature: Signature) -> dict[str, Any]:
     if "strength" not in signature.arguments or signature.first(*FRAMES) is not None:
         return {}
-    default = min(max(float(_number(signature.default("strength"), 0.8)), 0.01), 1.0)
+    default = min(max(_number(signature.default("strength"), 0.8), 0.01), 1.0)
     return {"has_strength": True, "strength": default, "mask_strength": default}
 
 
@@ -197,12 +197,12 @@ def _control(signature: Signature) -> dict[str, Any]:
     """Return whether a model draws along an image that says where things are; none does it without."""
     if control_argument(signature) is None:
         return {}
-    scale = float(_number(signature.default(*CONTROL_SCALES), 1))
+    scale = _number(signature.default(*CONTROL_SCALES), 1)
     return {"has_control_image": True, "needs_control_image": True, "control_scale": scale}
 
 
-def _number(value: object, otherwise: int | float) -> int | float:
+def _number(value: object, otherwise: int | float) -> float:
     """Return a default of the source if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return otherwise
-    return value
+        return float(otherwise)
+    return float(value)
