@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from reference import capabilities, commands, errors, metrics, modules, request_fields, settings
+from reference import capabilities, commands, errors, metrics, models, modules, request_fields, settings
 from reference.markdown import filled
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -22,6 +22,7 @@ PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "errors.md": errors.regions,
     "http-api.md": request_fields.names,
     "metrics.md": metrics.regions,
+    "models.md": models.regions,
     "modules.md": modules.regions,
     "settings.md": settings.regions,
 }

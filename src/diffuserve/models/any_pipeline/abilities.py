@@ -19,14 +19,14 @@ from diffuserve.models.any_pipeline.configs import (
 from diffuserve.models.any_pipeline.signature import Signature
 from diffuserve.models.any_pipeline.tasks import (
     CONTROL_SCALES,
-    DRAW_WITHOUT_IMAGE,
     FRAMES,
     LAST_FRAMES,
     MASKS,
     RATES,
-    SEVERAL_IMAGES,
     control_argument,
+    draws_without,
     image_argument,
+    takes_several,
 )
 from diffuserve.models.folders.folder import ModelFolder
 
@@ -54,30 +54,37 @@ def _described(folder: ModelFolder, signature: Signature) -> dict[str, Any]:
         "has_joint_attention": "unet" not in signature.components,
         **_sizes(signature, denoiser, scale),
         **_steps(signature),
-        **guidance(folder, signature, denoiser),
+        **_guidance(folder, signature, denoiser),
         **_text(folder, signature),
         **_clips(signature, vae, denoiser),
-        **_images(signature),
+        **images(signature),
         **_control(signature),
     }
 
 
-def guidance(folder: ModelFolder, signature: Signature, denoiser: DenoiserSizes) -> dict[str, Any]:
-    """Return whether and how requests are guided: by two passes above a threshold, or by an input."""
+def guidance(signature: Signature) -> dict[str, Any]:
+    """Return whether and how a class guides: by two passes above a threshold, or by an input of its model."""
     takes, name = signature.arguments, signature.guidance
-    if name not in takes or folder.index.get("is_distilled") is True:
+    if name not in takes:
         return {"has_guidance": False}
     threshold = signature.guided_above.get(name)
     if threshold is None and "negative_prompt" in takes and not signature.guided_above:
         threshold = 1.0  # a class that calls another one, which guides
-    is_input = threshold is None or denoiser.time_cond_proj_dim is not None
     return {
         "has_guidance": True,
         "guidance_scale": min(max(_number(signature.default(name), 0), 0.0), MAX_GUIDANCE_SCALE),
-        "guidance_passes": 1 if is_input else 2,
+        "guidance_passes": 1 if threshold is None else 2,
         "guided_above": 1.0 if threshold is None else threshold,
-        "has_negative_prompt": not is_input and "negative_prompt" in takes,
+        "has_negative_prompt": threshold is not None and "negative_prompt" in takes,
     }
+
+
+def _guidance(folder: ModelFolder, signature: Signature, denoiser: DenoiserSizes) -> dict[str, Any]:
+    """Return how a checkpoint is guided: one that was distilled not at all, or by an input of its model."""
+    if folder.index.get("is_distilled") is True:
+        return {"has_guidance": False}
+    by_input = {"guidance_passes": 1, "has_negative_prompt": False}
+    return guidance(signature) | (by_input if denoiser.time_cond_proj_dim is not None else {})
 
 
 def _steps(signature: Signature) -> dict[str, Any]:
@@ -167,21 +174,21 @@ def _clips(signature: Signature, vae: AutoencoderSizes, denoiser: DenoiserSizes)
     }
 
 
-def _images(signature: Signature) -> dict[str, Any]:
+def images(signature: Signature) -> dict[str, Any]:
     """Return what images a request may have, and what they are to the model."""
-    takes, image = signature.arguments, image_argument(signature)
+    image, mask = image_argument(signature), signature.first(*MASKS)
     if image is None:
         return {}
-    has_mask = signature.first(*MASKS) is not None and "video" not in takes
-    most = MAX_INPUT_IMAGES if signature.name in SEVERAL_IMAGES else 1
-    takes_last = signature.first(*LAST_FRAMES) is not None
+    needs_none = draws_without(signature, image)
+    most = MAX_INPUT_IMAGES if takes_several(signature, image) else 1
+    has_mask = mask is not None and "video" not in signature.arguments
     return {
-        "has_last_frame": takes_last,
-        "min_input_images": int(signature.name not in DRAW_WITHOUT_IMAGE),
+        "min_input_images": int(not needs_none),
         "max_input_images": most,
         "has_mask": has_mask,
-        "needs_mask": has_mask and signature.name not in DRAW_WITHOUT_IMAGE,
+        "needs_mask": has_mask and not draws_without(signature, mask or ""),
         "has_first_frame": signature.first(*FRAMES) is not None and most == 1,
+        "has_last_frame": signature.first(*LAST_FRAMES) is not None,
         **_strength(signature),
     }
 
@@ -194,11 +201,15 @@ def _strength(signature: Signature) -> dict[str, Any]:
 
 
 def _control(signature: Signature) -> dict[str, Any]:
-    """Return whether a model draws along an image that says where things are; none does it without."""
-    if control_argument(signature) is None:
+    """Return whether a model draws along an image that says where things are, and whether it has to."""
+    control = control_argument(signature)
+    if control is None:
         return {}
-    scale = _number(signature.default(*CONTROL_SCALES), 1)
-    return {"has_control_image": True, "needs_control_image": True, "control_scale": scale}
+    return {
+        "has_control_image": True,
+        "needs_control_image": not signature.may_lack(control, otherwise=False),
+        "control_scale": _number(signature.default(*CONTROL_SCALES), 1),
+    }
 
 
 def _number(value: object, otherwise: int | float) -> float:

@@ -38,6 +38,7 @@ _UPSCALER = "it enlarges what another pipeline made"
 _TEXT = "it writes text"
 _ONNX = "it runs ONNX files, and weights are read from safetensors alone"
 _OBJECTS = "it makes three-dimensional objects"
+_LAYERS = "it takes an image apart into layers, and a result is one image"
 _EDIT_WORDS = "its edits are told by arguments of its own"
 EXCLUDED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -61,7 +62,8 @@ EXCLUDED: Final[Mapping[str, str]] = MappingProxyType(
         "OnnxStableDiffusionPipeline": _ONNX,
         "OnnxStableDiffusionUpscalePipeline": _ONNX,
         "LTX2DFRTemporalRefinePipeline": _UPSCALER,
-        "QwenImageLayeredPipeline": "it takes an image apart into layers, and a result is one image",
+        "QwenImageLayeredModularPipeline": _LAYERS,
+        "QwenImageLayeredPipeline": _LAYERS,
         "SanaWMPipeline": "it needs the path of a camera, which no request has",
         "ShapEImg2ImgPipeline": _OBJECTS,
         "ShapEPipeline": _OBJECTS,
@@ -143,6 +145,18 @@ def control_argument(signature: Signature) -> str | None:
     return "image" if {"controlnet", "adapter"} & {*modules} and "image" in takes else None
 
 
+def draws_without(signature: Signature, name: str) -> bool:
+    """Return whether a class draws without an image that it takes."""
+    return signature.may_lack(name, otherwise=signature.name in DRAW_WITHOUT_IMAGE)
+
+
+def takes_several(signature: Signature, name: str) -> bool:
+    """Return whether a class takes several images as references."""
+    refers = "strength" not in signature.arguments and signature.first(*FRAMES) is None
+    is_list = signature.is_modular and "list" in signature.annotations[name] and refers
+    return is_list or signature.name in SEVERAL_IMAGES
+
+
 def task_of(signature: Signature) -> Task:
     """Return what a class is for."""
     takes = signature.arguments
@@ -178,7 +192,12 @@ def why_not_served(signature: Signature) -> str:
 
 def _needs_video(signature: Signature) -> bool:
     """Return whether a class works on a video, and has no other way."""
-    videos = signature.first(*_VIDEOS)
-    has_length = signature.first(*FRAMES) is not None
-    other = image_argument(signature) is not None or (has_length and videos == "video")
-    return videos is not None and ("strength" in signature.arguments or not other)
+    videos, has_length = signature.first(*_VIDEOS), signature.first(*FRAMES) is not None
+    may_leave_it_out = videos == "video" and has_length and "strength" not in signature.arguments
+    return videos is not None and image_argument(signature) is None and not may_leave_it_out
+
+
+def makes_sound(signature: Signature) -> bool:
+    """Return whether a class makes sound, by itself or with a clip."""
+    parts = {"audio_vae", "vocoder", "sound_tokenizer"}
+    return task_of(signature) is Task.SOUND or bool(parts & {*signature.components})
