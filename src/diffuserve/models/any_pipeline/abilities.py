@@ -2,11 +2,9 @@
 
 import ast
 import math
-from dataclasses import fields
 from typing import Any, Final
 
 from diffuserve.domain.models.config import parse_config
-from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import MAX_GUIDANCE_SCALE, MAX_INPUT_IMAGES, MAX_STEPS
 from diffuserve.models.any_pipeline.configs import (
     AUTOENCODERS,
@@ -17,6 +15,7 @@ from diffuserve.models.any_pipeline.configs import (
     read_sizes,
 )
 from diffuserve.models.any_pipeline.signature import Signature
+from diffuserve.models.any_pipeline.sounds import sounds
 from diffuserve.models.any_pipeline.tasks import (
     CONTROL_SCALES,
     FRAMES,
@@ -31,7 +30,6 @@ from diffuserve.models.any_pipeline.tasks import (
 from diffuserve.models.folders.folder import ModelFolder
 
 FAMILY: Final = "any_pipeline"
-_SPEC_FIELDS = frozenset(each.name for each in fields(ModelSpec))
 _SIDE, _MAX_SIDE, _MAX_PIXELS = 1024, 4096, 16 * 1024 * 1024
 _STEPS, _RATE = 50, 16
 _TOKENS, _MOST_TOKENS = 77, 4096
@@ -41,11 +39,6 @@ _PATCH = 2  # of pipelines that pack latents by themselves, as their config does
 
 def describe(folder: ModelFolder, signature: Signature) -> dict[str, Any]:
     """Return the fields of a folder's spec. Raise `InvalidModel` for a config that is out of bounds."""
-    described = _described(folder, signature)
-    return {name: value for name, value in described.items() if name in _SPEC_FIELDS}
-
-
-def _described(folder: ModelFolder, signature: Signature) -> dict[str, Any]:
     vae = read_sizes(folder, AUTOENCODERS, AutoencoderSizes)
     denoiser = read_sizes(folder, DENOISERS, DenoiserSizes)
     scale = vae.scale if {*AUTOENCODERS} & {*signature.components} else 1
@@ -59,6 +52,7 @@ def _described(folder: ModelFolder, signature: Signature) -> dict[str, Any]:
         **_clips(signature, vae, denoiser),
         **images(signature),
         **_control(signature),
+        **sounds(folder, signature, denoiser.sample[0] if denoiser.sample else None),
     }
 
 

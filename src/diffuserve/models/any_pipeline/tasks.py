@@ -29,15 +29,16 @@ MASKS: Final = ("mask_image", "mask", "control_mask")
 FRAMES: Final = ("num_frames", "video_length", "frames")
 LAST_FRAMES: Final = ("last_image",)
 RATES: Final = ("frame_rate", "fps")
+DURATIONS: Final = ("audio_duration", "audio_length_in_s", "audio_duration_s", "duration", "audio_end_in_s")
 CONTROL_SCALES: Final = ("controlnet_conditioning_scale", "adapter_conditioning_scale")
 
-_NOT_YET: Final[Mapping[Task, str]] = {Task.SOUND: "it makes sound, and results are images and clips"}
 _GIVEN: Final = frozenset({"prompt", "image", "mask_image", "control_image", "height", "width", "num_frames"})
 _EMBEDDINGS = "it makes embeddings for another pipeline, and no image; serve the combined model instead"
 _UPSCALER = "it enlarges what another pipeline made"
 _TEXT = "it writes text"
 _ONNX = "it runs ONNX files, and weights are read from safetensors alone"
 _OBJECTS = "it makes three-dimensional objects"
+_SOUND_IN = "it works on a sound, which no request has"
 _LAYERS = "it takes an image apart into layers, and a result is one image"
 _EDIT_WORDS = "its edits are told by arguments of its own"
 EXCLUDED: Final[Mapping[str, str]] = MappingProxyType(
@@ -67,6 +68,8 @@ EXCLUDED: Final[Mapping[str, str]] = MappingProxyType(
         "SanaWMPipeline": "it needs the path of a camera, which no request has",
         "ShapEImg2ImgPipeline": _OBJECTS,
         "ShapEPipeline": _OBJECTS,
+        "StableAudio3AudioToAudioPipeline": _SOUND_IN,
+        "StableAudio3InpaintPipeline": _SOUND_IN,
         "StableCascadePriorPipeline": _EMBEDDINGS,
         "StableDiffusionLatentUpscalePipeline": _UPSCALER,
         "StableDiffusionOnnxPipeline": _ONNX,
@@ -187,7 +190,7 @@ def why_not_served(signature: Signature) -> str:
         return f"it needs {', '.join(lacking)}, which no request has"
     if task_of(signature) is Task.VIDEO:
         return "it works on a video, which no request has"
-    return _NOT_YET.get(task_of(signature), "")
+    return ""
 
 
 def _needs_video(signature: Signature) -> bool:
@@ -199,5 +202,5 @@ def _needs_video(signature: Signature) -> bool:
 
 def makes_sound(signature: Signature) -> bool:
     """Return whether a class makes sound, by itself or with a clip."""
-    parts = {"audio_vae", "vocoder", "sound_tokenizer"}
+    parts = {"audio_vae", "vocoder"}
     return task_of(signature) is Task.SOUND or bool(parts & {*signature.components})
