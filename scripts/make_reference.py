@@ -17,6 +17,7 @@ from reference import (
     errors,
     known_models,
     metrics,
+    models,
     modules,
     request_fields,
     settings,
@@ -32,6 +33,7 @@ PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "http-api.md": request_fields.names,
     "known-models.md": known_models.regions,
     "metrics.md": metrics.regions,
+    "models.md": models.regions,
     "modules.md": modules.regions,
     "settings.md": settings.regions,
 }

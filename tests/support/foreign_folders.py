@@ -29,6 +29,15 @@ LTX: Mapping[str, Any] = {
     "tokenizer": ["transformers", "T5TokenizerFast"],
     "transformer": ["diffusers", "LTXVideoTransformer3DModel"],
 }
+STABLE_AUDIO: Mapping[str, Any] = {
+    "_class_name": "StableAudioPipeline",
+    "vae": ["diffusers", "AutoencoderOobleck"],
+    "text_encoder": ["transformers", "T5EncoderModel"],
+    "projection_model": ["stable_audio", "StableAudioProjectionModel"],
+    "tokenizer": ["transformers", "T5TokenizerFast"],
+    "transformer": ["diffusers", "StableAudioDiTModel"],
+    "scheduler": ["diffusers", "CosineDPMSolverMultistepScheduler"],
+}
 PAG: Mapping[str, Any] = {
     "_class_name": "StableDiffusionPAGPipeline",
     "scheduler": ["diffusers", "DDIMScheduler"],
@@ -41,7 +50,9 @@ PAG: Mapping[str, Any] = {
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "AutoencoderKL": {"block_out_channels": [8, 8, 8, 8], "latent_channels": 16},
     "AutoencoderKLLTXVideo": {"spatio_temporal_scaling": [True, True, True, False], "patch_size": 4},
+    "AutoencoderOobleck": {"sampling_rate": 16_000, "downsampling_ratios": [2, 4, 8]},
     "LTXVideoTransformer3DModel": {"patch_size": 1, "patch_size_t": 1},
+    "StableAudioDiTModel": {"sample_size": 1000},
     "SD3Transformer2DModel": {"sample_size": 16, "patch_size": 2},
 }
 """What configs say that sizes follow from."""

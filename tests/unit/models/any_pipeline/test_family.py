@@ -17,7 +17,7 @@ from diffuserve.models.any_pipeline.family import ANY_PIPELINE, check_plan
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.registry import check_model, read_spec
 from diffuserve.models.weights.load_plan import LoadPlan
-from support.foreign_folders import LTX, PAG, STABLE_DIFFUSION_3, write_folder, write_json
+from support.foreign_folders import LTX, PAG, STABLE_AUDIO, STABLE_DIFFUSION_3, write_folder, write_json
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 HUGE = 10**30
@@ -54,6 +54,17 @@ def test_clips_have_the_frames_of_their_autoencoder(tmp_path: Path) -> None:
     spec = read_spec(str(write_folder(tmp_path / "ltx", LTX)))
     assert (spec.width, spec.height, spec.size_multiple) == (704, 512, 32)
     assert (spec.num_frames, spec.temporal_stride, spec.fps) == (161, 8, 25)
+
+
+def test_sounds_are_as_long_as_what_the_model_was_trained_on(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "sound", STABLE_AUDIO)
+    spec = read_spec(str(folder))
+    assert spec.is_audio
+    assert (spec.sample_rate, spec.pixels_per_token, spec.seconds, spec.max_seconds) == (16_000, 64, 4.0, 4.0)
+    write_json(folder / "vae/config.json", {})
+    assert "says its sampling_rate; give sample_rate in diffuserve.json" in refusal_of(folder)
+    write_json(folder / "diffuserve.json", {"sample_rate": 48_000})
+    assert read_spec(str(folder)).sample_rate == 48_000
 
 
 def test_the_tokenizer_says_how_much_text_is_read_where_the_class_does_not(tmp_path: Path) -> None:
