@@ -4,15 +4,17 @@ Latents have five dimensions (images, channels, frames, rows, columns), nothing 
 is classifier-free: two passes a step. It computes in closed form, so tests know every pixel: the color of
 the prompt or, of a request with input images, their mean moved to that color by `strength`; what a mask
 keeps is the mean itself. A control image draws it half of the way to its own colors at a scale of 1, and a
-last frame is the last latent frame. Tests can make it fail for chosen prompts.
+last frame is the last latent frame. A sound, alone or with a clip, is a tone in each channel, whose pitch is
+the prompt's first or second color. Tests can make it fail for chosen prompts.
 """
 
 import hashlib
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -24,13 +26,14 @@ from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.media.input_image import as_image
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, PipelineDefaults
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Frames, Sound
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
 
 _CHANNELS = 3
 _SCALE = 8
+_LOUDNESS, _LOWEST_HZ = 0.5, 220.0
 
 FAKE_SPEC = ModelSpec(
     name="fake-video",
@@ -53,6 +56,23 @@ FAKE_SPEC = ModelSpec(
     has_strength=True,
     has_control_image=True,
     has_last_frame=True,
+)
+
+
+FAKE_SOUND_SPEC = replace(
+    FAKE_SPEC,
+    name="fake-sound",
+    width=1,
+    height=1,
+    max_frames=1,
+    sample_rate=16_000,
+    seconds=0.5,
+    max_seconds=10.0,
+    has_lyrics=True,
+    pixels_per_token=1_600,
+    max_input_images=0,
+    has_mask=False,
+    has_strength=False,
 )
 
 
@@ -179,20 +199,40 @@ class FakePipeline(PipelineDefaults):
         kept = _noised(conditioning.image, request.guides[0], at.next_sigma)
         return conditioning.mask * latents + (1 - conditioning.mask) * kept
 
-    def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
+    def decode(
+        self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
+    ) -> Sequence[Sequence[Frames | Sound]]:
         assert len({tuple(tensor.shape[2:]) for tensor in latents}) == 1, "a decode group has one size"
         self.on_decode(params)
+        if self.spec.is_audio:
+            lengths = [request.seconds or 0.0 for request in params]
+            return [
+                [self._sound(sound, seconds) for sound in sounds]
+                for sounds, seconds in zip(latents, lengths, strict=True)
+            ]
         return [[_frames(image, self.spec.temporal_stride) for image in images] for images in latents]
 
-    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
+    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames | Sound]:
         """Yield the frames of each latent frame by itself; `on_decode` is called before each."""
         stride = self.spec.temporal_stride
+        if self.spec.has_sound:
+            yield self._sound(latents[0], (params.num_frames or 1) / (params.fps or 1))
         for index, cells in enumerate(latents[0].unbind(1)):
             self.on_decode([params])
             frames = _frames(cells.unsqueeze(1), stride)
             yield frames * stride if index else frames
 
+    def _sound(self, latents: Tensor, seconds: float) -> Sound:
+        """Return the tones of the first two colors of a clip's or a sound's first latents."""
+        rate = self.spec.sample_rate
+        times = np.arange(round(seconds * rate)) / rate
+        pitches = [_LOWEST_HZ * 2.0 ** float(level) for level in latents[:2, 0, 0, 0]]
+        tones = np.stack([_LOUDNESS * np.sin(2 * np.pi * pitch * times) for pitch in pitches])
+        return Sound(tones.astype(np.float32), rate)
+
     def decode_bytes(self, params: GenerationParams) -> int:
+        if self.spec.is_audio:
+            return self.spec.image_tokens(params) * self.spec.pixels_per_token * self.bytes_per_decoded_pixel
         assert params.height is not None
         assert params.width is not None
         return params.height * params.width * self.bytes_per_decoded_pixel
@@ -204,7 +244,9 @@ class FakePipeline(PipelineDefaults):
         return _levels_of(strip[:, 0]).permute(1, 2, 0)
 
     def _grid(self, params: GenerationParams) -> tuple[int, int, int]:
-        """Return latent frames, rows and columns."""
+        """Return latent frames, rows and columns; of a sound its tokens are a row."""
+        if self.spec.is_audio:
+            return (1, 1, self.spec.image_tokens(params))
         assert params.height is not None
         assert params.width is not None
         return (self.spec.latent_frames(params), params.height // _SCALE, params.width // _SCALE)

@@ -11,8 +11,8 @@ from typing import Self
 from diffuserve.api.submit.file_formats import file_format
 from diffuserve.api.submit.request_bodies import MAX_JOB_SECONDS, GenerationInput, NewJobBody
 from diffuserve.domain.errors import BandNotAllowed, InvalidParams, ModelNotCapable
-from diffuserve.domain.jobs.clips import with_frames
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, Band, NewJob
+from diffuserve.domain.jobs.kinds import with_length
 from diffuserve.domain.jobs.prompt import PromptRecord
 from diffuserve.domain.jobs.webhook import Webhook
 from diffuserve.domain.models.limits import naming_able
@@ -85,14 +85,14 @@ class Draft:
 
 
 def requested_params(kind: str, requested: GenerationInput, spec: ModelSpec) -> GenerationParams:
-    """Return the parameters, with clean prompts, named images and the number of frames of a job of this kind.
+    """Return the parameters, with clean prompts, named images and the length of a job of this kind.
 
     Raise `InvalidParams`.
     """
-    values = requested.model_dump(exclude={"seconds"})
-    prompts = {name: values[name] for name in ("prompt", "negative_prompt")}
+    values = requested.model_dump()
+    prompts = {name: values[name] for name in ("prompt", "negative_prompt", "lyrics")}
     cleaned = {name: clean(text) for name, text in prompts.items() if text is not None}
-    return with_frames(kind, spec, GenerationParams(**values | cleaned), requested.seconds)
+    return with_length(kind, spec, GenerationParams(**values | cleaned))
 
 
 def _check_live(body: NewJobBody) -> None:

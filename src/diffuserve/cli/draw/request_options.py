@@ -17,7 +17,7 @@ from diffuserve.cli.images.clips import ClipOptions
 from diffuserve.cli.images.input_images import image_input
 from diffuserve.cli.options import parse_size, set_signature
 from diffuserve.cli.panels import CLIPS, INPUT_IMAGES
-from diffuserve.domain.requests.params import GenerationParams, input_fields
+from diffuserve.domain.requests.params import FIELDS, GenerationParams
 from diffuserve.domain.requests.request_fields import FieldKind, RequestField, Topic
 
 _TYPES: Mapping[FieldKind, Any] = {
@@ -53,7 +53,7 @@ _SIZE = inspect.Parameter(
 
 @dataclass(frozen=True)
 class Asked:
-    """Values of a command's options, by the names of fields, `seconds` among them."""
+    """Values of a command's options, by the names of fields."""
 
     values: Mapping[str, Any]
 
@@ -64,7 +64,7 @@ class Asked:
 
     def requests(self, prompts: Sequence[str]) -> list[GenerationParams]:
         """Return a request for each prompt, with seeds that count on. Raise `InvalidParams`."""
-        values = {name: value for name, value in self.values.items() if name != "seconds"}
+        values = dict(self.values)
         seed, num_images = values.pop("seed"), values["num_images"]
         return [
             GenerationParams(prompt=prompt, seed=None if seed is None else seed + i * num_images, **values)
@@ -80,7 +80,7 @@ def takes_request(
     `images` lists the ways in which an image is named, such as `PATH|URL`. The command has none of the fields
     `without`, and another help for those of `helps`.
     """
-    declared = {name: each for name, each in input_fields().items() if name not in ("prompt", *without)}
+    declared = {name: each for name, each in FIELDS.items() if name not in ("prompt", *without)}
     in_order = sorted(declared.values(), key=_place)
     options = [_parameter(each, images, helps.get(each.name, each.help)) for each in in_order]
 

@@ -63,7 +63,6 @@ class SubmitOptions:
     has_previews: bool = False
     is_opened: bool = False
     kind: str = IMAGE_GENERATE
-    seconds: float | None = None
     deadline: float | str | None = None
     best_effort: bool = False
     exact: bool = False
@@ -135,7 +134,6 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         has_previews=preview,
         is_opened=open_,
         kind=kind,
-        seconds=asked.clip.seconds,
         deadline=_parse_deadline(deadline),
         best_effort=best_effort,
         exact=exact,
@@ -196,7 +194,6 @@ async def _submit(submission: SubmitOptions, submitted: list[str]) -> int:
             priority=submission.priority,
             options=wanted,
             kind=submission.kind,
-            seconds=submission.seconds,
         )
     submitted.append(job.id)
     _tell_replaced(job)

@@ -22,6 +22,7 @@ def check_request(spec: ModelAbilities, params: GenerationParams) -> None:
     _check_strength(spec, params)
     _check_sampler(spec, params)
     _check_frames(spec, params)
+    _check_seconds(spec, params)
 
 
 def min_strength(num_steps: int) -> float:
@@ -30,6 +31,8 @@ def min_strength(num_steps: int) -> float:
 
 
 def _check_size(spec: ModelAbilities, params: GenerationParams) -> None:
+    if not spec.has_size:
+        return
     assert params.width is not None
     assert params.height is not None
     for field, value in (("width", params.width), ("height", params.height)):
@@ -136,12 +139,7 @@ def _check_frames(spec: ModelAbilities, params: GenerationParams) -> None:
     for name, value in params.clip_values.items() if frames == 1 else ():
         raise InvalidParams(name, value, "is for clips; leave it out, or give more num_frames")
     if frames > spec.max_frames:
-        ability = (
-            "generates single images"
-            if spec.max_frames == 1
-            else f"generates at most {spec.max_frames} frames"
-        )
-        raise ModelNotCapable("num_frames", frames, f"{spec.name} {ability}")
+        raise ModelNotCapable("num_frames", frames, f"{spec.name} {_most_frames(spec)}")
     if (frames - 1) % stride:
         lower = (frames - 1) // stride * stride + 1
         nearest = f"{lower} or {lower + stride}" if lower + stride <= spec.max_frames else f"{lower}"
@@ -150,6 +148,19 @@ def _check_frames(spec: ModelAbilities, params: GenerationParams) -> None:
             frames,
             f"{spec.name} generates a multiple of {stride} frames, plus 1; try {nearest}",
         )
+
+
+def _most_frames(spec: ModelAbilities) -> str:
+    if spec.is_audio:
+        return "makes sounds; leave num_frames out"
+    return f"generates at most {spec.max_frames} frames" if spec.is_video else "generates single images"
+
+
+def _check_seconds(spec: ModelAbilities, params: GenerationParams) -> None:
+    """Refuse a sound that is longer than the model makes them."""
+    if spec.is_audio and (params.seconds or 0) > spec.max_seconds:
+        remedy = f"{spec.name} makes sounds of at most {spec.max_seconds:g} s"
+        raise ModelNotCapable("seconds", params.seconds, remedy)
 
 
 def _check_images(spec: ModelAbilities, params: GenerationParams) -> None:

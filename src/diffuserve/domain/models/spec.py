@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.abilities import ModelAbilities
 from diffuserve.domain.models.cost import FIRST_LATENT_FRAME, Workload
 from diffuserve.domain.models.limits import check_request, min_strength
@@ -20,19 +21,42 @@ class ModelSpec(ModelAbilities):
 
     def num_passes(self, params: GenerationParams) -> int:
         """Return the forward passes that a step of this request takes; 1 without guidance."""
-        return self.guidance_passes if (params.guidance_scale or 0) > 1 else 1
+        return self.guidance_passes if (params.guidance_scale or 0) > self.guided_above else 1
 
     def latent_frames(self, params: GenerationParams) -> int:
         """Return the frames of a request's latents; 1 for an image."""
         return -(-((params.num_frames or 1) - 1) // self.temporal_stride) + 1
+
+    @property
+    def shortest_clip(self) -> int:
+        """The fewest frames of a clip."""
+        return 1 + self.temporal_stride
+
+    @property
+    def longest_clip(self) -> int:
+        """The most frames of a clip."""
+        return (self.max_frames - 1) // self.temporal_stride * self.temporal_stride + 1
 
     def frames_in(self, seconds: float, fps: int | None = None) -> int:
         """Return the number of frames, among those that the model generates, nearest to a duration."""
         num_strides = round((seconds * (fps or self.fps) - 1) / self.temporal_stride)
         return max(num_strides, 0) * self.temporal_stride + 1
 
+    def clip_frames(self, seconds: float, fps: int | None = None) -> int:
+        """Return the frames of the clip whose length is nearest. Raise `InvalidParams` for too long ones."""
+        rate, longest = fps or self.fps, self.longest_clip
+        # The longest clip is the nearest for durations that exceed it by less than half a stride.
+        if seconds * rate > longest + self.temporal_stride / 2:
+            remedy = (
+                f"{self.name} generates at most {longest} frames, {longest / rate:.3g} at {rate} a second"
+            )
+            raise InvalidParams("seconds", seconds, remedy)
+        return min(max(self.frames_in(seconds, fps), self.shortest_clip), longest)
+
     def image_tokens(self, params: GenerationParams) -> int:
-        """Return the tokens of one image or video, of all its latent frames, without its prompt."""
+        """Return the tokens of one image, video or sound, of all its latent frames, without its prompt."""
+        if self.is_audio:
+            return math.ceil((params.seconds or 0) * self.sample_rate / self.pixels_per_token)
         assert params.width is not None
         assert params.height is not None
         return self.latent_frames(params) * -(-params.width * params.height // self.pixels_per_token)
@@ -122,11 +146,6 @@ class ModelSpec(ModelAbilities):
         return target * len(params.images)
 
     @property
-    def is_video(self) -> bool:
-        """True if the model generates clips."""
-        return self.max_frames > 1
-
-    @property
     def has_choice_of_sampler(self) -> bool:
         """True if requests may ask for one of several samplers."""
         return len(self.samplers) > 1
@@ -179,15 +198,16 @@ class ModelSpec(ModelAbilities):
 
         Raise `InvalidParams` or `ModelNotCapable` if the model does not support the request.
         """
-        width, height = self.size_of(params)
-        num_frames = params.num_frames or self.num_frames
+        width, height = self.size_of(params) if self.has_size else (params.width, params.height)
+        num_frames = self._num_frames(params)
         num_steps = params.num_inference_steps or self.num_inference_steps
         resolved = replace(
             params,
             width=width,
             height=height,
             num_frames=num_frames,
-            fps=params.fps or (self.fps if num_frames > 1 else None),
+            seconds=self._seconds(params),
+            fps=params.fps or (self.fps if (num_frames or 1) > 1 else None),
             num_inference_steps=num_steps,
             guidance_scale=self.guidance_scale if params.guidance_scale is None else params.guidance_scale,
             max_sequence_length=params.max_sequence_length or self.max_sequence_length,
@@ -197,6 +217,22 @@ class ModelSpec(ModelAbilities):
         )
         check_request(self, resolved)
         return resolved
+
+    def _num_frames(self, params: GenerationParams) -> int | None:
+        """Return the frames that a request asks for, or the model's own number; none of a sound."""
+        if self.is_audio:
+            return params.num_frames
+        if params.seconds is None or not self.is_video:
+            return params.num_frames or self.num_frames
+        if params.num_frames is not None:
+            raise InvalidParams("seconds", params.seconds, "says the same as num_frames; give one of them")
+        return self.clip_frames(params.seconds, params.fps)
+
+    def _seconds(self, params: GenerationParams) -> float | None:
+        """Return the length of a sound, as requested or the model's own; that of a clip is in frames."""
+        if self.is_audio:
+            return params.seconds or self.seconds
+        return None if self.is_video else params.seconds
 
     def size_of(self, params: GenerationParams) -> tuple[int, int]:
         """Return width and height: as requested, or else the supported size nearest to the input image's."""

@@ -9,7 +9,6 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.input_image import ImageInput, InputImage, converted, each_image
 from diffuserve.domain.requests.request_fields import (
     Dialect,
-    FieldKind,
     RequestField,
     Topic,
     request_field,
@@ -19,11 +18,13 @@ from diffuserve.domain.requests.samplers import SAMPLERS
 from diffuserve.domain.sendable import Sendable
 
 MAX_PROMPT_CHARACTERS = 2_000
+MAX_LYRICS_CHARACTERS = 4_000
 MAX_STEPS = 100
 MAX_GUIDANCE_SCALE = 100.0
 MAX_SEED = 2**63 - 1
 MAX_IMAGES = 16
 MAX_FPS = 120
+MAX_SECONDS = 3_600
 MAX_INPUT_IMAGES = 16
 MAX_SIDE = 65_536
 
@@ -36,11 +37,12 @@ _CLIPS: Final = frozenset({Dialect.FLAT, Dialect.OPENAI_VIDEOS})
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationParams(Sendable):
-    """A request for images or clips. `None` stands for the model's default.
+    """A request for images, clips or sounds. `None` stands for the model's default.
 
     Image `i` of `num_images` is generated with seed `seed + i`. Without a seed the engine draws a random one
     and reports it. No negative prompt and an empty one are different things to some models. A clip has
-    `num_frames` frames; 1 frame is an image.
+    `num_frames` frames, or as many as come nearest to its `seconds`; 1 frame is an image. A sound has
+    `seconds`.
 
     `image` is the image to start from, to fill in where `mask` is white, or to edit; models that take
     several as references take a sequence. `control_image` guides where things are, and `last_image` is where
@@ -66,8 +68,20 @@ class GenerationParams(Sendable):
         label="Negative prompt",
         hint="what it should not show",
     )
+    lyrics: str | None = request_field(
+        help="What is sung, if the model sings; by default nothing.",
+        description="What is sung, in lines; some models read marks of parts between them, as `[verse]`.",
+        max_length=MAX_LYRICS_CHARACTERS,
+        needs="has_lyrics",
+        refusal="does not sing; leave lyrics out",
+        neutral=("",),
+        dialects=_FLAT_ALONE,
+        label="Lyrics",
+    )
     width: int | None = request_field(
         help="Width in pixels.",
+        needs="has_size",
+        refusal="makes sounds, which have no width; leave it out",
         ge=1,
         le=MAX_SIDE,
         aliases=("size",),
@@ -76,6 +90,8 @@ class GenerationParams(Sendable):
     )
     height: int | None = request_field(
         help="Height in pixels.",
+        needs="has_size",
+        refusal="makes sounds, which have no height; leave it out",
         ge=1,
         le=MAX_SIDE,
         dialects=_FLAT_ALONE,
@@ -112,7 +128,7 @@ class GenerationParams(Sendable):
     )
     num_images: int = request_field(
         1,
-        "Images or clips of each prompt.",
+        "Images, clips or sounds of each prompt.",
         ge=1,
         le=MAX_IMAGES,
         option=("-n", "--num-images"),
@@ -130,6 +146,20 @@ class GenerationParams(Sendable):
         aliases=("frames", "video_length"),
         dialects=_FLAT_ALONE,
         label="Frames",
+    )
+    seconds: float | None = request_field(
+        help="Make a sound so long, or a clip about so long, instead of --frames; by default the model's.",
+        description="Length of a sound, or of a clip, instead of `num_frames`: the nearest that the model "
+        "can.",
+        gt=0,
+        le=MAX_SECONDS,
+        needs="has_duration",
+        refusal="generates single images; leave seconds out",
+        topic=Topic.CLIP,
+        aliases=("duration", "num_seconds", "audio_seconds", "audio_duration", "audio_end_in_s"),
+        dialects=_CLIPS,
+        label="Seconds",
+        step=0.1,
     )
     fps: int | None = request_field(
         help="Frames of a clip shown in a second, 1 to 120; by default the model's.",
@@ -323,30 +353,10 @@ IMAGE_FIELDS = {name: declared for name, declared in FIELDS.items() if declared.
 """Those of them whose values are images."""
 _SAMPLER_OPTIONS = tuple(name for name, declared in FIELDS.items() if declared.samplers)
 _OF_CLIPS = tuple(
-    name for name, declared in FIELDS.items() if declared.topic is Topic.CLIP and name != "num_frames"
+    name
+    for name, declared in FIELDS.items()
+    if declared.topic is Topic.CLIP and name not in ("num_frames", "seconds")
 )
-SECONDS = RequestField(
-    name="seconds",
-    kind=FieldKind.NUMBER,
-    help="Make a clip about so long, instead of --frames: the nearest that the model can.",
-    description="Length of a clip, instead of `num_frames`: the nearest that the model can.",
-    gt=0,
-    needs="is_video",
-    topic=Topic.CLIP,
-    aliases=("duration", "num_seconds"),
-    dialects=_CLIPS,
-)
-"""Length of a clip, which a model turns into `num_frames`."""
-
-
-def input_fields() -> Mapping[str, RequestField]:
-    """Return what clients may say of a request, in the order in which it is told: its fields, and seconds."""
-    told: dict[str, RequestField] = {}
-    for name, declared in FIELDS.items():
-        told[name] = declared
-        if name == "num_frames":
-            told[SECONDS.name] = SECONDS
-    return told
 
 
 def _plain(value: Any) -> Any:

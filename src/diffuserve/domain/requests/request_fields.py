@@ -169,16 +169,11 @@ class RequestField:
     def _fault_of_number(self, value: object) -> str | None:
         is_finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
         if isinstance(value, bool) or not is_finite:
-            return "must be a finite number" if self.le is not None else self._above()
+            return "must be a finite number"
         if self._is_within(value):  # type: ignore[arg-type]
             return None
-        if self.le is None:
-            return self._above()
         low, without = (self.ge, "") if self.gt is None else (self.gt, f", without {self.gt:g}")
         return f"must lie in {low:g}…{self.le:g}{without}{self.remedy and f'; {self.remedy}'}"
-
-    def _above(self) -> str:
-        return f"must be a finite number above {self.gt:g}"
 
     def _is_within(self, value: float) -> bool:
         return (

@@ -85,7 +85,10 @@ class ModelResource(Resource):
         metadata={"description": "What a request may bring: `text`, its prompt, and `image`."}
     )
     output_modalities: tuple[str, ...] = field(
-        metadata={"description": "What the model makes: `image` and, by the kind of the job, `video`."}
+        metadata={
+            "description": "What the model makes, by the kind of the job: `image`, `video`, `audio`; "
+            "`audio` beside `video` if its clips have sound."
+        }
     )
     defaults: Mapping[str, Any] = field(
         metadata={
