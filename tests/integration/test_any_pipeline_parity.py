@@ -34,6 +34,13 @@ SLOW = (
     "kandinsky5-video",
     "krea2",
     "longcat-image",
+    "lumina2",
+    "aura-flow",
+    "ovis-image",
+    "hunyuan-image",
+    "mochi",
+    "sana-video",
+    "hunyuan-video",
 )
 
 
