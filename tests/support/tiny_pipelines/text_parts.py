@@ -27,13 +27,17 @@ _CHAT = (
 def clip_tokenizer() -> Any:
     """Return the bundled model's CLIP tokenizer, with CLIP's own length."""
     folder = bundled_models()["tiny-flux"] / "tokenizer"
-    return transformers.CLIPTokenizer.from_pretrained(folder, model_max_length=77)
+    return transformers.CLIPTokenizer.from_pretrained(
+        folder, model_max_length=77, local_files_only=True, trust_remote_code=False
+    )
 
 
 def t5_tokenizer(length: int = 512) -> Any:
     """Return the bundled model's T5 tokenizer, for prompts up to `length` tokens."""
     folder = bundled_models()["tiny-flux"] / "tokenizer_2"
-    return transformers.AutoTokenizer.from_pretrained(folder, model_max_length=length)
+    return transformers.AutoTokenizer.from_pretrained(
+        folder, model_max_length=length, local_files_only=True, trust_remote_code=False
+    )
 
 
 def template_of(pipeline_class: type) -> str:
