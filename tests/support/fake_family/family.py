@@ -61,7 +61,7 @@ class FakeFamily:
     def min_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return workload.step_tokens
 
-    def default_fit(self, spec: ModelSpec) -> CostFit:
+    def default_fit(self, folder: ModelFolder, spec: ModelSpec) -> CostFit:
         return _FIT
 
     def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":

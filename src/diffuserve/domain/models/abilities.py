@@ -13,10 +13,14 @@ from diffuserve.domain.requests.params import GenerationParams
 class ModelAbilities:
     """Defaults and limits of one model; sizes in pixels, the text length in tokens.
 
-    `has_guidance`: `guidance_scale` means something to the model; 0 and 1 always mean "no guidance".
+    `has_guidance`: `guidance_scale` means something to the model; up to `guided_above` it means none.
     `guidance_passes`: forward passes in a step of a guided request: 2 for classifier-free guidance (Ho &
     Salimans 2022, arXiv:2207.12598), 1 where the scale is an input of the model. `max_pixels` bounds
     width × height of one image.
+
+    `run_by` names the library whose own pipeline draws, "" if the model is run by code of diffuserve's. With
+    `shares_passes` requests share forward passes, else each has its own. A model that `resumes` continues
+    half-done work from a checkpoint, and others start it anew. `has_previews`: it shows images half-done.
 
     A clip of `num_frames`, at most `max_frames`, has `(num_frames - 1) / temporal_stride + 1` latent frames,
     and each token of a latent frame covers `pixels_per_token` pixels. It is shown at `fps` frames a second.
@@ -49,6 +53,7 @@ class ModelAbilities:
     guidance_scale: Number = 0.0
     has_guidance: Flag = False
     guidance_passes: Positive = 1
+    guided_above: Number = 1.0
     has_negative_prompt: Flag = False
     min_size: Positive = 16
     max_size: Positive = 4096
@@ -77,6 +82,10 @@ class ModelAbilities:
     learned_min_size: Count = 0
     learned_max_size: Count = 0
     example_prompt: str = ""
+    run_by: str = ""
+    shares_passes: Flag = True
+    resumes: Flag = True
+    has_previews: Flag = True
 
     def steps_taken(self, params: GenerationParams) -> int:
         """Return how many of its steps a request takes with its `strength`."""

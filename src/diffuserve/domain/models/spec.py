@@ -20,7 +20,7 @@ class ModelSpec(ModelAbilities):
 
     def num_passes(self, params: GenerationParams) -> int:
         """Return the forward passes that a step of this request takes; 1 without guidance."""
-        return self.guidance_passes if (params.guidance_scale or 0) > 1 else 1
+        return self.guidance_passes if (params.guidance_scale or 0) > self.guided_above else 1
 
     def latent_frames(self, params: GenerationParams) -> int:
         """Return the frames of a request's latents; 1 for an image."""
