@@ -35,7 +35,7 @@ from support.waiting import HANG_SECONDS
 
 if TYPE_CHECKING:
     from diffuserve.engine.engine import Engine
-    from diffuserve.models.base import PackedPipeline
+    from diffuserve.models.base import PackedPipeline, Pipeline
     from diffuserve.testing.fake_pipeline import FakePipeline
 
 # A shell starts what runs in its background deaf to Ctrl-C, and children would inherit that.
@@ -93,6 +93,19 @@ def small_wan(tmp_path_factory: pytest.TempPathFactory) -> "PackedPipeline":
         '{"num_frames": 1, "width": 64, "height": 64, "num_inference_steps": 2}'
     )
     return _loaded(folder)
+
+
+@pytest.fixture(scope="session")
+def small_any(tmp_path_factory: pytest.TempPathFactory) -> "Pipeline":
+    """A random Stable Diffusion 3, which diffusers runs, in float32, loaded once."""
+    import torch
+
+    from diffuserve.models.registry import load_pipeline
+    from support.tiny_pipelines.folders import tiny_folder
+
+    folder = tiny_folder("sd3", tmp_path_factory.mktemp("model"))
+    (folder / "diffuserve.json").write_text('{"width": 64, "height": 64, "num_inference_steps": 2}')
+    return load_pipeline(str(folder), LoadPlan(torch.device("cpu"), torch.float32))
 
 
 def _loaded(folder: Path) -> "PackedPipeline":

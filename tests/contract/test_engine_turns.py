@@ -10,7 +10,7 @@ from diffuserve.domain.requests.params import MAX_IMAGES, MAX_STEPS, GenerationP
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.models.base import PackedPipeline
+from diffuserve.models.base import Pipeline
 from diffuserve.samplers.base import Memory, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
 from diffuserve.testing.fake_pipeline import FakePipeline
@@ -36,7 +36,7 @@ class NoisySampler(FlowMatchEuler):
         return moved + 0.1 * noise, memory
 
 
-def two_at_a_time(pipeline: PackedPipeline) -> EngineConfig:
+def two_at_a_time(pipeline: Pipeline) -> EngineConfig:
     """Return a configuration with which two images fill a step."""
     resolved = pipeline.spec.resolve(LARGE, seed=0)
     tokens = pipeline.spec.workload(resolved).step_tokens // LARGE.num_images

@@ -3,19 +3,19 @@
 import pytest
 
 from diffuserve.engine.engine import Engine
-from diffuserve.models.base import PackedPipeline, packed
+from diffuserve.models.base import Pipeline
 from diffuserve.testing.fake_pipeline import FakePipeline
 
-FAMILIES = ("flux", "stable diffusion", "wan", "fake")
-_FIXTURES = {"stable diffusion": "small_unet", "wan": "small_wan"}
+FAMILIES = ("flux", "stable diffusion", "wan", "any pipeline", "fake")
+_FIXTURES = {"stable diffusion": "small_unet", "wan": "small_wan", "any pipeline": "small_any"}
 
 
-def pipeline_of(family: str, request: pytest.FixtureRequest) -> PackedPipeline:
+def pipeline_of(family: str, request: pytest.FixtureRequest) -> Pipeline:
     """Return the pipeline of a family; all but the fake one are shared by the tests of a session."""
     if family == "fake":
         return FakePipeline()
     if family == "flux":
         engine: Engine = request.getfixturevalue("tiny_engine")
-        return packed(engine.pipeline)
-    pipeline: PackedPipeline = request.getfixturevalue(_FIXTURES[family])
+        return engine.pipeline
+    pipeline: Pipeline = request.getfixturevalue(_FIXTURES[family])
     return pipeline

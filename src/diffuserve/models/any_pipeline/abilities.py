@@ -187,7 +187,7 @@ def takes_control_image(signature: Signature) -> bool:
     return control_argument(signature) is not None
 
 
-def _number(value: object, otherwise: float) -> float:
+def _number(value: object, otherwise: int | float) -> float:
     """Return a default of the source if it is a finite number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return value if is_number and isinstance(value, int | float) else otherwise
+    return float(value if is_number and isinstance(value, int | float) else otherwise)

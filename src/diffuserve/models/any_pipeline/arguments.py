@@ -10,6 +10,7 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.any_pipeline.signature import Signature
+from diffuserve.models.any_pipeline.tasks import FRAMES, MASKS, RATES, image_argument
 
 # Sizes are the request's, not the nearest of a list, and prompts are read as they are.
 _FIXED = {"use_resolution_binning": False, "clean_caption": False}
@@ -29,8 +30,8 @@ def call_arguments(
         signature.guidance: params.guidance_scale if spec.has_guidance else None,
         "max_sequence_length": params.max_sequence_length,
         "strength": params.strength,
-        **(_clip(params) if spec.is_video else {}),
-        **_images(params),
+        **(_clip(signature, params) if spec.is_video else {}),
+        **_images(signature, params),
     }
     return {
         **_taken(wanted, signature.arguments),
@@ -44,14 +45,18 @@ def _taken(wanted: Mapping[str, Any], takes: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if value is not None and name in takes}
 
 
-def _clip(params: GenerationParams) -> dict[str, Any]:
-    return {"num_frames": params.num_frames, "frame_rate": params.fps, "fps": params.fps}
+def _clip(signature: Signature, params: GenerationParams) -> dict[str, Any]:
+    length, rate = signature.first(*FRAMES), signature.first(*RATES)
+    return {name: value for name, value in ((length, params.num_frames), (rate, params.fps)) if name}
 
 
-def _images(params: GenerationParams) -> dict[str, Any]:
+def _images(signature: Signature, params: GenerationParams) -> dict[str, Any]:
+    """Return the images in the arguments of the class; several are a list, where it refers to them."""
     images = [as_picture(image) for image in params.images]
-    mask = None if params.mask is None else as_picture(params.mask)
-    return {"image": images[0] if len(images) == 1 else images or None, "mask_image": mask}
+    given = {image_argument(signature): images[0] if len(images) == 1 else images or None}
+    if params.mask is not None:
+        given[signature.first(*MASKS)] = as_picture(params.mask)
+    return {name: value for name, value in given.items() if name}
 
 
 def as_picture(image: ImageInput) -> Image.Image:

@@ -9,7 +9,7 @@ import torch
 
 from diffuserve.models.any_pipeline.merging import merge_key, num_rows, run_merged
 from diffuserve.models.any_pipeline.run import Run
-from diffuserve.models.machine.isolation import isolate
+from diffuserve.models.machine.isolation import is_device_fault, isolate, without_frames
 
 Goal = Callable[[Run], bool]
 """Whether a run has come as far as it is to go now."""
@@ -45,7 +45,7 @@ class Passes:
                     failures[run] = outcome
                 else:
                     run.resume(outcome)
-        return failures | {run: run.error for run in runs if run.error is not None}
+        return failures | {run: _own_failure(run.error) for run in runs if run.error is not None}
 
     def _largest_group(self, runs: Sequence[Run]) -> list[Run]:
         groups: defaultdict[Hashable, list[Run]] = defaultdict(list)
@@ -62,3 +62,10 @@ class Passes:
             return isolate(calls, run_merged)
         with self._coders[id(calls[0].module)]:  # coders of clips keep a cache from frame to frame
             return isolate(calls, run_merged)
+
+
+def _own_failure(error: Exception) -> Exception:
+    """Return what a run raised in its own lines. A fault of the device is no run's failure, and is raised."""
+    if is_device_fault(error):
+        raise error
+    return without_frames(error)

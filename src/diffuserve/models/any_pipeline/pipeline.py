@@ -6,11 +6,15 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import torch
+
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import FIELDS, GenerationParams
 from diffuserve.models.any_pipeline.arguments import call_arguments
+from diffuserve.models.any_pipeline.components import LEFT_OUT
+from diffuserve.models.any_pipeline.configs import DENOISERS
 from diffuserve.models.any_pipeline.hooks import hook_models, own_copy
 from diffuserve.models.any_pipeline.own_warnings import catch_warnings
 from diffuserve.models.any_pipeline.passes import Passes
@@ -22,7 +26,7 @@ from diffuserve.models.any_pipeline.steps_told import StepsTold
 from diffuserve.models.base import RunningStep
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Frames
-from diffuserve.models.loaded_pipeline import LoadedPipeline
+from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
 from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.samplers.base import NoiseSchedule
@@ -153,12 +157,15 @@ def load_any_pipeline(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> A
     """Load a folder, whose files and components were checked, as diffusers does: no code, no pickles."""
     import diffusers
 
+    denoiser = next(name for name in DENOISERS if folder.index.get(name))
+    plan = with_dtype(plan, folder, denoiser, half=torch.bfloat16)
     kind = getattr(diffusers, folder.pipeline_class)
     pipe = kind.from_pretrained(
         str(folder.path),
-        torch_dtype=plan.chosen_dtype,
+        dtype=plan.chosen_dtype,
         local_files_only=True,
         use_safetensors=True,
         trust_remote_code=False,
+        **{name: None for name in LEFT_OUT & folder.index.keys()},
     )
     return AnyPipeline(pipe.to(plan.device), folder, spec, plan)

@@ -117,7 +117,8 @@ class Run:
 
     def _run(self) -> None:
         _thread.run = self
-        torch.set_num_threads(1)
+        if torch.get_num_threads() != 1:  # reading it settles torch's own default for this thread
+            torch.set_num_threads(1)
         self._wait()
         try:
             with torch.inference_mode():

@@ -1,6 +1,7 @@
 """Which calls may be one pass, and that each gets what it would have had alone."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,3 +76,11 @@ def test_lists_of_rows_of_unlike_shapes_are_joined_and_split() -> None:
     first, second = run_merged([call(model, x=small), call(model, x=large)])
     assert torch.equal(first[0], small[0] + 1)
     assert [tuple(row.shape) for row in second] == [(4, 3), (5, 3)]
+
+
+def test_what_has_no_rows_is_no_merged_result() -> None:
+    calls = [call(lambda hidden_states: object(), hidden_states=rows(1, 4)) for _ in range(2)]
+    with pytest.raises(TypeError, match="which has no rows"):
+        run_merged(calls)
+    encodes = [replace(each, method="encode") for each in calls]
+    assert merge_key(encodes[0]) != merge_key(encodes[1])
