@@ -87,7 +87,7 @@ def test_frames_are_the_same_streamed_collected_and_decoded_as_a_whole_by_anothe
     (denoised,) = [output.result for output in outputs if output.result and output.result.latents is not None]
     assert denoised.latents is not None
     (whole,) = packed(engine.pipeline).decode([denoised.latents], [denoised.params])
-    assert [as_bytes(clip) for clip in whole] == collected
+    assert [as_bytes(clip) for clip in whole if isinstance(clip, list)] == collected
     with Engine(engine.pipeline, EngineConfig(deterministic=True, num_threads=1)) as other:
         other.add(denoised.params, latents=denoised.latents)
         decoded = drain(other)[-1].result

@@ -15,7 +15,7 @@ from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.runner import Runner, StepOutcome, StepResult, TurnResult
 from diffuserve.models.base import Conditioning, PackedPipeline, map_tensors
 from diffuserve.models.folders.folder import first_line
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Media, media_of
 from diffuserve.models.machine.devices import to_device
 from diffuserve.models.machine.isolation import is_device_fault, is_out_of_memory, isolate
 
@@ -49,8 +49,8 @@ class ModelRunner(Runner):
             if is_device_fault(error):
                 raise
 
-    def decode(self, states: Sequence[RequestState]) -> list[list[Frames] | Exception]:
-        """Return the images in the turns of denoised requests; all must have one size."""
+    def decode(self, states: Sequence[RequestState]) -> list[list[Media] | Exception]:
+        """Return the images or sounds in the turns of denoised requests; all must have one size."""
         self._announce(states)
         return isolate(states, self._decode_finite)
 
@@ -119,10 +119,11 @@ class ModelRunner(Runner):
         # Copied without waiting, so that the host can issue the work of the next requests meanwhile.
         return StepResult(latents, memory, tuple(levels.to("cpu", non_blocking=True) for levels in previews))
 
-    def _decode_finite(self, states: Sequence[RequestState]) -> list[list[Frames]]:
+    def _decode_finite(self, states: Sequence[RequestState]) -> list[list[Media]]:
         # Checked only here and not after each step: this is off the denoising thread, and NaN persists.
         latents = [finite(state.turn_latents) for state in states]
-        return self.packed.decode(latents, [state.turn_params for state in states])
+        decoded = self.packed.decode(latents, [state.turn_params for state in states])
+        return [[media_of(each) for each in of_request] for of_request in decoded]
 
     def _decode_chunks(self, clips: Sequence[ClipDecoding]) -> list[FrameChunk]:
         for clip in clips:

@@ -17,7 +17,7 @@ from diffuserve.models.base import (
     RunningStep,
     packed,
 )
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Media
 
 
 class RunRunner(Runner):
@@ -58,7 +58,7 @@ class RunRunner(Runner):
             for state, failure, count in zip(states, failures, num_passes, strict=True)
         ]
 
-    def decode(self, states: Sequence[RequestState]) -> list[list[Frames] | Exception]:
+    def decode(self, states: Sequence[RequestState]) -> list[list[Media] | Exception]:
         self._announce(states)
         with self._lock:
             present = [state for state in states if state.request_id in self._requests]

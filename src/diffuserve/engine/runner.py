@@ -10,7 +10,7 @@ from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.requests.clip_decoding import ClipDecoding
 from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.models.base import Conditioning, Pipeline
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Media
 from diffuserve.samplers.base import Memory
 
 
@@ -68,7 +68,7 @@ class Runner(ABC):
         """Run one step or turn of each request; no state advances."""
 
     @abstractmethod
-    def decode(self, states: Sequence[RequestState]) -> list[list[Frames] | Exception]:
+    def decode(self, states: Sequence[RequestState]) -> list[list[Media] | Exception]:
         """Return the images in the turns of denoised requests; all must have one size."""
 
     def prepare(self, states: Sequence[RequestState]) -> None:  # noqa: B027 (most do nothing)

@@ -18,7 +18,7 @@ from diffuserve.domain.models.residency import RESIDENT, Residency
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Frames, Media, Sound
 from diffuserve.models.offload.components import Component
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
@@ -221,8 +221,13 @@ class PackedPipeline(Pipeline, Protocol):
         """
         ...
 
-    def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
-        """Decode finished latents of equal size; return `num_images` lists of frames for each request."""
+    def decode(
+        self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
+    ) -> Sequence[Sequence[Frames | Sound]]:
+        """Decode finished latents of equal size; return `num_images` lists of frames for each request.
+
+        Models of sounds return sounds instead.
+        """
         ...
 
     def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
@@ -241,8 +246,8 @@ class PackedPipeline(Pipeline, Protocol):
         """
         ...
 
-    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
-        """Yield the frames of one clip in order, some at a time.
+    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames | Sound]:
+        """Yield the frames of one clip in order, some at a time, after its sound if it has one.
 
         `latents` are those of a single clip, with a first axis of length 1. Each `next` decodes a chunk;
         in between, the device may work on other requests. All chunks together equal the clip decoded as a
@@ -301,8 +306,8 @@ class RunningPipeline(Pipeline, Protocol[Request]):
         """Take each request through its step, in shared passes where they fit together."""
         ...
 
-    def decode(self, requests: Sequence[Request], images: Sequence[range]) -> list[list[Frames] | Exception]:
-        """Run some images of each denoised request to their ends, and return their frames."""
+    def decode(self, requests: Sequence[Request], images: Sequence[range]) -> list[list[Media] | Exception]:
+        """Run some images of each denoised request to their ends, and return what they are."""
         ...
 
 
@@ -335,7 +340,7 @@ class PipelineDefaults:
     def prepare(self, batch: Sequence[DenoiseInput]) -> None:
         """Do nothing: steps need nothing beside their input."""
 
-    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
+    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames | Sound]:
         raise NotImplementedError(f"{type(self).__name__} generates no clips")
 
     def components(self) -> Sequence[Component]:

@@ -150,27 +150,33 @@ def hunyuan_video_15() -> Any:
 
 
 def ltx2() -> Any:
-    """Return LTX-2's autoencoder with one of its halvings: 2 pixels and 2 frames a latent."""
+    """Return LTX-2's autoencoder with three of its halvings: 8 pixels and 8 frames a latent."""
     return diffusers.AutoencoderKLLTX2Video(
         in_channels=3,
         out_channels=3,
         latent_channels=4,
-        block_out_channels=(8,),
-        decoder_block_out_channels=(8,),
-        layers_per_block=(1,),
-        decoder_layers_per_block=(1, 1),
-        spatio_temporal_scaling=(True,),
-        decoder_spatio_temporal_scaling=(True,),
-        decoder_inject_noise=(False, False),
-        downsample_type=("spatial",),
-        upsample_residual=(False,),
-        upsample_factor=(1,),
+        block_out_channels=(8, 8, 8),
+        decoder_block_out_channels=(8, 8, 8),
+        layers_per_block=(1, 1, 1, 1),
+        decoder_layers_per_block=(1, 1, 1, 1),
+        spatio_temporal_scaling=(True,) * 3,
+        decoder_spatio_temporal_scaling=(True,) * 3,
+        decoder_inject_noise=(False,) * 4,
+        downsample_type=("spatiotemporal",) * 3,
+        upsample_residual=(False,) * 3,
+        upsample_factor=(1,) * 3,
         timestep_conditioning=False,
         patch_size=1,
         patch_size_t=1,
         encoder_causal=True,
         decoder_causal=False,
     )
+
+
+def wan(**values: Any) -> Any:
+    """Return Wan's autoencoder: 8 pixels and 4 frames a latent."""
+    known = {"base_dim": 4, "z_dim": 16, "dim_mult": [1, 1, 2, 2], "num_res_blocks": 1}
+    return diffusers.AutoencoderKLWan(temperal_downsample=[False, True, True], **known | values)
 
 
 def oobleck(channels: int) -> Any:

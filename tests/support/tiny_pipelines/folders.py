@@ -38,8 +38,11 @@ def tiny_pipeline(name: str, seed: int = 0) -> Any:
 
 
 def _last_weight(decoder: Any) -> Tensor:
-    """Return what scales an autoencoder's results: of pictures, or of sounds."""
-    weight = decoder.conv_out.weight if hasattr(decoder, "conv_out") else decoder.conv2.weight_g
+    """Return what scales an autoencoder's results: of pictures, of clips, of sounds."""
+    names = {"conv_out": "weight", "proj_out": "weight", "conv2": "weight_g"}
+    weight = next(
+        getattr(getattr(decoder, layer), of) for layer, of in names.items() if hasattr(decoder, layer)
+    )
     assert isinstance(weight, Tensor)
     return weight
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from support.tiny_pipelines import (
     gemma_families,
+    more_clips,
+    more_images,
     qwen_families,
     sound_families,
     stable_diffusion_3,
@@ -30,6 +32,7 @@ class TinyPipeline:
     guidance: str | None = "guidance_scale"
     takes_negative: bool = True
     frames: tuple[int, ...] = ()
+    frames_argument: str = "num_frames"
     pictures: tuple[str, ...] = ()
     sound: bool = False
     contrast: float = 1.0
@@ -105,5 +108,31 @@ TINY_PIPELINES: Mapping[str, TinyPipeline] = {
         sound=True,
         takes_negative=False,
         call={"audio_duration": 1.0},
+    ),
+    "lumina2": TinyPipeline("Lumina2Pipeline", more_images.lumina2),
+    "aura-flow": TinyPipeline("AuraFlowPipeline", more_images.aura_flow),
+    "ovis-image": TinyPipeline("OvisImagePipeline", more_images.ovis_image),
+    "hunyuan-image": TinyPipeline(
+        "HunyuanImagePipeline",
+        more_images.hunyuan_image,
+        guidance="distilled_guidance_scale",
+        takes_negative=False,
+    ),
+    "hidream": TinyPipeline("HiDreamImagePipeline", more_images.hidream, sizes=((1024, 1024),)),
+    "stable-diffusion": TinyPipeline("StableDiffusionPipeline", more_images.stable_diffusion),
+    "stable-diffusion-controlnet": TinyPipeline(
+        "StableDiffusionControlNetPipeline", more_images.stable_diffusion_controlnet, pictures=("image",)
+    ),
+    "mochi": TinyPipeline("MochiPipeline", more_clips.mochi, frames=(7, 13), contrast=0.5),
+    "sana-video": TinyPipeline(
+        "SanaVideoPipeline",
+        more_clips.sana_video,
+        frames=(9, 13),
+        frames_argument="frames",
+        call={"use_resolution_binning": False},
+    ),
+    "wan": TinyPipeline("WanPipeline", more_clips.wan, frames=(5, 9)),
+    "hunyuan-video": TinyPipeline(
+        "HunyuanVideoPipeline", more_clips.hunyuan_video, frames=(5, 9), takes_negative=False
     ),
 }

@@ -27,13 +27,17 @@ _CHAT = (
 def clip_tokenizer() -> Any:
     """Return the bundled model's CLIP tokenizer, with CLIP's own length."""
     folder = bundled_models()["tiny-flux"] / "tokenizer"
-    return transformers.CLIPTokenizer.from_pretrained(folder, model_max_length=77)
+    return transformers.CLIPTokenizer.from_pretrained(
+        folder, model_max_length=77, local_files_only=True, trust_remote_code=False
+    )
 
 
 def t5_tokenizer(length: int = 512) -> Any:
     """Return the bundled model's T5 tokenizer, for prompts up to `length` tokens."""
     folder = bundled_models()["tiny-flux"] / "tokenizer_2"
-    return transformers.AutoTokenizer.from_pretrained(folder, model_max_length=length)
+    return transformers.AutoTokenizer.from_pretrained(
+        folder, model_max_length=length, local_files_only=True, trust_remote_code=False
+    )
 
 
 def template_of(pipeline_class: type) -> str:
@@ -67,23 +71,28 @@ def vocabulary_size(tokenizer: Any) -> int:
     return len(tokenizer) + 8
 
 
-def t5(dim: int = 32, layers: int = 1) -> Any:
+def t5(dim: int = 32) -> Any:
     """Return a T5 encoder for `t5_tokenizer`."""
+    return transformers.T5EncoderModel(transformers.T5Config(**_t5_values(dim)))
+
+
+def umt5() -> Any:
+    """Return a UMT5 encoder, whose every layer has positions of its own, for `t5_tokenizer`."""
+    return transformers.UMT5EncoderModel(transformers.UMT5Config(**_t5_values(32)))
+
+
+def byte_t5() -> Any:
+    """Return a T5 encoder for the tokenizer of bytes."""
+    return transformers.T5EncoderModel(transformers.T5Config(**_t5_values(32) | {"vocab_size": 384}))
+
+
+def _t5_values(dim: int) -> dict[str, Any]:
     tokens = bundled_config("text_encoder_2", "vocab_size", "eos_token_id", "pad_token_id")
-    return transformers.T5EncoderModel(
-        transformers.T5Config(
-            d_model=dim,
-            d_kv=8,
-            d_ff=64,
-            num_layers=layers,
-            num_heads=4,
-            feed_forward_proj="gated-gelu",
-            **tokens,
-        )
-    )
+    shape = {"d_model": dim, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
+    return {**shape, "feed_forward_proj": "gated-gelu", **tokens}
 
 
-def clip(dim: int, projects: bool = False) -> Any:
+def clip(dim: int, projects: bool = False, length: int = 77) -> Any:
     """Return a CLIP text encoder for `clip_tokenizer`, with a projection where a pipeline reads it."""
     tokens = bundled_config("text_encoder", "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")
     config = transformers.CLIPTextConfig(
@@ -92,7 +101,7 @@ def clip(dim: int, projects: bool = False) -> Any:
         intermediate_size=2 * dim,
         num_hidden_layers=3,
         num_attention_heads=2,
-        max_position_embeddings=77,
+        max_position_embeddings=length,
         **tokens,
     )
     kind = transformers.CLIPTextModelWithProjection if projects else transformers.CLIPTextModel
@@ -167,13 +176,13 @@ def gemma_tokenizer() -> Any:
     return transformers.GemmaTokenizer(vocab=vocabulary, merges=[], model_max_length=1024)
 
 
-def gemma2(tokenizer: Any) -> Any:
+def gemma2(tokenizer: Any, layers: int = 1) -> Any:
     """Return a small Gemma 2."""
     config = transformers.Gemma2Config(
         vocab_size=vocabulary_size(tokenizer),
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,
@@ -204,18 +213,18 @@ def qwen3_vl_config(tokenizer: Any) -> Any:
     )
 
 
-def byte_t5() -> Any:
-    """Return a T5 encoder for the tokenizer of bytes."""
-    return transformers.T5EncoderModel(
-        transformers.T5Config(
-            vocab_size=384,
-            d_model=32,
-            d_kv=8,
-            d_ff=64,
-            num_layers=1,
-            num_heads=4,
-            feed_forward_proj="gated-gelu",
-        )
+def llama_config(tokenizer: Any, layers: int = 2) -> Any:
+    """Return the config of a small Llama for a tokenizer."""
+    return transformers.LlamaConfig(
+        vocab_size=vocabulary_size(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
 
 

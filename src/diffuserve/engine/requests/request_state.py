@@ -16,7 +16,7 @@ from diffuserve.engine.policy.turns import Turn, next_turn
 from diffuserve.engine.requests.phases import MOVES, RequestPhase
 from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.models.base import Conditioning, DenoiseInput
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Media
 from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
 
 
@@ -102,8 +102,8 @@ class RequestState:
     A request that is `exclusive` ran out of memory beside others, so nothing else runs on the device while it
     does; it stays so in whatever phase follows. One that is `untried` is longer than all whose memory was
     measured, so its first step has the device to itself. `saved` is what one that is swapped out goes on
-    from. `num_decoded` counts the frames of clips that were decoded, and `frames` has them unless they are
-    passed on as they come, and the images that were decoded.
+    from. `num_decoded` counts the frames of clips that were decoded, and `media` has them unless they are
+    passed on as they come, and the images and sounds that were decoded.
     """
 
     request_id: str
@@ -128,7 +128,7 @@ class RequestState:
     saved: RequestProgress | None = None
     skipped: int = 0
     num_decoded: int = 0
-    frames: list[Frames] = field(default_factory=list)
+    media: list[Media] = field(default_factory=list)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def move_to(self, phase: RequestPhase) -> None:
@@ -210,10 +210,10 @@ class RequestState:
         return torch.cat(predicted) if self.predicted else prediction
 
     def keep(self, chunk: FrameChunk) -> None:
-        """Collect the frames of a clip."""
+        """Collect the frames of a clip, and its sound."""
         if chunk.start == 0:
-            self.frames.append([])
-        self.frames[chunk.index] += chunk.frames
+            self.media.append(Media(sound=chunk.sound))
+        self.media[chunk.index].frames += chunk.frames
 
     def candidate(self, max_tokens: int) -> Candidate:
         """Return the request as the scheduler sees it, with turns of at most so many tokens."""

@@ -37,7 +37,7 @@ from diffuserve.engine.requests.swapping import go_on_from, progress_of
 from diffuserve.engine.runner import StepOutcome, TurnResult
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.models.base import Conditioning, PackedPipeline, map_tensors
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Media
 from diffuserve.models.machine.isolation import is_out_of_memory, isolate
 from diffuserve.parallel.heartbeats import BROKEN_GROUP
 from diffuserve.parallel.ranks import OtherRankFailed, Ranks
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-Outcome = list[Frames] | Exception
+Outcome = list[Media] | Exception
 
 _MAX_FORGOTTEN = 1_000
 

@@ -2,9 +2,11 @@
 
 import ast
 import math
+from dataclasses import fields
 from typing import Any, Final
 
 from diffuserve.domain.models.config import parse_config
+from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import MAX_GUIDANCE_SCALE, MAX_INPUT_IMAGES, MAX_STEPS
 from diffuserve.models.any_pipeline.configs import (
     AUTOENCODERS,
@@ -16,8 +18,10 @@ from diffuserve.models.any_pipeline.configs import (
 )
 from diffuserve.models.any_pipeline.signature import Signature
 from diffuserve.models.any_pipeline.tasks import (
+    CONTROL_SCALES,
     DRAW_WITHOUT_IMAGE,
     FRAMES,
+    LAST_FRAMES,
     MASKS,
     RATES,
     SEVERAL_IMAGES,
@@ -27,27 +31,34 @@ from diffuserve.models.any_pipeline.tasks import (
 from diffuserve.models.folders.folder import ModelFolder
 
 FAMILY: Final = "any_pipeline"
+_SPEC_FIELDS = frozenset(each.name for each in fields(ModelSpec))
 _SIDE, _MAX_SIDE, _MAX_PIXELS = 1024, 4096, 16 * 1024 * 1024
 _STEPS, _RATE = 50, 16
 _TOKENS, _MOST_TOKENS = 77, 4096
+_LATENT_FRAMES = 15  # of a clip, if nothing says how long it is
 _PATCH = 2  # of pipelines that pack latents by themselves, as their config does not say
 
 
 def describe(folder: ModelFolder, signature: Signature) -> dict[str, Any]:
     """Return the fields of a folder's spec. Raise `InvalidModel` for a config that is out of bounds."""
+    described = _described(folder, signature)
+    return {name: value for name, value in described.items() if name in _SPEC_FIELDS}
+
+
+def _described(folder: ModelFolder, signature: Signature) -> dict[str, Any]:
     vae = read_sizes(folder, AUTOENCODERS, AutoencoderSizes)
     denoiser = read_sizes(folder, DENOISERS, DenoiserSizes)
     scale = vae.scale if {*AUTOENCODERS} & {*signature.components} else 1
     return {
         "family": FAMILY,
         "has_joint_attention": "unet" not in signature.components,
-        "pixels_per_token": (scale * _patch(signature, denoiser)) ** 2,
         **_sizes(signature, denoiser, scale),
         **_steps(signature),
         **guidance(folder, signature, denoiser),
         **_text(folder, signature),
         **_clips(signature, vae, denoiser),
         **_images(signature),
+        **_control(signature),
     }
 
 
@@ -75,7 +86,10 @@ def _steps(signature: Signature) -> dict[str, Any]:
 
 
 def _sizes(signature: Signature, denoiser: DenoiserSizes, scale: int) -> dict[str, Any]:
-    """Return the default size, and limits of four times its pixels; a class without sizes has one alone."""
+    """Return the default size, and limits of four times its pixels; a class without sizes has one alone.
+
+    A token covers as many pixels a side as divide sides, since that is why they must.
+    """
     multiple = _multiple(signature, denoiser, scale)
     sample = denoiser.sample or (signature.sample_size,) * 2
     own = [side * scale or _SIDE for side in sample]
@@ -89,6 +103,7 @@ def _sizes(signature: Signature, denoiser: DenoiserSizes, scale: int) -> dict[st
         "width": width,
         "height": height,
         "size_multiple": multiple,
+        "pixels_per_token": multiple**2,
         "min_size": min(width, height) if is_fixed else multiple,
         "max_size": longest if is_fixed else max(longest, min(2 * longest, _MAX_SIDE)),
         "max_pixels": max(width * height, min(4 * width * height, _MAX_PIXELS)),
@@ -97,12 +112,6 @@ def _sizes(signature: Signature, denoiser: DenoiserSizes, scale: int) -> dict[st
 
 def _rounded(side: float, multiple: int) -> int:
     return max(int(side) // multiple, 1) * multiple
-
-
-def _patch(signature: Signature, denoiser: DenoiserSizes) -> int:
-    if "unet" in signature.components:
-        return 1
-    return max(denoiser.patch or _PATCH, _PATCH if "unet" not in signature.components else 1)
 
 
 def _multiple(signature: Signature, denoiser: DenoiserSizes, scale: int) -> int:
@@ -148,7 +157,7 @@ def _clips(signature: Signature, vae: AutoencoderSizes, denoiser: DenoiserSizes)
     if signature.first(*FRAMES) is None:
         return {}
     stride = 1 if "motion_adapter" in signature.components or "unet" in signature.components else vae.stride
-    frames = int(_number(signature.default(*FRAMES), denoiser.sample_frames or 4 * stride + 1))
+    frames = int(_number(signature.default(*FRAMES), denoiser.sample_frames or _LATENT_FRAMES * stride + 1))
     frames = (max(frames, stride + 1) - 1) // stride * stride + 1
     return {
         "num_frames": frames,
@@ -165,7 +174,9 @@ def _images(signature: Signature) -> dict[str, Any]:
         return {}
     has_mask = signature.first(*MASKS) is not None and "video" not in takes
     most = MAX_INPUT_IMAGES if signature.name in SEVERAL_IMAGES else 1
+    takes_last = signature.first(*LAST_FRAMES) is not None
     return {
+        "has_last_frame": takes_last,
         "min_input_images": int(signature.name not in DRAW_WITHOUT_IMAGE),
         "max_input_images": most,
         "has_mask": has_mask,
@@ -182,9 +193,12 @@ def _strength(signature: Signature) -> dict[str, Any]:
     return {"has_strength": True, "strength": default, "mask_strength": default}
 
 
-def takes_control_image(signature: Signature) -> bool:
-    """Return whether a class draws along an image that says where things are."""
-    return control_argument(signature) is not None
+def _control(signature: Signature) -> dict[str, Any]:
+    """Return whether a model draws along an image that says where things are; none does it without."""
+    if control_argument(signature) is None:
+        return {}
+    scale = _number(signature.default(*CONTROL_SCALES), 1.0)
+    return {"has_control_image": True, "needs_control_image": True, "control_scale": scale}
 
 
 def _number(value: object, otherwise: int | float) -> float:

@@ -10,7 +10,7 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.any_pipeline.signature import Signature
-from diffuserve.models.any_pipeline.tasks import FRAMES, MASKS, RATES, image_argument
+from diffuserve.models.any_pipeline.tasks import FRAMES, MASKS, RATES, control_argument, image_argument
 
 # Sizes are the request's, not the nearest of a list, and prompts are read as they are.
 _FIXED = {"use_resolution_binning": False, "clean_caption": False}
@@ -30,6 +30,10 @@ def call_arguments(
         signature.guidance: params.guidance_scale if spec.has_guidance else None,
         "max_sequence_length": params.max_sequence_length,
         "strength": params.strength,
+        "audio_end_in_s": params.seconds,
+        "audio_duration": params.seconds,
+        "lyrics": params.lyrics,
+        "controlnet_conditioning_scale": params.control_scale,
         **(_clip(signature, params) if spec.is_video else {}),
         **_images(signature, params),
     }
@@ -56,6 +60,10 @@ def _images(signature: Signature, params: GenerationParams) -> dict[str, Any]:
     given = {image_argument(signature): images[0] if len(images) == 1 else images or None}
     if params.mask is not None:
         given[signature.first(*MASKS)] = as_picture(params.mask)
+    if params.control_image is not None:
+        given[control_argument(signature)] = as_picture(params.control_image)
+    if params.last_image is not None:
+        given["last_image"] = as_picture(params.last_image)
     return {name: value for name, value in given.items() if name}
 
 

@@ -4,10 +4,12 @@
 used: a module of the folder's own would be code of strangers, and pickled weights can run code.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 from diffuserve.domain.errors import InvalidModel
@@ -26,6 +28,7 @@ from diffuserve.models.folders.model_paths import INDEX_FILE
 LEFT_OUT: Final = frozenset({"safety_checker"})
 """Components that are not loaded: this project judges images by itself, and says so."""
 _ALWAYS_NEEDED = frozenset({"transformer", "unet", "prior", "vae", "movq", "vqvae", "scheduler"})
+_MAX_JSON_BYTES = 16 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _CLASS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
@@ -97,9 +100,21 @@ def check_component(folder: ModelFolder, component: Component) -> None:
         raise InvalidModel(
             f"{path}: {' or '.join(files)} is missing, which {component.class_name} is built by"
         )
-    folder.json(f"{component.name}/{config}")
+    _check_json(path / config)
     if component.kind is Kind.MODEL:
         folder.weights(component.name)
+
+
+def _check_json(path: Path) -> None:
+    """Raise `InvalidModel` unless a file is a JSON object; diffusers writes infinities too."""
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise InvalidModel(f"{path}: more than {_MAX_JSON_BYTES:,} bytes")
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError, OSError) as error:
+        raise InvalidModel(f"{path}: not valid JSON ({type(error).__name__})") from error
+    if not isinstance(content, dict):
+        raise InvalidModel(f"{path}: must hold a JSON object")
 
 
 def _pair(folder: ModelFolder, signature: Signature, name: str) -> tuple[str, str] | None:

@@ -17,6 +17,7 @@ _Side = Annotated[int, Field(ge=1, le=16_384)]
 _Patch = Annotated[int, Field(ge=1, le=64)]
 _Channels = Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(min_length=1, max_length=12)]
 _Halvings = Annotated[tuple[bool, ...], Field(max_length=12)]
+_Patches = _Patch | Annotated[tuple[_Patch, ...], Field(min_length=1, max_length=4)]
 _DEFAULT_SCALE = 8
 _DEFAULT_STRIDE = 4
 
@@ -35,7 +36,7 @@ class AutoencoderSizes:
     temperal_downsample: _Halvings | None = None
     spatio_temporal_scaling: _Halvings | None = None
     temporal_expansions: Annotated[tuple[_Scale, ...], Field(max_length=12)] | None = None
-    patch_size: _Patch | None = None
+    patch_size: _Patches | None = None
     patch_size_t: _Patch | None = None
 
     @property
@@ -44,9 +45,9 @@ class AutoencoderSizes:
         if (told := self.spatial_compression_ratio or self.scale_factor_spatial) is not None:
             return told
         if self.spatio_temporal_scaling is not None:
-            return (self.patch_size or 1) * 2 ** sum(self.spatio_temporal_scaling)
+            return (_side(self.patch_size) or 1) * 2 ** sum(self.spatio_temporal_scaling)
         if self.temperal_downsample is not None:
-            return (self.patch_size or 1) * 2 ** len(self.temperal_downsample)
+            return (_side(self.patch_size) or 1) * 2 ** len(self.temperal_downsample)
         channels = self.encoder_block_out_channels or self.block_out_channels
         return _DEFAULT_SCALE if channels is None else 2 ** (len(channels) - 1)
 
@@ -73,13 +74,13 @@ class DenoiserSizes:
     sample_height: _Side | None = None
     sample_width: _Side | None = None
     sample_frames: _Side | None = None
-    patch_size: _Patch | Annotated[tuple[_Patch, ...], Field(min_length=1, max_length=4)] | None = None
+    patch_size: _Patches | None = None
     time_cond_proj_dim: _Side | None = None
 
     @property
     def patch(self) -> int | None:
         """Latent cells of a token's side; `None` if it says nothing."""
-        return self.patch_size[-1] if isinstance(self.patch_size, tuple) else self.patch_size
+        return _side(self.patch_size)
 
     @property
     def sample(self) -> tuple[int, int] | None:
@@ -105,6 +106,10 @@ def read_sizes(folder: ModelFolder, names: Iterable[str], schema: type[Config]) 
         if (folder.path / name / "config.json").is_file():
             return parse_config(schema, *folder.config(name))
     return parse_config(schema, {}, "")
+
+
+def _side(patch: int | tuple[int, ...] | None) -> int | None:
+    return patch[-1] if isinstance(patch, tuple) else patch
 
 
 def _product(values: Iterable[int]) -> int:

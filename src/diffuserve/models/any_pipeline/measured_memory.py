@@ -42,7 +42,7 @@ class MeasuredMemory:
         `size` is that of all its requests, and `length` that of the longest of them.
         """
         with self._lock:
-            is_largest = size > self._largest or length > self._longest
+            is_largest = size > 0 and (size > self._largest or length > self._longest)
         with self._meter.measure(is_largest) as peak:
             failures = work()
         if is_largest and not failures and peak.num_bytes:

@@ -12,22 +12,22 @@ from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.any_pipeline.arguments import call_arguments
-from diffuserve.models.any_pipeline.components import LEFT_OUT
 from diffuserve.models.any_pipeline.configs import DENOISERS
 from diffuserve.models.any_pipeline.hooks import hook_models, own_copy
+from diffuserve.models.any_pipeline.loading import load_pipe
 from diffuserve.models.any_pipeline.measured_memory import MeasuredMemory, PeakMeter, tensor_bytes
-from diffuserve.models.any_pipeline.operations import count_operations
+from diffuserve.models.any_pipeline.operations import Operations, count_operations
 from diffuserve.models.any_pipeline.own_warnings import catch_warnings
 from diffuserve.models.any_pipeline.passes import Passes
 from diffuserve.models.any_pipeline.proven import SHARE_PASSES
 from diffuserve.models.any_pipeline.refusals import refusal_of
-from diffuserve.models.any_pipeline.results import frames_of, size_warnings
+from diffuserve.models.any_pipeline.results import media_of, size_warnings
 from diffuserve.models.any_pipeline.run import Run
-from diffuserve.models.any_pipeline.signature import read_signature
+from diffuserve.models.any_pipeline.signature import Signature, read_signature
 from diffuserve.models.any_pipeline.steps_told import StepsTold
 from diffuserve.models.base import RunningStep
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Media
 from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
 from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -69,15 +69,15 @@ class AnyRequest:
 class AnyPipeline(LoadedPipeline):
     """A pipeline of any class. Requests of classes whose merging is proven share passes."""
 
-    def __init__(self, pipe: Any, folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> None:
+    def __init__(
+        self, pipe: Any, signature: Signature, spec: ModelSpec, plan: LoadPlan, operations: Operations
+    ) -> None:
         super().__init__(spec, plan)
-        signature = read_signature(folder.pipeline_class)
-        assert signature is not None
         self._pipe, self._signature = pipe, signature
-        self.shares_passes = folder.pipeline_class in SHARE_PASSES and not plan.deterministic
+        self.shares_passes = signature.name in SHARE_PASSES and not plan.deterministic
         self.passes = Passes(self.shares_passes)
         self._turn = threading.Lock()
-        self._operations = count_operations(folder)
+        self._operations = operations
         meter, item = PeakMeter(plan.device), self.dtype.itemsize
         self._step_memory = MeasuredMemory(meter, _WIDEST_AT_ONCE * self._operations.widest * item)
         self._decode_memory = MeasuredMemory(meter, _FEATURES_OF_PIXEL * item)
@@ -135,7 +135,7 @@ class AnyPipeline(LoadedPipeline):
 
     def decode(
         self, requests: Sequence[AnyRequest], images: Sequence[range]
-    ) -> list[list[Frames] | Exception]:
+    ) -> list[list[Media] | Exception]:
         wanted = [_runs(*pair) for pair in zip(requests, images, strict=True)]
         runs = list(chain.from_iterable(wanted))
         pixels = [self._pixels(request.params) for request in requests]
@@ -145,7 +145,7 @@ class AnyPipeline(LoadedPipeline):
             work=lambda: self.passes.lead(runs, lambda run: False),
         )
         return [
-            _failure(request, runs, failures) or _frames(request, runs)
+            _failure(request, runs, failures) or self._media(request, runs)
             for request, runs in zip(requests, wanted, strict=True)
         ]
 
@@ -161,6 +161,14 @@ class AnyPipeline(LoadedPipeline):
         arguments = call_arguments(self._signature, self.spec, params, index)
         return Run(partial(own_copy(self._pipe, steps), **arguments), self._turn, steps)
 
+    def _media(self, request: AnyRequest, runs: Sequence[Run]) -> list[Media] | Exception:
+        try:
+            media = [media_of(run.result, self.spec.sample_rate) for run in runs]
+        except (FloatingPointError, ValueError) as error:
+            return error
+        request.size_warnings = size_warnings(media[0].frames, request.params)
+        return media
+
 
 def _runs(request: AnyRequest, images: range) -> Sequence[Run]:
     return request.runs[images.start : images.stop]
@@ -174,28 +182,10 @@ def _failure(request: AnyRequest, runs: Sequence[Run], failures: Mapping[Run, Ex
     return refusal_of(run, request.params, failures[run]) or failures[run]
 
 
-def _frames(request: AnyRequest, runs: Sequence[Run]) -> list[Frames] | Exception:
-    try:
-        frames = [frames_of(run.result) for run in runs]
-    except FloatingPointError as error:
-        return error
-    request.size_warnings = size_warnings(frames[0], request.params)
-    return frames
-
-
 def load_any_pipeline(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> AnyPipeline:
-    """Load a folder, whose files and components were checked, as diffusers does: no code, no pickles."""
-    import diffusers
-
+    """Load a folder whose files and components were checked: no code of it runs, and no pickle is read."""
+    signature = read_signature(folder.pipeline_class)
+    assert signature is not None
     denoiser = next(name for name in DENOISERS if folder.index.get(name))
     plan = with_dtype(plan, folder, denoiser, half=torch.bfloat16)
-    kind = getattr(diffusers, folder.pipeline_class)
-    pipe = kind.from_pretrained(
-        str(folder.path),
-        dtype=plan.chosen_dtype,
-        local_files_only=True,
-        use_safetensors=True,
-        trust_remote_code=False,
-        **{name: None for name in LEFT_OUT & folder.index.keys()},
-    )
-    return AnyPipeline(pipe.to(plan.device), folder, spec, plan)
+    return AnyPipeline(load_pipe(folder, signature, plan), signature, spec, plan, count_operations(folder))

@@ -27,7 +27,9 @@ IMAGES: Final = ("image", "images", "input_images", "reference_images", "cond_im
 """Arguments for images to begin with or to refer to, in the order in which they are looked for."""
 MASKS: Final = ("mask_image", "mask", "control_mask")
 FRAMES: Final = ("num_frames", "video_length", "frames")
+LAST_FRAMES: Final = ("last_image",)
 RATES: Final = ("frame_rate", "fps")
+CONTROL_SCALES: Final = ("controlnet_conditioning_scale", "adapter_conditioning_scale")
 
 _NOT_YET: Final[Mapping[Task, str]] = {Task.SOUND: "it makes sound, and results are images and clips"}
 _GIVEN: Final = frozenset({"prompt", "image", "mask_image", "control_image", "height", "width", "num_frames"})

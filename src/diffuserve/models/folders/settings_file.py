@@ -19,6 +19,8 @@ _ARCHITECTURE = frozenset(
         "has_negative_prompt",
         "temporal_stride",
         "pixels_per_token",
+        "sample_rate",
+        "has_lyrics",
         "has_joint_attention",
         "size_multiple",
         "sampler",
@@ -29,6 +31,9 @@ _ARCHITECTURE = frozenset(
         "needs_mask",
         "has_first_frame",
         "encodes_clip",
+        "has_last_frame",
+        "has_control_image",
+        "needs_control_image",
         "has_strength",
         "strength_rounds_up",
         "run_by",
@@ -38,7 +43,8 @@ _ARCHITECTURE = frozenset(
     }
 )
 _TYPES = get_type_hints(ModelSpec)
-_CLIP_LIMIT = "max_frames"  # a setting of models that generate clips alone
+_ONLY_OF = {"max_frames": "max_frames", "seconds": "max_seconds", "max_seconds": "max_seconds"}
+"""Settings of models of clips or sounds alone, which have more than 1 of the default named here."""
 _MAX_NUMBER, _MAX_TEXT = 1 << 31, 200
 _PREVIEW = "preview"  # an object, read by `preview.read_preview_map`
 
@@ -55,16 +61,18 @@ def build_spec(
     that no settings file changes. Raise `InvalidModel` for a setting that is unknown, of a wrong type or out
     of bounds, and for defaults outside the spec's own limits.
     """
-    is_video = defaults.get("max_frames", 1) > 1
     known = {
-        name: kind for name, kind in _TYPES.items() if name not in fixed and (is_video or name != _CLIP_LIMIT)
+        name: kind
+        for name, kind in _TYPES.items()
+        if name not in fixed and (name not in _ONLY_OF or defaults.get(_ONLY_OF[name], 1) > 1)
     }
     settings = _checked(folder, {**known, **traits})
     own = {name: value for name, value in settings.items() if name in known}
     values = {"name": folder.name, **defaults, **own}
     spec = parse_config(ModelSpec, values, f"{folder.path}/{SETTINGS_FILE}")
     try:
-        spec.resolve(spec.simple_request("the defaults", width=spec.width, height=spec.height), seed=0)
+        sides = {"width": spec.width, "height": spec.height} if spec.has_size else {}
+        spec.resolve(spec.simple_request("the defaults", **sides), seed=0)
     except InvalidParams as error:
         raise InvalidModel(f"{folder.path}/{SETTINGS_FILE}: the default {error}") from error
     return spec

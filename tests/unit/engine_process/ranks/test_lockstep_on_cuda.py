@@ -62,5 +62,5 @@ def test_each_stage_has_a_stream_and_none_uses_the_default_one(
     decoding = set(log.streams)
     assert len(denoising) == len(decoding) == 1
     assert len(denoising | decoding | {"default stream"}) == 3
-    [[image]] = ranks.sent["one"]
-    assert image.size == (64, 64)
+    [media] = ranks.sent["one"]
+    assert media.frames[0].size == (64, 64)
