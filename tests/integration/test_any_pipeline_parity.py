@@ -12,7 +12,7 @@ import pytest
 
 from diffuserve.engine.outputs import GenerationResult
 from support.tiny_pipelines import TINY_PIPELINES, tiny_folder
-from support.tiny_pipelines.requests import TinyRequest, mixed_requests
+from support.tiny_pipelines.requests import mixed_requests
 from support.tiny_pipelines.watched_engine import WatchedEngine, bare_levels, decibels
 
 MIN_DECIBELS = 60.0  # float32 on a CPU
@@ -44,7 +44,9 @@ SLOW = (
 )
 
 
-@pytest.fixture(scope="module", params=[*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.fixture(
+    scope="module", params=[*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
 def name(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen

@@ -16,7 +16,7 @@ from diffuserve.domain.text.shortened import shortened
 from diffuserve.models.any_pipeline.abilities import describe
 from diffuserve.models.any_pipeline.components import Component, Kind, check_component, read_components
 from diffuserve.models.any_pipeline.operations import count_operations
-from diffuserve.models.any_pipeline.proven import SHARE_PASSES
+from diffuserve.models.any_pipeline.proven import SHARE_PASSES, may_resume
 from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
 from diffuserve.models.any_pipeline.sources import class_sources, installed_version, is_installed
 from diffuserve.models.any_pipeline.tasks import why_not_served
@@ -40,8 +40,8 @@ class AnyPipelineFamily:
 
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
         signature = served_signature(folder)
-        read_components(folder, signature)
-        defaults = {**describe(folder, signature), **_run_by(signature)}
+        components = read_components(folder, signature)
+        defaults = {**describe(folder, signature), **_run_by(signature, components)}
         return build_spec(folder, defaults, fixed=FIXED)
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
@@ -109,10 +109,11 @@ def _components(folder: ModelFolder) -> tuple[Component, ...]:
     return read_components(folder, served_signature(folder))
 
 
-def _run_by(signature: Signature) -> dict[str, object]:
+def _run_by(signature: Signature, components: Sequence[Component]) -> dict[str, object]:
+    schedulers = [component.class_name for component in components if component.kind is Kind.SCHEDULER]
     return {
         "run_by": "diffusers",
         "shares_passes": signature.name in SHARE_PASSES,
-        "resumes": False,
+        "resumes": may_resume(signature.name, schedulers),
         "has_previews": False,
     }
