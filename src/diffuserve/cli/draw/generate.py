@@ -19,7 +19,7 @@ from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.images.clips import NO_CLIP, ClipOptions, check_file, kind_for, with_lengths
 from diffuserve.cli.images.destination import Destination
 from diffuserve.cli.images.input_images import read_images
-from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.params import JUDGED, GenerationParams
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.settings import Settings
 
@@ -82,17 +82,15 @@ async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> li
     own = settings.model_copy(update={"prompt_filter_processes": 0})  # nothing else waits for this one
     async with open_prompts(own) as prompts:
         for request in cleaned:
-            await prompts.moderate(request.prompt)
+            for text in filter(None, (getattr(request, name) for name in JUDGED)):
+                await prompts.moderate(text)
     return cleaned
 
 
 def _cleaned(request: GenerationParams) -> GenerationParams:
-    from diffuserve.prompts.cleaning import clean
+    from diffuserve.prompts.cleaning import cleaned
 
-    unwanted = request.negative_prompt
-    return replace(
-        request, prompt=clean(request.prompt), negative_prompt=None if unwanted is None else clean(unwanted)
-    )
+    return replace(request, **cleaned(vars(request)))
 
 
 def generate_images(

@@ -288,6 +288,8 @@ class GenerationParams(Sendable):
             raise InvalidParams(name, value, f"needs {needed}")
 
 
+JUDGED: Final = ("prompt", "lyrics")
+"""Texts of a request that the prompt filter judges."""
 FIELDS: Mapping[str, RequestField] = request_fields(GenerationParams)
 """The fields of a request, by name."""
 _SAMPLER_OPTIONS = tuple(name for name, declared in FIELDS.items() if declared.samplers)
