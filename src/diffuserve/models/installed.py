@@ -101,7 +101,7 @@ def _described(name: str, source: str, path: Path, is_whole: bool = True) -> Ins
     return replace(
         model,
         family=spec.family,
-        width=spec.width,
+        width=spec.width if spec.has_size else 0,
         height=spec.height,
         num_inference_steps=spec.num_inference_steps,
     )
