@@ -14,14 +14,7 @@ from diffuserve.media.sound_writer import read_sound, save_sound
 from diffuserve.media.video_writer import read_clip_parameters, read_frames, save_video
 from diffuserve.media.waveform import waveform
 from diffuserve.models.frames import Sound
-
-HZ = 440.0
-
-
-def tone(seconds: float = 2.5, rate: int = 44_100, channels: int = 2, loudness: float = 0.5) -> Sound:
-    times = np.arange(round(seconds * rate)) / rate
-    samples = [loudness / (number + 1) * np.sin(2 * np.pi * HZ * times) for number in range(channels)]
-    return Sound(np.stack(samples).astype(np.float32), rate)
+from support.sounds import HZ, tone
 
 
 def pitch_of(sound: Sound) -> float:
