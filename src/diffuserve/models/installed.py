@@ -107,7 +107,7 @@ def _described(name: str, source: str, path: Path, is_whole: bool = True) -> Ins
         model,
         family=spec.family,
         run_by=spec.run_by,
-        width=spec.width,
+        width=spec.width if spec.has_size else 0,
         height=spec.height,
         num_inference_steps=spec.num_inference_steps,
     )

@@ -25,7 +25,7 @@ Examples:
 
   diffuserve import transformer.safetensors --as portraits --base /models/base
 
-  diffuserve import transformer.safetensors --as portraits --parts vae=ae.safetensors,text_encoder_2=t5.safetensors
+  diffuserve import transformer.safetensors --as portraits --parts vae=ae.safetensors
 """
 
 _BETWEEN_PARTS = re.compile(r",(?=\w+=)")

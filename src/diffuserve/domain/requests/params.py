@@ -347,6 +347,8 @@ class GenerationParams(Sendable):
             raise InvalidParams(declared.name, _name(value), f"needs {declared.lack}")
 
 
+JUDGED: Final = ("prompt", "lyrics")
+"""Texts of a request that the prompt filter judges."""
 FIELDS: Mapping[str, RequestField] = request_fields(GenerationParams)
 """The fields of a request, by name."""
 IMAGE_FIELDS = {name: declared for name, declared in FIELDS.items() if declared.is_image}
