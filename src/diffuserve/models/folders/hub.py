@@ -21,6 +21,7 @@ from typing import Any
 from diffuserve.domain.errors import DiffuserveError, HubUnavailable, ModelNotFound
 from diffuserve.domain.extras import Extra
 from diffuserve.domain.text.path_parts import SHA256
+from diffuserve.models.folders.model_paths import INDEX_FILES
 from diffuserve.models.folders.read_files import read_files
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ def plan_download(repo_id: str, revision: str) -> Download:
         files = [_hub_file(entry) for entry in entries if isinstance(entry, RepoFile)]
     paths = read_files(file.path for file in files)
     read = tuple(file for file in files if file.path in paths)
-    if not any(file.path == "model_index.json" for file in read):
+    if not any(file.path in INDEX_FILES for file in read):
         raise ModelNotFound(
             f"model {repo_id!r}: the repository has no model_index.json, so it is not in diffusers' format; "
             "look for one whose files are in folders such as transformer/ and vae/"
