@@ -22,7 +22,6 @@ from diffuserve.models.any_pipeline.sources import class_sources, installed_vers
 from diffuserve.models.any_pipeline.tasks import why_not_served
 from diffuserve.models.family import Capabilities, PipelineFamily
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.folders.model_paths import INDEX_FILE
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.weights.load_plan import LoadPlan
 
@@ -33,6 +32,7 @@ FIXED: Final = frozenset(
     {"family", "run_by", "shares_passes", "resumes", "has_previews", "sampler", "samplers"}
 )
 """Fields of the spec that a folder's settings file does not correct: they follow from this program."""
+_PLAIN_BLOCKS = ("SequentialPipelineBlocks",)  # for which diffusers takes the class's own
 
 
 class AnyPipelineFamily:
@@ -73,7 +73,7 @@ ANY_PIPELINE: PipelineFamily = AnyPipelineFamily()
 
 def served_signature(folder: ModelFolder) -> Signature:
     """Return the signature of a folder's class. Raise `InvalidModel` for one that is not served."""
-    name, origin = folder.pipeline_class, f"{folder.path}: {INDEX_FILE} names"
+    name, origin = folder.pipeline_class, f"{folder.path}: {folder.index_file} names"
     if not is_installed():
         raise InvalidModel(
             f"{origin} {shortened(name)}, which is run by diffusers, and that is not installed; "
@@ -89,7 +89,18 @@ def served_signature(folder: ModelFolder) -> Signature:
         raise InvalidModel(f"{origin} {name!r}, which diffusers no longer maintains; it is not served")
     if reason := why_not_served(signature):
         raise InvalidModel(f"{origin} {name!r}, which is not served: {reason}")
+    _check_blocks(folder, signature)
     return signature
+
+
+def _check_blocks(folder: ModelFolder, signature: Signature) -> None:
+    """Raise `InvalidModel` for other blocks than those of the class: what they take is not known."""
+    named = folder.index.get("_blocks_class_name")
+    if signature.is_modular and named not in (None, signature.blocks, *_PLAIN_BLOCKS):
+        raise InvalidModel(
+            f"{folder.path}/{folder.index_file}: _blocks_class_name={shortened(named)}: {signature.name} is "
+            f"run with its own blocks alone, {signature.blocks}"
+        )
 
 
 def check_plan(folder: ModelFolder, plan: LoadPlan) -> None:

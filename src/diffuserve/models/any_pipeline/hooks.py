@@ -55,6 +55,8 @@ def own_copy(pipe: Any, steps: StepsTold) -> Any:
             scheduler = copy.deepcopy(part)
             scheduler.__class__ = _telling(type(part))  # type: ignore[arg-type]
             setattr(own, name, scheduler)
+        elif hasattr(part, "set_state"):  # a guider, which keeps the step that it is at
+            setattr(own, name, copy.deepcopy(part))
     own.progress_bar = steps.progress_bar
     return own
 
