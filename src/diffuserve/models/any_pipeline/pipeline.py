@@ -119,7 +119,8 @@ class AnyPipeline(LoadedPipeline):
     def _run(self, params: GenerationParams, index: int) -> Run:
         steps = StepsTold(self.spec.num_steps(params))
         arguments = call_arguments(self._signature, self.spec, params, index)
-        return Run(partial(own_copy(self._pipe, steps), **arguments), self._turn, steps)
+        seed = arguments["generator"].initial_seed()
+        return Run(partial(own_copy(self._pipe, steps), **arguments), self._turn, steps, seed)
 
     def _media(self, request: AnyRequest, runs: Sequence[Run]) -> list[Media] | Exception:
         try:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from diffuserve.models.any_pipeline.own_randomness import OwnRandomness
 from diffuserve.models.any_pipeline.steps_told import StepsTold
 
 _DENOISERS = ("transformer", "unet", "controlnet")  # and their numbered siblings
@@ -51,7 +52,9 @@ class Run:
     or neither if it was closed. `steps` is how far its denoising loop has come.
     """
 
-    def __init__(self, generate: Callable[[], Any], turn: threading.Lock, steps: StepsTold) -> None:
+    def __init__(
+        self, generate: Callable[[], Any], turn: threading.Lock, steps: StepsTold, seed: int = 0
+    ) -> None:
         self.steps = steps
         self.call: Call | None = None
         self.num_calls = 0
@@ -61,6 +64,7 @@ class Run:
         self.warnings: dict[str, None] = {}  # in order, each once
         self._generate: Callable[[], Any] | None = generate
         self._turn = turn
+        self._randomness = OwnRandomness(seed)
         self._reply: Any = None
         self._stream: torch.cuda.Stream | None = None
         self._is_closing = False
@@ -74,8 +78,10 @@ class Run:
         with self._turn:
             self._reply, self.call = reply, None
             self._stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+            self._randomness.swap()
             self._go.release()
             self._back.acquire()
+            self._randomness.swap()
         self._reply = None
 
     @property
