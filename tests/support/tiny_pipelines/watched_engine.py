@@ -1,4 +1,4 @@
-"""An engine of a tiny pipeline whose passes are counted, and whose results are seen before they are rounded."""
+"""An engine of a tiny pipeline whose passes are counted, and whose results are seen unrounded."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +37,15 @@ class WatchedEngine:
         self._decode = pipeline.decode
         pipeline.decode = self._watched_decode  # type: ignore[method-assign]
         self.engine = Engine(pipeline, EngineConfig(token_budget=1_000_000, num_threads=1))
+
+    @property
+    def scheduler(self) -> Any:
+        """The scheduler that each run gets a copy of."""
+        return self.pipeline._pipe.scheduler
+
+    @property
+    def transformer(self) -> Any:
+        return self.pipeline._pipe.transformer
 
     def staggered(self, wanted: Sequence[GenerationParams]) -> list[GenerationResult | DiffuserveError]:
         """Run requests that arrive a step apart, and return the outcomes in order."""

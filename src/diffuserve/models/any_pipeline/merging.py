@@ -31,7 +31,7 @@ _SHARED_WORDS = (
 )
 _ROWS_IN_SPITE_OF_THEIR_NAME = ("input_ids",)  # a text encoder's tokens
 
-# Models whose texts may differ in length: the argument, and the mask that keeps what fills it up from being read.
+# Models whose texts may differ in length: the argument, and the mask that hides what fills it up.
 _MASKED_TEXTS = {"QwenImageTransformer2DModel": ("encoder_hidden_states", "encoder_hidden_states_mask")}
 
 _digests = WeakIdKeyDictionary()
@@ -160,7 +160,7 @@ def _masked_text(call: Call) -> tuple[str, str] | tuple[None, None]:
 
 
 def _masked(first: Call, joined: dict[str, Any], calls: Sequence[Call]) -> dict[str, Any]:
-    """Add the mask of the joined texts, unless all are text from end to end, as the model's own is `None` then."""
+    """Add the mask of the joined texts, or `None`, as the pipeline does, if all are text from end to end."""
     text, mask = _masked_text(first)
     if text is None:
         return joined
