@@ -14,7 +14,13 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.domain.text.shortened import shortened
 from diffuserve.models.any_pipeline.abilities import describe
-from diffuserve.models.any_pipeline.components import Component, Kind, check_component, read_components
+from diffuserve.models.any_pipeline.components import (
+    Component,
+    Kind,
+    check_component,
+    read_components,
+    read_json,
+)
 from diffuserve.models.any_pipeline.operations import count_operations
 from diffuserve.models.any_pipeline.proven import SHARE_PASSES, may_resume
 from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
@@ -41,7 +47,7 @@ class AnyPipelineFamily:
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
         signature = served_signature(folder)
         components = read_components(folder, signature)
-        defaults = {**describe(folder, signature), **_run_by(signature, components)}
+        defaults = {**describe(folder, signature), **_run_by(folder, signature, components)}
         return build_spec(folder, defaults, fixed=FIXED)
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
@@ -120,8 +126,12 @@ def _components(folder: ModelFolder) -> tuple[Component, ...]:
     return read_components(folder, served_signature(folder))
 
 
-def _run_by(signature: Signature, components: Sequence[Component]) -> dict[str, object]:
-    schedulers = [component.class_name for component in components if component.kind is Kind.SCHEDULER]
+def _run_by(folder: ModelFolder, signature: Signature, components: Sequence[Component]) -> dict[str, object]:
+    schedulers = {
+        each.class_name: read_json(folder.path / each.name / "scheduler_config.json")
+        for each in components
+        if each.kind is Kind.SCHEDULER
+    }
     return {
         "run_by": "diffusers",
         "shares_passes": signature.name in SHARE_PASSES,
