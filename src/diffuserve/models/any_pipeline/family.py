@@ -39,6 +39,7 @@ FIXED: Final = frozenset(
 )
 """Fields of the spec that a folder's settings file does not correct: they follow from this program."""
 _PLAIN_BLOCKS = ("SequentialPipelineBlocks",)  # for which diffusers takes the class's own
+_FIT = CostFit((2e-3, 2e-5), (2e-3, 3.2e-5, 1.75e-9, 1e-4), (5e-3, 5e-8))  # without weights at hand
 
 
 class AnyPipelineFamily:
@@ -65,7 +66,7 @@ class AnyPipelineFamily:
 
     def default_fit(self, folder: ModelFolder, spec: ModelSpec) -> CostFit:
         operations = count_operations(folder)
-        return operations.fit(operations.usual_rate)
+        return operations.fit(operations.usual_rate) if operations.num_weights else _FIT
 
     def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":
         from diffuserve.models.any_pipeline.pipeline import load_any_pipeline

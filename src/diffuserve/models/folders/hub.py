@@ -22,6 +22,7 @@ from diffuserve.domain.errors import DiffuserveError, HubUnavailable, ModelNotFo
 from diffuserve.domain.extras import Extra
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.domain.text.path_parts import SHA256
+from diffuserve.models.folders.model_paths import INDEX_FILES
 from diffuserve.models.folders.read_files import read_files
 
 log = logging.getLogger(__name__)
