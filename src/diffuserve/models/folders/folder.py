@@ -193,7 +193,7 @@ def _is_known_hub_id(name: str) -> bool:
 
 
 def _hint(model: str, here: Sequence[str]) -> str:
-    """Return the known name that `model` may stand for, with its owner or without; else those that are here."""
+    """Return the known name that `model` may stand for, with its owner or without; else the models here."""
     known = (*here, *ALIASES, *ALIASES.values())
     forms = {form: name for name in known for form in (name, name.rpartition("/")[2])}
     found = nearest(model, forms)
@@ -286,8 +286,8 @@ def _explain_missing_weights(folder: Path) -> str:
         )
     if any(folder.glob("*.gguf")) or any(folder.parent.glob("*.gguf")):
         return (
-            f"{folder}: weights in GGUF are not read in a folder; make a model of the file once: "
-            "diffuserve import FILE --as NAME"
+            f"{folder}: weights in GGUF are not read from a folder; make a model of that file once with "
+            "`diffuserve import FILE --as NAME`"
         )
     return f"{folder}: no safetensors weights"
 
