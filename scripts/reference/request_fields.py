@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import MISSING
 
-from diffuserve.domain.requests.params import FIELDS, input_fields
+from diffuserve.domain.requests.params import FIELDS
 from diffuserve.domain.requests.request_fields import Dialect, FieldKind, RequestField
 from reference.markdown import code, prose, table
 
@@ -30,8 +30,7 @@ def names() -> Mapping[str, str]:
     """Return the table of the fields' names."""
     headings = ("field of `input`", "command line", "flat API", "OpenAI's API")
     rows = (
-        (code(name), _option(each), _flat(each), ", ".join(_openai(each)))
-        for name, each in input_fields().items()
+        (code(name), _option(each), _flat(each), ", ".join(_openai(each))) for name, each in FIELDS.items()
     )
     return {"request fields": table(headings, rows)}
 

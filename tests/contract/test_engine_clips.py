@@ -20,7 +20,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.decoding.decode_queue import MAX_UNCONSUMED
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Frames, media_of
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.clip_engine import SPEC, WatchedPipeline, clip, drain, image
 from support.waiting import HANG_SECONDS
@@ -52,7 +52,7 @@ def decoded_whole(params: GenerationParams) -> list[list[bytes]]:
     assert result.request_id == request_id
     assert result.latents is not None
     (clips,) = pipeline.decode([result.latents], [result.params])
-    return [as_bytes(frames) for frames in clips]
+    return [as_bytes(media_of(frames).frames) for frames in clips]
 
 
 @pytest.mark.parametrize("num_frames", [1, 5, 17])

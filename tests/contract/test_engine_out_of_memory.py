@@ -15,7 +15,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.models.base import DenoiseInput
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Frames, Sound
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.waiting import HANG_SECONDS
 
@@ -40,7 +40,9 @@ class SmallDevice(FakePipeline):
         with self._use("denoise", [request.params for request in batch]):
             return super().denoise(batch)
 
-    def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
+    def decode(
+        self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
+    ) -> Sequence[Sequence[Frames | Sound]]:
         with self._use("decode", params):
             if self._big_stage == "denoise":
                 assert self._was_refused.wait(HANG_SECONDS)

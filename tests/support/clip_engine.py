@@ -9,7 +9,7 @@ from torch import Tensor
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import StepOutput
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Frames, Sound
 from diffuserve.testing.fake_pipeline import FAKE_SPEC, FakePipeline
 
 SPEC = replace(FAKE_SPEC, temporal_stride=4, max_frames=81)
@@ -20,7 +20,7 @@ class WatchedPipeline(FakePipeline):
 
     num_open = 0
 
-    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
+    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames | Sound]:
         self.num_open += 1
         try:
             yield from super().decode_chunks(latents, params)

@@ -85,7 +85,7 @@ class Client:
     ) -> None:
         await self._http.close()
 
-    async def submit(  # noqa: PLR0913 (each has a default of its own)
+    async def submit(
         self,
         params: GenerationParams,
         *,
@@ -94,9 +94,8 @@ class Client:
         options: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
         kind: str = IMAGE_GENERATE,
-        seconds: float | None = None,
     ) -> JobResource:
-        """Submit a job, of the kind `video.generate` with a length in `seconds`, if any.
+        """Submit a job.
 
         `options` are further fields of the body: `expires_in`, `timeout`, `metadata`.
         Every submission has an idempotency key, so a retry whose first response got lost makes no second
@@ -105,7 +104,7 @@ class Client:
         chosen = {"model": model, "priority": priority}
         body = {
             "kind": kind,
-            "input": params.to_dict() | ({} if seconds is None else {"seconds": seconds}),
+            "input": params.to_dict(),
             **{name: value for name, value in chosen.items() if value is not None},
             **(options or {}),
         }

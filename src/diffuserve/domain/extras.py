@@ -14,7 +14,7 @@ class Extra(StrEnum):
     ENGINE = "engine"
     MODELS = "models"
     PICTURES = "pictures"
-    CHECKPOINTS = "checkpoints"
+    DIFFUSERS = "diffusers"
     IMAGES = "images"
     MODERATION = "moderation"
     NUDENET = "nudenet"
@@ -32,7 +32,7 @@ _TELLTALES: Final = {
     Extra.SERVER: ("fastapi", "sqlalchemy", "numpy", "obstore"),
     Extra.ENGINE: ("torch", "tokenizers", "jaxtyping", "einops"),
     Extra.PICTURES: ("PIL",),
-    Extra.CHECKPOINTS: ("diffusers", "transformers"),
+    Extra.DIFFUSERS: ("diffusers", "transformers"),
 }
 """Modules by which an extra is told to be installed, those first that messages should name."""
 

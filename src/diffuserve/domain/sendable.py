@@ -4,5 +4,5 @@
 class Sendable:
     """Marks the dataclasses of messages between ranks; a message that names any other class is refused.
 
-    Their fields hold plain values, tensors, images and other such dataclasses.
+    Their fields hold plain values, tensors, arrays, images and other such dataclasses.
     """

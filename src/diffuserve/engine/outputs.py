@@ -10,7 +10,7 @@ from PIL.Image import Image
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.media.preview import enlarged
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Frames, Media, Sound
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,18 +38,28 @@ class Timings:
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """A finished request. `params` has every default filled in; `frames[i]` belongs to seed `seed + i`.
+    """A finished request. `params` has every default filled in; `media[i]` belongs to seed `seed + i`.
 
-    `frames` is empty if they were streamed, or if the request ended before decoding: then `latents` are its
+    `media` is empty if it was streamed, or if the request ended before decoding: then `latents` are its
     finished latents on the CPU, with images along the first axis.
     """
 
     request_id: str
     params: GenerationParams
-    frames: list[Frames]
+    media: list[Media]
     timings: Timings
     warnings: tuple[str, ...] = ()
     latents: "Tensor | None" = field(default=None, repr=False, compare=False)
+
+    @property
+    def frames(self) -> list[Frames]:
+        """The frames of each image or clip; none of a sound alone."""
+        return [media.frames for media in self.media if media.frames]
+
+    @property
+    def sounds(self) -> list[Sound]:
+        """The sounds: of the clips, if they have one, or alone."""
+        return [media.sound for media in self.media if media.sound is not None]
 
     @property
     def images(self) -> list[Image]:
@@ -64,12 +74,16 @@ class GenerationResult:
 
 @dataclass(frozen=True)
 class FrameChunk:
-    """Consecutive frames of a request's clip `index`, starting at frame number `start`."""
+    """Consecutive frames of a request's clip `index`, starting at frame number `start`.
+
+    The first frames of a clip with sound come with all of its `sound`.
+    """
 
     index: int
     start: int
     frames: Frames
     is_last: bool
+    sound: Sound | None = None
 
 
 @dataclass(frozen=True)

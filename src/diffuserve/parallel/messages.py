@@ -1,7 +1,7 @@
 """Messages between ranks as bytes: JSON, and after it the bytes of tensors and images. Nothing in them runs.
 
-A message is a value of plain types, tuples, tensors on the CPU, images, exceptions, and dataclasses that are
-`Sendable`; one that names anything else is refused.
+A message is a value of plain types, tuples, tensors on the CPU, arrays, images, exceptions, and dataclasses
+that are `Sendable`; one that names anything else is refused.
 """
 
 import json
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, cast
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -46,7 +47,7 @@ def unpack(packed: bytes) -> Any:
         raise BadMessage(f"a message between ranks that is none: {error}") from error
 
 
-def _described(value: Any, blobs: list[bytes]) -> Any:
+def _described(value: Any, blobs: list[bytes]) -> Any:  # noqa: C901 (a case for each type)
     """Return a value as JSON has it; objects of JSON say what they are, and bytes are added to `blobs`."""
     match value:
         case None | bool() | int() | float() | str():
@@ -63,6 +64,8 @@ def _described(value: Any, blobs: list[bytes]) -> Any:
             content = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
             dtype = str(value.dtype).removeprefix("torch.")
             return {"is": "tensor", "dtype": dtype, "shape": list(value.shape), "blob": _add(content, blobs)}
+        case np.ndarray():  # a tensor's numbers, which are an array again at the other end
+            return {"is": "array", "tensor": _described(torch.from_numpy(value), blobs)}
         case Image.Image():
             blob = _add(value.tobytes(), blobs)
             return {"is": "image", "mode": value.mode, "size": list(value.size), "blob": blob}
@@ -76,7 +79,7 @@ def _described(value: Any, blobs: list[bytes]) -> Any:
     raise BadMessage(f"a {type(value).__name__} cannot be sent to other ranks; make its class Sendable")
 
 
-def _restored(value: Any, blobs: list[bytes]) -> Any:
+def _restored(value: Any, blobs: list[bytes]) -> Any:  # noqa: C901 (a case for each type)
     if isinstance(value, list):
         return [_restored(item, blobs) for item in value]
     if not isinstance(value, dict):
@@ -90,6 +93,8 @@ def _restored(value: Any, blobs: list[bytes]) -> Any:
             return blobs[value["blob"]]
         case "tensor":
             return _tensor(value["dtype"], value["shape"], blobs[value["blob"]])
+        case "array":
+            return _restored(value["tensor"], blobs).numpy()
         case "image":
             return Image.frombytes(value["mode"], tuple(value["size"]), blobs[value["blob"]])
         case "error":

@@ -3,15 +3,18 @@
 Latents have five dimensions (images, channels, frames, rows, columns), nothing is packed, and guidance
 is classifier-free: two passes a step. It computes in closed form, so tests know every pixel: the color of
 the prompt or, of a request with input images, their mean moved to that color by `strength`; what a mask
-keeps is the mean itself. Tests can make it fail for chosen prompts.
+keeps is the mean itself. A control image draws it half of the way to its own colors at a scale of 1, and a
+last frame is the last latent frame. A sound, alone or with a clip, is a tone in each channel, whose pitch is
+the prompt's first or second color. Tests can make it fail for chosen prompts.
 """
 
 import hashlib
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -23,13 +26,14 @@ from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.media.input_image import as_image
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, PipelineDefaults
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Frames, Sound
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
 
 _CHANNELS = 3
 _SCALE = 8
+_LOUDNESS, _LOWEST_HZ = 0.5, 220.0
 
 FAKE_SPEC = ModelSpec(
     name="fake-video",
@@ -50,6 +54,25 @@ FAKE_SPEC = ModelSpec(
     max_input_images=2,
     has_mask=True,
     has_strength=True,
+    has_control_image=True,
+    has_last_frame=True,
+)
+
+
+FAKE_SOUND_SPEC = replace(
+    FAKE_SPEC,
+    name="fake-sound",
+    width=1,
+    height=1,
+    max_frames=1,
+    sample_rate=16_000,
+    seconds=0.5,
+    max_seconds=10.0,
+    has_lyrics=True,
+    pixels_per_token=1_600,
+    max_input_images=0,
+    has_mask=False,
+    has_strength=False,
 )
 
 
@@ -57,13 +80,16 @@ FAKE_SPEC = ModelSpec(
 class FakeConditioning(Conditioning):
     """The colors of the prompt and of the negative prompt, each (channels, 1, 1, 1).
 
-    With input images also their mean, (channels, 1, rows, columns), and what a mask changes of it, in 0…1.
+    With input images also their mean, (channels, 1, rows, columns), and what a mask changes of it, in 0…1;
+    a control image and a last frame are as large.
     """
 
     positive: Tensor
     negative: Tensor
     image: Tensor | None = None
     mask: Tensor | None = None
+    control: Tensor | None = None
+    last: Tensor | None = None
 
 
 @dataclass
@@ -101,9 +127,8 @@ class FakePipeline(PipelineDefaults):
         return workload.step_tokens * self.bytes_per_token
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        images = (*(image.id for image in _images(params)), params.mask and _mask(params).id)
-        size = (params.width, params.height) if params.images else None
-        return (params.prompt, params.negative_prompt or "", images, size)
+        size = (params.width, params.height) if params.input_images else None
+        return (params.prompt, params.negative_prompt or "", params.input_images, size)
 
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
         with self._lock:
@@ -113,13 +138,20 @@ class FakePipeline(PipelineDefaults):
 
     def _encode(self, params: GenerationParams) -> FakeConditioning:
         _, rows, columns = self._grid(params)
-        images = [_levels(image, rows, columns) * 2 - 1 for image in _images(params)]
+        levels: dict[str, list[Tensor]] = {}
+        for name, image in params.input_images:
+            assert isinstance(image, InputImage)
+            levels.setdefault(name, []).append(_levels(image, rows, columns))
+        means = {name: torch.stack(images).mean(0) for name, images in levels.items()}
+        colors = {name: mean * 2 - 1 for name, mean in means.items()}
         return FakeConditioning(
             (),
             color_of(params.prompt),
             color_of(params.negative_prompt or ""),
-            image=torch.stack(images).mean(0) if images else None,
-            mask=None if params.mask is None else _levels(_mask(params), rows, columns),
+            image=colors.get("image"),
+            mask=means.get("mask"),
+            control=colors.get("control_image"),
+            last=colors.get("last_image"),
         )
 
     def init_latents(
@@ -167,20 +199,40 @@ class FakePipeline(PipelineDefaults):
         kept = _noised(conditioning.image, request.guides[0], at.next_sigma)
         return conditioning.mask * latents + (1 - conditioning.mask) * kept
 
-    def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
+    def decode(
+        self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
+    ) -> Sequence[Sequence[Frames | Sound]]:
         assert len({tuple(tensor.shape[2:]) for tensor in latents}) == 1, "a decode group has one size"
         self.on_decode(params)
+        if self.spec.is_audio:
+            lengths = [request.seconds or 0.0 for request in params]
+            return [
+                [self._sound(sound, seconds) for sound in sounds]
+                for sounds, seconds in zip(latents, lengths, strict=True)
+            ]
         return [[_frames(image, self.spec.temporal_stride) for image in images] for images in latents]
 
-    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
+    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames | Sound]:
         """Yield the frames of each latent frame by itself; `on_decode` is called before each."""
         stride = self.spec.temporal_stride
+        if self.spec.has_sound:
+            yield self._sound(latents[0], (params.num_frames or 1) / (params.fps or 1))
         for index, cells in enumerate(latents[0].unbind(1)):
             self.on_decode([params])
             frames = _frames(cells.unsqueeze(1), stride)
             yield frames * stride if index else frames
 
+    def _sound(self, latents: Tensor, seconds: float) -> Sound:
+        """Return the tones of the first two colors of a clip's or a sound's first latents."""
+        rate = self.spec.sample_rate
+        times = np.arange(round(seconds * rate)) / rate
+        pitches = [_LOWEST_HZ * 2.0 ** float(level) for level in latents[:2, 0, 0, 0]]
+        tones = np.stack([_LOUDNESS * np.sin(2 * np.pi * pitch * times) for pitch in pitches])
+        return Sound(tones.astype(np.float32), rate)
+
     def decode_bytes(self, params: GenerationParams) -> int:
+        if self.spec.is_audio:
+            return self.spec.image_tokens(params) * self.spec.pixels_per_token * self.bytes_per_decoded_pixel
         assert params.height is not None
         assert params.width is not None
         return params.height * params.width * self.bytes_per_decoded_pixel
@@ -192,7 +244,9 @@ class FakePipeline(PipelineDefaults):
         return _levels_of(strip[:, 0]).permute(1, 2, 0)
 
     def _grid(self, params: GenerationParams) -> tuple[int, int, int]:
-        """Return latent frames, rows and columns."""
+        """Return latent frames, rows and columns; of a sound its tokens are a row."""
+        if self.spec.is_audio:
+            return (1, 1, self.spec.image_tokens(params))
         assert params.height is not None
         assert params.width is not None
         return (self.spec.latent_frames(params), params.height // _SCALE, params.width // _SCALE)
@@ -205,26 +259,27 @@ def color_of(prompt: str) -> Tensor:
 
 
 def _goal(color: Tensor, request: DenoiseInput) -> Tensor:
-    """Return where a request's latents go: to the color or, from an image, as far as its strength says."""
-    conditioning, strength = request.conditioning, request.params.strength
+    """Return where a request's latents go: to the color or, from an image, as far as its strength says.
+
+    From there a control image draws them to itself, and the last frame of a clip is the one that is given.
+    """
+    conditioning, params = request.conditioning, request.params
     assert isinstance(conditioning, FakeConditioning)
-    if conditioning.image is None or strength is None:
-        return color
-    return conditioning.image + strength * (color - conditioning.image)
+    goal = color
+    if conditioning.image is not None and params.strength is not None:
+        goal = conditioning.image + params.strength * (color - conditioning.image)
+    if conditioning.control is not None:
+        goal = goal + (params.control_scale or 0) / 2 * (conditioning.control - goal)
+    if conditioning.last is None:
+        return goal
+    frames = goal.expand(request.latents.shape[1:]).clone()
+    frames[:, -1:] = conditioning.last
+    return frames
 
 
 def _noised(image: Tensor, noise: Tensor, sigma: float) -> Tensor:
     """Return what a rectified flow has made of an image at a noise level."""
     return (1 - sigma) * image + sigma * noise
-
-
-def _images(params: GenerationParams) -> list[InputImage]:
-    return [image for image in params.images if isinstance(image, InputImage)]
-
-
-def _mask(params: GenerationParams) -> InputImage:
-    assert isinstance(params.mask, InputImage)
-    return params.mask
 
 
 def _levels(image: InputImage, rows: int, columns: int) -> Tensor:

@@ -1,10 +1,10 @@
 """The fake family: guided videos in closed form, priced and loaded through the public contract alone."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.parts import Parts
@@ -39,7 +39,28 @@ _DEFAULTS = {
     "max_input_images": 2,
     "has_mask": True,
     "has_strength": True,
+    "has_control_image": True,
+    "has_last_frame": True,
 }
+_MAKES: Mapping[str, Mapping[str, Any]] = {
+    "clips": {},
+    "clips with sound": {"sample_rate": 16_000},
+    "sounds": {
+        "width": 1,
+        "height": 1,
+        "max_frames": 1,
+        "temporal_stride": 1,
+        "sample_rate": 16_000,
+        "seconds": 0.5,
+        "max_seconds": 10.0,
+        "has_lyrics": True,
+        "pixels_per_token": 1_600,
+        "max_input_images": 0,
+        "has_mask": False,
+        "has_strength": False,
+    },
+}
+"""Abilities of models by what their `model_index.json` says that they make."""
 _FIT = CostFit((1e-3, 1e-5), (1e-3, 1e-5, 0.0, 0.0), (1e-3, 1e-8))
 
 
@@ -47,7 +68,7 @@ class FakeFamily:
     """A family whose folders hold a `model_index.json` and no weights."""
 
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
-        return build_spec(folder, _DEFAULTS)
+        return build_spec(folder, {**_DEFAULTS, **_MAKES[folder.index.get("_makes", "clips")]})
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
         return Capabilities(min_decode_bytes=_pixels_of)
@@ -61,7 +82,7 @@ class FakeFamily:
     def min_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return workload.step_tokens
 
-    def default_fit(self, spec: ModelSpec) -> CostFit:
+    def default_fit(self, folder: ModelFolder, spec: ModelSpec) -> CostFit:
         return _FIT
 
     def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":

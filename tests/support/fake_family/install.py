@@ -19,10 +19,13 @@ def install_fake_family(site: Path, pipeline_class: str = PIPELINE_CLASS) -> Pat
     return site
 
 
-def write_fake_model(folder: Path, **settings: Any) -> Path:
-    """Write a model of the fake family, with a settings file if there are settings; return its folder."""
+def write_fake_model(folder: Path, makes: str = "clips", **settings: Any) -> Path:
+    """Write a model of the fake family, with a settings file if there are settings; return its folder.
+
+    It `makes` "clips", "clips with sound" or "sounds".
+    """
     folder.mkdir(parents=True)
-    (folder / "model_index.json").write_text(json.dumps({"_class_name": PIPELINE_CLASS}))
+    (folder / "model_index.json").write_text(json.dumps({"_class_name": PIPELINE_CLASS, "_makes": makes}))
     if settings:
         (folder / "diffuserve.json").write_text(json.dumps(settings))
     return folder

@@ -11,6 +11,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.decoding.decode_queue import DecodeLimits, DecodeQueue, Group, QueuedDecode
 from diffuserve.engine.requests.clip_decoding import ClipDecoding
 from diffuserve.engine.requests.request_state import RequestState, ServingOptions
+from diffuserve.models.frames import Media
 from diffuserve.testing.fake_pipeline import FakePipeline
 
 PIPELINE = FakePipeline()
@@ -53,8 +54,9 @@ def decode(queue: DecodeQueue, group: Group) -> None:
             request.clip.next_chunk(PIPELINE)
             is_done = request.clip.is_done
         else:
-            state.frames += [[Image.new("RGB", (1, 1))]] * (request.num_images if turn is None else len(turn))
-            is_done = len(state.frames) == request.num_images
+            drawn = request.num_images if turn is None else len(turn)
+            state.media += [Media([Image.new("RGB", (1, 1))])] * drawn
+            is_done = len(state.media) == request.num_images
         if not is_done:
             queue.put(request)
     queue.running = []
@@ -85,7 +87,7 @@ def test_everything_is_decoded_once(limits: DecodeLimits, requests: list[tuple[i
     assert len(queue) == 0
     for state in states.values():
         is_clip = state.clip_frames > 1
-        assert len(state.frames) == (0 if is_clip else state.params.num_images)
+        assert len(state.media) == (0 if is_clip else state.params.num_images)
         assert state.num_decoded == (state.num_frames if is_clip else 0)
 
 

@@ -24,6 +24,7 @@ from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.engine_process.engine_host import EngineHost
 from diffuserve.engine_process.output.image_output import ImageOutput, in_background, open_image_output
 from diffuserve.media.image_file import read_parameters
+from diffuserve.models.frames import Media
 from diffuserve.protocol.config import ImageOptions
 from diffuserve.protocol.messages import (
     AddJob,
@@ -323,7 +324,9 @@ def test_a_failing_filter_fails_a_result_outside_a_job() -> None:
 def drawn() -> GenerationResult:
     noise = Image.effect_noise((64, 64), 90).convert("RGB")
     params = GenerationParams(prompt="a star", seed=1)
-    return GenerationResult("r", params, [[noise]], Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0.0), warnings=("cut",))
+    return GenerationResult(
+        "r", params, [Media([noise])], Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0.0), warnings=("cut",)
+    )
 
 
 def test_an_error_of_the_decode_lane_ends_the_host(

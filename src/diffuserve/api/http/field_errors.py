@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.requests.params import FIELDS, GenerationParams, input_fields
+from diffuserve.domain.requests.params import FIELDS, GenerationParams
 from diffuserve.domain.text.nearest import nearest
 
 Location = tuple[str | int, ...]
@@ -22,7 +22,7 @@ MAX_SHOWN_ERRORS = 20
 """Errors of one body that are told; to explain thousands would keep other requests waiting."""
 
 # Names that other tools, and the other dialects of this API, give to a parameter.
-_OTHER_NAMES = {alias: name for name, declared in input_fields().items() for alias in declared.aliases}
+_OTHER_NAMES = {alias: name for name, declared in FIELDS.items() for alias in declared.aliases}
 _MESSAGES = {
     "missing": "is required",
     "string_type": "must be a string",

@@ -7,8 +7,8 @@ from contextlib import suppress
 from cachetools import TTLCache
 
 from diffuserve.domain.errors import InvalidParams, ModelNotCapable, ModelNotFound, ServerUnavailable
-from diffuserve.domain.jobs.clips import check_makes_clips
-from diffuserve.domain.jobs.job import IMAGE_GENERATE, VIDEO_GENERATE
+from diffuserve.domain.jobs.job import IMAGE_GENERATE
+from diffuserve.domain.jobs.kinds import KINDS, check_makes
 from diffuserve.domain.models.tiers import Tiers, possible_tiers
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.workers.readiness import ModelStatus, status_of
@@ -88,9 +88,10 @@ class Catalog:
     async def pick(self, name: str | None, kind: str = IMAGE_GENERATE) -> OfferedModel:
         """Return the model called `name`; without a name the default model, or else the only one.
 
-        Clips without a model's name are for the only model that makes them, unless the default one does.
-        Raise `ModelNotFound`, `ModelNotCapable` if the model makes no clips, `InvalidParams` if several
-        models are served and none is the default, and `ServerUnavailable` while no worker has offered any.
+        Clips and sounds without a model's name are for the only model that makes them, unless the default one
+        does. Raise `ModelNotFound`, `ModelNotCapable` if the model makes no such thing, `InvalidParams` if
+        several models are served and none is the default, and `ServerUnavailable` while no worker has
+        offered any.
         """
         return await self._chosen(lambda models: self._pick(models, name, kind))
 
@@ -108,15 +109,13 @@ class Catalog:
     def _pick(self, models: Mapping[str, OfferedModel], name: str | None, kind: str) -> OfferedModel:
         if not models:
             raise ServerUnavailable(_NO_MODEL, retry_after=1.0)
-        if kind != VIDEO_GENERATE:
-            return _named(models, name or self._default_model or _only(models))
-        makers = {maker: served for maker, served in models.items() if served.spec.is_video}
+        makers = {maker: served for maker, served in models.items() if KINDS[kind].is_made_by(served.spec)}
         served = _named(models, name or self._default_maker(models, makers))
-        check_makes_clips(served.spec, makers)
+        check_makes(served.spec, kind, makers)
         return served
 
     def _default_maker(self, models: Mapping[str, OfferedModel], makers: Mapping[str, OfferedModel]) -> str:
-        """Return the model for clips that name none; one that makes none if there is no other."""
+        """Return the model for jobs that name none; one that cannot do them if there is no other."""
         if self._default_model in makers or not makers:
             return self._default_model or next(iter(models))
         return _only(makers)

@@ -8,7 +8,7 @@ from diffuserve.domain.jobs.job import MAX_PREVIEWS
 from diffuserve.domain.models.limits import takes
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.models.tiers import NO_TIERS, Tiers
-from diffuserve.domain.requests.params import FIELDS, input_fields
+from diffuserve.domain.requests.params import FIELDS, IMAGE_FIELDS
 from diffuserve.domain.requests.request_fields import RequestField
 from diffuserve.domain.resources.model import (
     FieldResource,
@@ -30,6 +30,9 @@ _LIMITS = (
     "max_images",
     "max_frames",
     "temporal_stride",
+    "max_seconds",
+    "sample_rate",
+    "has_lyrics",
     "longest_sequence_length",
     "has_guidance",
     "has_negative_prompt",
@@ -41,6 +44,9 @@ _LIMITS = (
     "needs_mask",
     "has_strength",
     "has_first_frame",
+    "has_last_frame",
+    "has_control_image",
+    "needs_control_image",
 )
 _BOUNDED = ("num_inference_steps", "guidance_scale", "fps", "seed")
 _LIMITS_OF_ALL = {
@@ -66,14 +72,14 @@ def model_resource(
         owned_by="diffuserve",
         status=status,
         family=spec.family,
-        input_modalities=("text", "image") if spec.max_input_images else ("text",),
-        output_modalities=("image", "video") if spec.is_video else ("image",),
+        input_modalities=("text", "image") if _takes_images(spec) else ("text",),
+        output_modalities=_outputs(spec),
         defaults=defaults,
         limits={name: getattr(spec, name) for name in _LIMITS}
         | {"samplers": list(spec.samplers)}
         | _LIMITS_OF_ALL,
         fields=tuple(
-            _field(spec, declared, defaults) for declared in input_fields().values() if takes(spec, declared)
+            _field(spec, declared, defaults) for declared in FIELDS.values() if takes(spec, declared)
         ),
         learned_sizes=_learned_sizes(spec),
         tiers=TiersResource(**vars(tiers)) if tiers.steps or tiers.sizes else None,
@@ -87,13 +93,30 @@ def model_resource(
     )
 
 
+def _takes_images(spec: ModelSpec) -> bool:
+    return any(takes(spec, declared) for declared in IMAGE_FIELDS.values())
+
+
+def _outputs(spec: ModelSpec) -> tuple[str, ...]:
+    if spec.is_audio:
+        return ("audio",)
+    sound = ("audio",) if spec.has_sound else ()
+    return ("image", "video", *sound) if spec.is_video else ("image",)
+
+
 def _defaults(spec: ModelSpec) -> dict[str, Any]:
     """Return the default of each field; null for fields that the model does not use."""
     values = {name: getattr(spec, name) for name in _DEFAULTS}
     if not spec.has_strength:
         values["strength"] = None
+    if not spec.has_control_image:
+        values["control_scale"] = None
     if not spec.is_video:
         values["fps"] = None
+    if spec.is_audio:
+        values |= dict.fromkeys(("width", "height", "num_frames"))
+    else:
+        values["seconds"] = None
     if not (spec.has_strength and spec.has_mask):
         values["mask_strength"] = None
     return values | {"sampler": spec.sampler or None}
@@ -107,7 +130,7 @@ def _field(spec: ModelSpec, declared: RequestField, defaults: Mapping[str, Any])
         min=declared.ge if declared.gt is None else declared.gt,
         max=declared.le,
         choices=spec.samplers if declared.name == "sampler" else declared.choices,
-        topic=declared.topic,
+        topic=None if spec.is_audio else declared.topic,  # what has a duration is all that it makes
         samplers=declared.samplers,
         label=declared.label,
         hint=declared.hint,

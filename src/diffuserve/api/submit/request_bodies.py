@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 
 from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.domain.jobs.job import MAX_PREVIEWS, Band
-from diffuserve.domain.requests.params import MAX_INPUT_IMAGES, MAX_PROMPT_CHARACTERS, input_fields
+from diffuserve.domain.requests.params import FIELDS, MAX_INPUT_IMAGES, MAX_PROMPT_CHARACTERS
 from diffuserve.domain.requests.request_fields import Dialect, FieldKind, RequestField
 from diffuserve.domain.text.json_text import has_null_character
 
@@ -148,7 +148,7 @@ def input_values(body: RequestBody, *dialects: Dialect) -> dict[str, Any]:
 
 def _named(dialect: Dialect | None) -> list[tuple[str, RequestField]]:
     """Return the fields of a dialect by their names in it."""
-    fields = input_fields().values()
+    fields = FIELDS.values()
     if dialect is None:
         return [(declared.name, declared) for declared in fields]
     return [(declared.name_in(dialect), declared) for declared in fields if dialect in declared.dialects]
@@ -165,7 +165,7 @@ def _field_of(declared: RequestField, is_described: bool) -> Any:
 
 @takes_fields()
 class GenerationInput(RequestBody):
-    """Parameters of the images or clips. A field that is null or left out takes the model's default."""
+    """Parameters of images, clips or sounds. A field that is null or left out takes the model's default."""
 
     prompt: Prompt
 

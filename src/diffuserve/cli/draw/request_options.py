@@ -17,7 +17,7 @@ from diffuserve.cli.images.clips import ClipOptions
 from diffuserve.cli.images.input_images import image_input
 from diffuserve.cli.options import parse_size, set_signature
 from diffuserve.cli.panels import CLIPS, INPUT_IMAGES
-from diffuserve.domain.requests.params import GenerationParams, input_fields
+from diffuserve.domain.requests.params import FIELDS, GenerationParams
 from diffuserve.domain.requests.request_fields import FieldKind, RequestField, Topic
 
 _TYPES: Mapping[FieldKind, Any] = {
@@ -29,7 +29,12 @@ _TYPES: Mapping[FieldKind, Any] = {
     FieldKind.IMAGES: list[str],
 }
 _METAVARS: Mapping[FieldKind, str] = {FieldKind.TEXT: "TEXT", FieldKind.CHOICE: "NAME"}
-_PANELS: Mapping[Topic | None, str | None] = {None: None, Topic.IMAGE: INPUT_IMAGES, Topic.CLIP: CLIPS}
+_PANELS: Mapping[Topic | None, str | None] = {
+    None: None,
+    Topic.IMAGE: INPUT_IMAGES,
+    Topic.CONTROL: INPUT_IMAGES,
+    Topic.CLIP: CLIPS,
+}
 _COMPLETIONS = {"sampler": sampler_names}
 _ORDER = (
     *("width", "height", "num_inference_steps", "seed", "num_images"),
@@ -48,7 +53,7 @@ _SIZE = inspect.Parameter(
 
 @dataclass(frozen=True)
 class Asked:
-    """Values of a command's options, by the names of fields, `seconds` among them."""
+    """Values of a command's options, by the names of fields."""
 
     values: Mapping[str, Any]
 
@@ -59,7 +64,7 @@ class Asked:
 
     def requests(self, prompts: Sequence[str]) -> list[GenerationParams]:
         """Return a request for each prompt, with seeds that count on. Raise `InvalidParams`."""
-        values = {name: value for name, value in self.values.items() if name != "seconds"}
+        values = dict(self.values)
         seed, num_images = values.pop("seed"), values["num_images"]
         return [
             GenerationParams(prompt=prompt, seed=None if seed is None else seed + i * num_images, **values)
@@ -75,7 +80,7 @@ def takes_request(
     `images` lists the ways in which an image is named, such as `PATH|URL`. The command has none of the fields
     `without`, and another help for those of `helps`.
     """
-    declared = {name: each for name, each in input_fields().items() if name not in ("prompt", *without)}
+    declared = {name: each for name, each in FIELDS.items() if name not in ("prompt", *without)}
     in_order = sorted(declared.values(), key=_place)
     options = [_parameter(each, images, helps.get(each.name, each.help)) for each in in_order]
 
@@ -84,7 +89,7 @@ def takes_request(
         def run(*settings: Any, **arguments: Any) -> None:
             size = parse_size(arguments.pop("size"))
             values = {name: arguments.pop(name) for name in declared}
-            values["image"] = image_input(values["image"])
+            values |= {name: image_input(values[name]) for name in declared if _takes_several(declared[name])}
             command(*settings, asked=Asked(values | _sides(size, values)), **arguments)
 
         set_signature(run, list(_expanded(inspect.signature(command).parameters.values(), options)))
@@ -118,11 +123,14 @@ def _sides(size: tuple[int | None, int | None], values: Mapping[str, Any]) -> di
     return {"width": width or size[0], "height": height or size[1]}
 
 
+def _takes_several(declared: RequestField) -> bool:
+    return declared.kind is FieldKind.IMAGES
+
+
 def _parameter(declared: RequestField, images: str, help: str) -> inspect.Parameter:
-    is_image = declared.kind in (FieldKind.IMAGE, FieldKind.IMAGES)
     option = typer.Option(
         *declared.flags,
-        metavar=images if is_image else _METAVARS.get(declared.kind),
+        metavar=images if declared.is_image else _METAVARS.get(declared.kind),
         help=help.format(names=images.replace("|", " or ")),
         autocompletion=_COMPLETIONS.get(declared.name),
         rich_help_panel=_PANELS[declared.topic],

@@ -63,7 +63,6 @@ class SubmitOptions:
     has_previews: bool = False
     is_opened: bool = False
     kind: str = IMAGE_GENERATE
-    seconds: float | None = None
     deadline: float | str | None = None
     best_effort: bool = False
     exact: bool = False
@@ -135,7 +134,6 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         has_previews=preview,
         is_opened=open_,
         kind=kind,
-        seconds=asked.clip.seconds,
         deadline=_parse_deadline(deadline),
         best_effort=best_effort,
         exact=exact,
@@ -196,7 +194,6 @@ async def _submit(submission: SubmitOptions, submitted: list[str]) -> int:
             priority=submission.priority,
             options=wanted,
             kind=submission.kind,
-            seconds=submission.seconds,
         )
     submitted.append(job.id)
     _tell_replaced(job)
@@ -219,7 +216,7 @@ def _tell_replaced(job: "JobResource") -> None:
 
 async def _uploaded(client: "Client", params: GenerationParams) -> GenerationParams:
     """Return the parameters of a job, whose local images are on the server now."""
-    if not params.images:
+    if not params.input_images:
         return params
     from diffuserve.cli.client.uploads import with_uploads  # it imports progress bars
 

@@ -9,10 +9,10 @@ import typer
 
 from diffuserve.cli.images.destination import VIDEO_SUFFIXES, Destination
 from diffuserve.domain.errors import ModelNotCapable
-from diffuserve.domain.jobs.clips import with_frames
 from diffuserve.domain.jobs.job import IMAGE_GENERATE, VIDEO_GENERATE
+from diffuserve.domain.jobs.kinds import own_kind, with_length
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.domain.requests.params import SECONDS, GenerationParams
+from diffuserve.domain.requests.params import FIELDS, GenerationParams
 from diffuserve.media.file_names import FORMATS
 from diffuserve.media.video_file import check_clip
 
@@ -47,7 +47,7 @@ class ClipOptions:
     def _check(self) -> None:
         if self.seconds is not None and self.num_frames is not None:
             raise typer.BadParameter("give --frames or --seconds, not both")
-        SECONDS.check(self.seconds)
+        FIELDS["seconds"].check(self.seconds)
 
     @property
     def _asks_for_clip(self) -> bool:
@@ -73,7 +73,7 @@ def check_file(params: GenerationParams, destination: Destination) -> None:
 
 def kind_for(spec: ModelSpec, kind: str | None) -> str:
     """Return the kind asked for, or else what the model makes by default."""
-    return kind or (VIDEO_GENERATE if spec.num_frames > 1 else IMAGE_GENERATE)
+    return kind or own_kind(spec)
 
 
 def with_lengths(
@@ -84,7 +84,7 @@ def with_lengths(
         field, value = clip.first_given(output)
         remedy = f"{spec.name} generates single images; {_where_clips_are_made()}"
         raise ModelNotCapable(field, value, remedy)
-    return [with_frames(kind, spec, request, clip.seconds) for request in requests]
+    return [with_length(kind, spec, request) for request in requests]
 
 
 def _where_clips_are_made() -> str:

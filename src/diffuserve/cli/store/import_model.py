@@ -84,8 +84,8 @@ def import_file(
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     target = check_new_name(name)
     plan = plan_import(file, base, _given(parts))
-    if (module := missing_module(Extra.CHECKPOINTS)) is not None:
-        remedy = f"is converted by {module}, which is not installed; {Extra.CHECKPOINTS.remedy}"
+    if (module := missing_module(Extra.DIFFUSERS)) is not None:
+        remedy = f"is converted by {module}, which is not installed; {Extra.DIFFUSERS.remedy}"
         raise InvalidParams("file", str(file), remedy)
     for line in _described(plan):
         console.print(line)

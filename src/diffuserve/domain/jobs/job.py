@@ -15,6 +15,7 @@ from diffuserve.domain.text.path_parts import FileName, Sha256
 
 IMAGE_GENERATE = "image.generate"
 VIDEO_GENERATE = "video.generate"
+AUDIO_GENERATE = "audio.generate"
 MAX_PREVIEWS = 3
 """Previews that a job may ask for."""
 _MAX_FILES = 4 * MAX_IMAGES  # an image or three files of a clip for each index, and a thumbnail

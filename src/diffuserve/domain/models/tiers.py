@@ -48,7 +48,7 @@ class Tiers:
         """Return the parameters with allowed values. Raise `InvalidParams` for others if they are refused."""
         if self.steps:
             params = replace(params, num_inference_steps=self._allowed_steps(spec, params))
-        if self.sizes:
+        if self.sizes and spec.has_size:
             width, height = self._allowed_size(spec, params)
             params = replace(params, width=width, height=height)
         return params

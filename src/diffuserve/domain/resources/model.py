@@ -34,7 +34,10 @@ class FieldResource(Resource):
     max: int | float | None
     choices: tuple[str, ...] = field(metadata={"description": "Its values, where there are few."})
     topic: Topic | None = field(
-        metadata={"description": "What a request must have for it to mean anything: an `image`, or a `clip`."}
+        metadata={
+            "description": "What a request must have for it to mean anything: an `image`, a `control` image, "
+            "or a `clip`."
+        }
     )
     samplers: tuple[str, ...] = field(
         metadata={"description": "Samplers that alone take it; empty if it does not depend on the sampler."}
@@ -82,7 +85,10 @@ class ModelResource(Resource):
         metadata={"description": "What a request may bring: `text`, its prompt, and `image`."}
     )
     output_modalities: tuple[str, ...] = field(
-        metadata={"description": "What the model makes: `image` and, by the kind of the job, `video`."}
+        metadata={
+            "description": "What the model makes, by the kind of the job: `image`, `video`, `audio`; "
+            "`audio` beside `video` if its clips have sound."
+        }
     )
     defaults: Mapping[str, Any] = field(
         metadata={

@@ -1,5 +1,6 @@
 """The memory budget of a denoising step, and the check of requests against it."""
 
+import math
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -42,8 +43,7 @@ def check_memory(spec: ModelSpec, params: GenerationParams, needed: NeededBytes,
     num_bytes = needed(params)
     if num_bytes <= budget:
         return
-    frames = f" × {params.num_frames} frames" if (params.num_frames or 1) > 1 else ""
-    size = f"{params.num_images} × {params.width}x{params.height}{frames}"
+    size = f"{params.num_images} × {_size(spec, params)}"
     room = f"about {num_bytes >> 20:,} MiB at once, and {budget >> 20:,} MiB are free"
     advice = " or ".join(_nearest(spec, params, needed, budget))
     remedy = f"try {advice}" if advice else "free some memory, or use a smaller model"
@@ -51,7 +51,7 @@ def check_memory(spec: ModelSpec, params: GenerationParams, needed: NeededBytes,
 
 
 def _nearest(spec: ModelSpec, params: GenerationParams, needed: NeededBytes, budget: int) -> Iterator[str]:
-    """Yield the largest request that fits with fewer frames, with fewer images, and in a smaller size."""
+    """Yield the largest request that fits: with fewer frames, fewer images, a smaller size, fewer seconds."""
     if shorter := _largest_fit(_shorter(spec, params), needed, budget):
         yield f"num_frames={shorter.num_frames}"
     fewer = [replace(params, num_images=count) for count in range(1, params.num_images)]
@@ -59,6 +59,15 @@ def _nearest(spec: ModelSpec, params: GenerationParams, needed: NeededBytes, bud
         yield f"num_images={fewest.num_images}"
     if smaller := _largest_fit(_smaller(spec, params), needed, budget):
         yield f"{smaller.width}x{smaller.height}"
+    if briefer := _largest_fit(_briefer(params), needed, budget):
+        yield f"seconds={briefer.seconds:g}"
+
+
+def _size(spec: ModelSpec, params: GenerationParams) -> str:
+    if spec.is_audio:
+        return f"{params.seconds:g} s"
+    frames = f" × {params.num_frames} frames" if (params.num_frames or 1) > 1 else ""
+    return f"{params.width}x{params.height}{frames}"
 
 
 def _shorter(spec: ModelSpec, params: GenerationParams) -> list[GenerationParams]:
@@ -69,6 +78,8 @@ def _shorter(spec: ModelSpec, params: GenerationParams) -> list[GenerationParams
 
 def _smaller(spec: ModelSpec, params: GenerationParams) -> list[GenerationParams]:
     """Return the request in smaller sizes of about its proportions, the smallest first."""
+    if not spec.has_size:
+        return []
     assert params.width is not None
     assert params.height is not None
     longer, shorter = max(params.width, params.height), min(params.width, params.height)
@@ -80,6 +91,11 @@ def _smaller(spec: ModelSpec, params: GenerationParams) -> list[GenerationParams
         width, height = (side, other) if params.width >= params.height else (other, side)
         smaller.append(replace(params, width=width, height=height))
     return smaller
+
+
+def _briefer(params: GenerationParams) -> list[GenerationParams]:
+    """Return the request of a sound with each smaller number of whole seconds, the shortest first."""
+    return [replace(params, seconds=float(count)) for count in range(1, math.ceil(params.seconds or 0))]
 
 
 def _largest_fit(

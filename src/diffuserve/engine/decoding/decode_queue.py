@@ -7,13 +7,13 @@ every second turn, so that no image waits for more than one chunk, however many 
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.requests.clip_decoding import ClipDecoding
 from diffuserve.engine.requests.request_state import RequestState
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Media
 
 MAX_UNCONSUMED = 4
 """Chunks of a request that wait to be consumed while its next one is not decoded."""
@@ -22,10 +22,10 @@ _MAX_STEPS = 16  # in a row, for which waiting clips yield to steps of a higher 
 
 @dataclass(frozen=True)
 class Decoded:
-    """The next frames of a request, or its end: all images and frames, or an exception."""
+    """The next frames of a request, or its end: all that it has made, or an exception."""
 
     state: RequestState
-    outcome: FrameChunk | list[Frames] | Exception
+    outcome: FrameChunk | list[Media] | Exception
 
     @property
     def is_final(self) -> bool:
@@ -49,10 +49,10 @@ class QueuedDecode:
         return self.state.request_id
 
     @property
-    def size(self) -> tuple[int | None, int | None, int | None]:
-        """Width, height and number of frames; requests are decoded together only if these are equal."""
+    def size(self) -> Hashable:
+        """Width, height, number of frames, seconds; requests are decoded together only if these are equal."""
         params = self.state.params
-        return (params.width, params.height, params.num_frames)
+        return (params.width, params.height, params.num_frames, params.seconds)
 
     @property
     def num_images(self) -> int:
@@ -228,7 +228,7 @@ class DecodeQueue:
 
     def _turn_of(self, request: QueuedDecode) -> range | None:
         """Return the images that are decoded next: all with several ranks, of which each decodes requests."""
-        most, start = self._images_in_a_call(request), len(request.state.frames)
+        most, start = self._images_in_a_call(request), len(request.state.media)
         if self._limits.num_ranks > 1 or request.num_images <= most:
             return None
         return range(start, min(start + most, request.num_images))

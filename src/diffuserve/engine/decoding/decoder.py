@@ -8,13 +8,14 @@ from functools import partial
 from diffuserve.domain.models.cost import Workload
 from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.decoding.decode_queue import Decoded, DecodeLimits, DecodeQueue, Group, QueuedDecode
-from diffuserve.engine.model_runner import ModelRunner, fails_for_lack_of_room
+from diffuserve.engine.model_runner import fails_for_lack_of_room
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.requests.admission import decode_bytes
 from diffuserve.engine.requests.clip_decoding import ClipDecoding
 from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.runner import Runner
 from diffuserve.engine.stages import Stage, StageExecutor
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Media
 
 
 class Decoder:
@@ -27,7 +28,7 @@ class Decoder:
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: Runner,
         stages: StageExecutor,
         cost_model: CostModel,
         memory_budget: int,
@@ -223,18 +224,18 @@ class Decoder:
         if not state.options.stream_frames:
             state.keep(chunk)
         if clip.is_done:
-            self._end(request, Decoded(state, state.frames))
+            self._end(request, Decoded(state, state.media))
         else:
             self._queue.put(request)
 
-    def _keep(self, request: QueuedDecode, images: list[Frames]) -> None:
+    def _keep(self, request: QueuedDecode, media: list[Media]) -> None:
         """Collect the images of a turn; end a request after its last images, or at once if it was dropped."""
         state = request.state
-        state.frames += images
-        if len(state.frames) < state.params.num_images and state.request_id not in self._dropped:
+        state.media += media
+        if len(state.media) < state.params.num_images and state.request_id not in self._dropped:
             self._queue.put(request)
         else:
-            self._end(request, Decoded(state, state.frames))
+            self._end(request, Decoded(state, state.media))
 
     def _end(self, request: QueuedDecode, decoded: Decoded) -> None:
         """Collect the end of a request, and free its memory on the device unless it is retried."""

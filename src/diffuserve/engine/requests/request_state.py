@@ -16,7 +16,7 @@ from diffuserve.engine.policy.turns import Turn, next_turn
 from diffuserve.engine.requests.phases import MOVES, RequestPhase
 from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.models.base import Conditioning, DenoiseInput
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Media
 from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
 
 
@@ -101,8 +101,8 @@ class RequestState:
     them without one, and `predicted` has the predictions of those that had their turn in the present step.
     A request that is `exclusive` ran out of memory beside others, so nothing else runs on the device while it
     does; it stays so in whatever phase follows. `saved` is what one that is swapped out goes on from.
-    `num_decoded` counts the frames of clips that were decoded, and `frames` has them unless they are passed
-    on as they come, and the images that were decoded.
+    `num_decoded` counts the frames of clips that were decoded, and `media` has them unless they are passed
+    on as they come, and the images and sounds that were decoded.
     """
 
     request_id: str
@@ -126,7 +126,7 @@ class RequestState:
     saved: RequestProgress | None = None
     skipped: int = 0
     num_decoded: int = 0
-    frames: list[Frames] = field(default_factory=list)
+    media: list[Media] = field(default_factory=list)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def move_to(self, phase: RequestPhase) -> None:
@@ -189,7 +189,7 @@ class RequestState:
         """The predicted peak memory of the turn."""
         return self._bytes_of(self.turn)
 
-    def advance(self, latents: Tensor, memory: Memory) -> None:
+    def advance(self, latents: Tensor | None, memory: Memory) -> None:
         """Store the result of a step."""
         self.latents, self.memory, self.noise = latents, memory, None
         self.turn, self.predicted = None, ()
@@ -203,10 +203,10 @@ class RequestState:
         return torch.cat(predicted) if self.predicted else prediction
 
     def keep(self, chunk: FrameChunk) -> None:
-        """Collect the frames of a clip."""
+        """Collect the frames of a clip, and its sound."""
         if chunk.start == 0:
-            self.frames.append([])
-        self.frames[chunk.index] += chunk.frames
+            self.media.append(Media(sound=chunk.sound))
+        self.media[chunk.index].frames += chunk.frames
 
     def candidate(self, max_tokens: int) -> Candidate:
         """Return the request as the scheduler sees it, with turns of at most so many tokens."""

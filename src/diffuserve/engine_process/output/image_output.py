@@ -131,10 +131,12 @@ def passed(result: GenerationResult, verdicts: Sequence[Verdict]) -> GenerationR
         if verdict.action is Action.BLOCK:
             reason = f"an image is blocked by the image filter (category {verdict.category!r})"
             raise OutputBlocked(result.request_id, reason, verdict.category)
-    pairs = zip(result.frames, verdicts, strict=True)
-    frames = [[allowed(frame, verdict) for frame in shown] for shown, verdict in pairs]
+    pairs = zip(result.media, verdicts, strict=True)
+    media = [
+        replace(shown, frames=[allowed(frame, verdict) for frame in shown.frames]) for shown, verdict in pairs
+    ]
     noun = "clip" if (result.params.num_frames or 1) > 1 else "image"
-    return replace(result, frames=frames, warnings=(*result.warnings, *blur_warnings(verdicts, noun)))
+    return replace(result, media=media, warnings=(*result.warnings, *blur_warnings(verdicts, noun)))
 
 
 def allowed(image: Image, verdict: Verdict) -> Image:

@@ -133,8 +133,9 @@ class JobOutput:
 
     def _finish_clips(self, request: EngineRequest, clips: "VideoOutput", result: GenerationResult) -> None:
         job = request.job
-        for index, frames in enumerate(result.frames):  # frames that were not streamed
-            self.add_frames(job, clips, FrameChunk(index, 0, frames, is_last=True))
+        for index, media in enumerate(result.media):  # what was not streamed
+            chunk = FrameChunk(index, 0, media.frames, is_last=True, sound=media.sound)
+            self.add_frames(job, clips, chunk)
         try:
             files = () if clips.failure else clips.finish()
         except Exception as error:  # any error of a job fails only that job

@@ -13,7 +13,7 @@ from diffuserve.engine.requests.tensor_file import DamagedFile, TensorFile, read
 
 FORMAT = "1"
 _TENSOR = "latents"
-_PARAMS = ("width", "height", "num_frames", "fps", "num_images", "seed")
+_PARAMS = ("width", "height", "num_frames", "seconds", "fps", "num_images", "seed")
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class LatentsHeader:
 
     model: str
     weights: str
-    params: Mapping[str, int | None]
+    params: Mapping[str, float | None]
     timings: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @classmethod

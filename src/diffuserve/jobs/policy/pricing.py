@@ -34,6 +34,8 @@ def bounded(fit: CostFit, prior: CostFit, spec: ModelSpec, most: float = MAX_TIM
 def _default_workload(spec: ModelSpec) -> Workload:
     clip = GenerationParams(prompt="a clip", num_frames=spec.num_frames)
     num_pixels = spec.latent_frames(clip) * spec.width * spec.height
+    if spec.is_audio:
+        num_pixels = math.ceil(spec.seconds * spec.sample_rate)
     num_text = spec.max_sequence_length
     return Workload(
         num_sequences=1,

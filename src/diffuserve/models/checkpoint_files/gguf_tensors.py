@@ -26,7 +26,7 @@ from diffuserve.models.weights.device_reader import bytes_of, read_at
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _CHUNK = 256 * 1024  # weights whose blocks are dequantized at a time: 1 MiB in float32, as a cache holds
-_REMEDY = Extra.CHECKPOINTS.remedy
+_REMEDY = Extra.DIFFUSERS.remedy
 
 
 def read_tensor(path: Path, tensor: GgufTensor) -> Tensor:

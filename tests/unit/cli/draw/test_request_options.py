@@ -8,7 +8,7 @@ import typer.main
 
 from diffuserve.cli.draw.request_options import Asked, takes_request
 from diffuserve.cli.main import app
-from diffuserve.domain.requests.params import input_fields
+from diffuserve.domain.requests.params import FIELDS
 
 NOT_TAKEN = {"generate": {"prompt", "width", "height"}, "submit": {"prompt", "max_sequence_length"}}
 
@@ -17,7 +17,7 @@ NOT_TAKEN = {"generate": {"prompt", "width", "height"}, "submit": {"prompt", "ma
 def test_every_field_has_its_option(command: str) -> None:
     group: Any = typer.main.get_command(app)
     given = {parameter.name: parameter for parameter in group.commands[command].params}
-    for name, declared in input_fields().items():
+    for name, declared in FIELDS.items():
         if name in NOT_TAKEN[command]:
             assert getattr(given.get(name), "opts", []) in ([], [name]), "an argument, or nothing"
         else:
@@ -33,7 +33,7 @@ def asked(**given: Any) -> Asked:
     def draw(asked: Asked) -> None:
         received.append(asked)
 
-    left_out = {name: declared.default for name, declared in input_fields().items() if name != "prompt"}
+    left_out = {name: declared.default for name, declared in FIELDS.items() if name != "prompt"}
     draw(**{"size": None} | left_out | given)
     return received[0]
 

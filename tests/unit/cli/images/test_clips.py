@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -72,7 +73,8 @@ def test_a_model_of_images_names_what_to_do() -> None:
 
 def test_a_model_of_clips_makes_one_unless_an_image_is_asked_for() -> None:
     assert (kind_for(CLIPS, None), kind_for(HAND_SPEC, None)) == (VIDEO_GENERATE, IMAGE_GENERATE)
-    [clip] = with_lengths([BALL], CLIPS, VIDEO_GENERATE, ClipOptions(seconds=0.5), Path("out"))
+    short = replace(BALL, seconds=0.5)
+    [clip] = with_lengths([short], CLIPS, VIDEO_GENERATE, ClipOptions(seconds=0.5), Path("out"))
     [image] = with_lengths([BALL], CLIPS, IMAGE_GENERATE, NO_CLIP, Path("out"))
     assert (clip.num_frames, image.num_frames) == (9, 1)
 
