@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from diffuserve import Engine, GenerationParams
-from diffuserve.models.base import Pipeline
+from diffuserve.models.base import Pipeline, packed
 from diffuserve.models.flux.latents import unpack_latents
 from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.frames import Frames
@@ -89,10 +89,11 @@ def decoded(
 ) -> Iterator[tuple[torch.Tensor, Frames]]:
     """Yield the cells (channels, rows, columns) of each latent frame, and the frames that it becomes."""
     if pipeline.spec.is_video and latents.ndim == 5:
-        chunks = (chunk for chunk in pipeline.decode_chunks(latents, params) if isinstance(chunk, list))
+        decoded = packed(pipeline).decode_chunks(latents, params)
+        chunks = (chunk for chunk in decoded if isinstance(chunk, list))
         yield from zip(latents[0].unbind(1), chunks, strict=True)
         return
-    [[frames]] = pipeline.decode([latents], [params])
+    [[frames]] = packed(pipeline).decode([latents], [params])
     assert isinstance(frames, list)
     if isinstance(pipeline, FluxPipeline):
         latents = unpack_latents(latents, frames[0].height // 16)

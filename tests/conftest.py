@@ -35,7 +35,7 @@ from support.waiting import HANG_SECONDS
 
 if TYPE_CHECKING:
     from diffuserve.engine.engine import Engine
-    from diffuserve.models.base import Pipeline
+    from diffuserve.models.base import PackedPipeline, Pipeline
     from diffuserve.testing.fake_pipeline import FakePipeline
 
 # A shell starts what runs in its background deaf to Ctrl-C, and children would inherit that.
@@ -76,7 +76,7 @@ def tiny_engine() -> "Iterator[Engine]":
 
 
 @pytest.fixture(scope="session")
-def small_unet(tmp_path_factory: pytest.TempPathFactory) -> "Pipeline":
+def small_unet(tmp_path_factory: pytest.TempPathFactory) -> "PackedPipeline":
     """A random checkpoint of SDXL's layout in float32, loaded once."""
     from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 
@@ -84,7 +84,7 @@ def small_unet(tmp_path_factory: pytest.TempPathFactory) -> "Pipeline":
 
 
 @pytest.fixture(scope="session")
-def small_wan(tmp_path_factory: pytest.TempPathFactory) -> "Pipeline":
+def small_wan(tmp_path_factory: pytest.TempPathFactory) -> "PackedPipeline":
     """A random checkpoint of Wan's layout in float32, which draws single images by default, loaded once."""
     from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 
@@ -95,12 +95,26 @@ def small_wan(tmp_path_factory: pytest.TempPathFactory) -> "Pipeline":
     return _loaded(folder)
 
 
-def _loaded(folder: Path) -> "Pipeline":
+@pytest.fixture(scope="session")
+def small_any(tmp_path_factory: pytest.TempPathFactory) -> "Pipeline":
+    """A random Stable Diffusion 3, which diffusers runs, in float32, loaded once."""
     import torch
 
     from diffuserve.models.registry import load_pipeline
+    from support.tiny_pipelines.folders import tiny_folder
 
+    folder = tiny_folder("sd3", tmp_path_factory.mktemp("model"))
+    (folder / "diffuserve.json").write_text('{"width": 64, "height": 64, "num_inference_steps": 2}')
     return load_pipeline(str(folder), LoadPlan(torch.device("cpu"), torch.float32))
+
+
+def _loaded(folder: Path) -> "PackedPipeline":
+    import torch
+
+    from diffuserve.models.base import packed
+    from diffuserve.models.registry import load_pipeline
+
+    return packed(load_pipeline(str(folder), LoadPlan(torch.device("cpu"), torch.float32)))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, StepCommand
+from diffuserve.models.base import packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks
@@ -53,9 +54,9 @@ def main() -> None:
     beat = _milliseconds(_beat(ranks))
     pipeline = load_pipeline(arguments.model, LoadPlan(torch.device("cpu"), torch.float32, ranks=ranks))
     if not ranks.is_lead:
-        FollowerRank(pipeline, ranks).run()
+        FollowerRank(packed(pipeline), ranks).run()
     else:
-        with Engine(pipeline, EngineConfig(num_threads=1), LeadRunner(pipeline, ranks)) as engine:
+        with Engine(pipeline, EngineConfig(num_threads=1), LeadRunner(packed(pipeline), ranks)) as engine:
             step = _step_milliseconds(engine, arguments.side)
         costs = Costs(
             ranks=ranks.size, side=arguments.side, order_ms=order, agree_ms=agree, beat_ms=beat, step_ms=step

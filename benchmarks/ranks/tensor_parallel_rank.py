@@ -17,7 +17,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
-from diffuserve.models.base import Pipeline
+from diffuserve.models.base import PackedPipeline, packed
 from diffuserve.models.registry import load_pipeline, weight_files
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.plan import ParallelPlan
@@ -69,7 +69,7 @@ def main() -> None:
     leave_ranks()
 
 
-def load(model: str, ranks: Ranks) -> tuple[Loaded, Pipeline]:
+def load(model: str, ranks: Ranks) -> tuple[Loaded, PackedPipeline]:
     """Load in float32: checkpoints in bf16 are converted, so that no weight stays in a mapped file."""
     sizes: list[int] = []
     memory, disk = anonymous_bytes(), disk_bytes()
@@ -84,7 +84,7 @@ def load(model: str, ranks: Ranks) -> tuple[Loaded, Pipeline]:
         tensor_bytes=sum(sizes),
         disk_bytes=disk_bytes() - disk,
     )
-    return loaded, pipeline
+    return loaded, packed(pipeline)
 
 
 def _weight_bytes(module: nn.Module) -> int:

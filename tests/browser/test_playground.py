@@ -253,6 +253,30 @@ def test_images_are_edited_with_a_painted_mask(open_hand: Callable[..., Page], h
     expect(newest(page).get_by_role("status")).to_have_text(DONE)
 
 
+def test_a_field_of_one_image_has_an_upload_of_its_own(
+    open_hand: Callable[..., Page], hand: Hand, axe: Axe
+) -> None:
+    page = open_hand(prompt="a star")
+    expect(page.get_by_label("Control scale")).to_have_count(0)
+    field = page.get_by_role("region", name="Control image")
+    files = [{"name": "edges.png", "mimeType": "image/png", "buffer": png(96, 64)}]
+    for _ in range(2):
+        field.get_by_label("Drop or choose an image").set_input_files(files)  # type: ignore[arg-type]
+        expect(field.get_by_alt_text("Input image: edges.png")).to_be_visible()
+        expect(page.get_by_role("radio", name="As image")).to_be_checked()
+        field.get_by_role("button", name="Remove the image").click()
+    field.get_by_label("Drop or choose an image").set_input_files(files)  # type: ignore[arg-type]
+    page.get_by_text("More settings").click()
+    page.get_by_label("Control scale").fill("0.5")
+    axe(page)
+    card = generate(page)
+    lease = hand.claim()
+    assert (lease.input["control_scale"], lease.input["control_image"]["width"]) == (0.5, 96)
+    assert "image" not in lease.input
+    hand.does(hand.worker.complete(lease))
+    expect(card.get_by_role("status")).to_have_text(DONE)
+
+
 def test_clips_tell_their_frames_and_play(open_hand: Callable[..., Page], hand: Hand) -> None:
     page = open_hand(prompt="a ball falls", model="clips")
     page.get_by_role("radio", name="1.1 s").check(force=True)

@@ -20,7 +20,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine.stages import CpuStageExecutor, Stage, StageRun, T, Task
-from diffuserve.models.base import DenoiseInput, Pipeline
+from diffuserve.models.base import DenoiseInput, PackedPipeline, packed
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.images import psnr
 
@@ -48,7 +48,7 @@ def raise_for_culprit(error: Exception) -> "type[None] | object":
     return fault
 
 
-def assert_only_the_culprit_fails(pipeline: Pipeline, kind: type[DiffuserveError]) -> None:
+def assert_only_the_culprit_fails(pipeline: PackedPipeline, kind: type[DiffuserveError]) -> None:
     batch = make_batch()
     with Engine(pipeline, EngineConfig(token_budget=100_000)) as engine:
         outcomes = engine.generate(batch, return_exceptions=True)
@@ -131,7 +131,7 @@ def test_the_engine_continues_after_every_request_of_a_batch_failed(
 class FaultyPipeline:
     """A real pipeline whose prediction for the culprit's prompt is broken."""
 
-    def __init__(self, pipeline: Pipeline, fault: str) -> None:
+    def __init__(self, pipeline: PackedPipeline, fault: str) -> None:
         self._pipeline = pipeline
         self._fault = fault
 
@@ -152,11 +152,11 @@ class FaultyPipeline:
 @pytest.mark.parametrize(("fault", "kind"), [("raise", RequestFailed), ("nan", NumericalFailure)])
 @pytest.mark.parametrize("family", ["flux", "stable diffusion"])
 def test_images_do_not_change_when_a_neighbor_fails(
-    family: str, fault: str, kind: type[DiffuserveError], tiny_engine: Engine, small_unet: Pipeline
+    family: str, fault: str, kind: type[DiffuserveError], tiny_engine: Engine, small_unet: PackedPipeline
 ) -> None:
     healthy = tiny_engine.pipeline if family == "flux" else small_unet
     batch = make_batch()
-    faulty: Pipeline = FaultyPipeline(healthy, fault)  # type: ignore[assignment]
+    faulty: PackedPipeline = FaultyPipeline(packed(healthy), fault)  # type: ignore[assignment]
     with Engine(faulty) as engine:
         outcomes = engine.generate(batch, return_exceptions=True)
     with Engine(healthy) as engine:

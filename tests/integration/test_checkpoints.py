@@ -22,6 +22,7 @@ from diffuserve.engine.requests.checkpoint import Checkpoint, max_file_bytes
 from diffuserve.engine.requests.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner
 from diffuserve.media.input_image import input_image
+from diffuserve.models.base import packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.fingerprint import hash_model
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -227,10 +228,10 @@ def drawn_by_ranks(model: Path, params: GenerationParams, taken: Sequence[Checkp
     def program(ranks: Ranks) -> Any:
         pipeline = load_pipeline(str(model), LoadPlan(torch.device("cpu"), torch.float32, ranks=ranks))
         if not ranks.is_lead:
-            FollowerRank(pipeline, ranks).run()
+            FollowerRank(packed(pipeline), ranks).run()
             return None
         config = EngineConfig(token_budget=100_000, num_threads=1)
-        runner, read_hash = LeadRunner(pipeline, ranks), partial(hash_model, str(model))
+        runner, read_hash = LeadRunner(packed(pipeline), ranks), partial(hash_model, str(model))
         with Engine(pipeline, config, runner, read_hash) as engine:
             results = resumed(engine, params, taken, store.parent)
             own, _ = checkpoints_of(engine, params)

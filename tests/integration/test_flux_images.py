@@ -19,7 +19,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.model_runner import image_generators
 from diffuserve.media.input_image import as_image, input_image
-from diffuserve.models.base import DenoiseInput
+from diffuserve.models.base import DenoiseInput, packed
 from diffuserve.testing.checkpoints import FluxKind, write_flux_checkpoint
 from support.images import psnr
 
@@ -220,7 +220,7 @@ def test_several_references_each_change_the_image(engine: Callable[[FluxKind], E
 
 
 def test_a_reference_of_nan_spoils_no_neighbor(engine: Callable[[FluxKind], Engine]) -> None:
-    pipeline = engine("kontext").pipeline
+    pipeline = packed(engine("kontext").pipeline)
     wanted = [
         pipeline.spec.resolve(params, seed=0)
         for params in requests(2, (2, 2, 2), image=[photo(5, 64, 64), photo(6, 64, 64), None])
@@ -239,7 +239,7 @@ def test_a_reference_of_nan_spoils_no_neighbor(engine: Callable[[FluxKind], Engi
 
 def test_what_a_mask_keeps_stays_and_the_rest_changes(engine: Callable[[FluxKind], Engine]) -> None:
     """Compare in latents, since the random decoder smears: the kept ones are those of the image itself."""
-    pipeline = engine("dev").pipeline
+    pipeline = packed(engine("dev").pipeline)
     mask = rectangle(64, 64, 0, 0, 32, 64)
     params = pipeline.spec.resolve(
         GenerationParams(prompt="x", image=photo(3, 64, 64), mask=mask, num_inference_steps=2), seed=1

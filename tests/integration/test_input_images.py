@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageSequence
 
 from diffuserve.agent.agent import WorkerAgent
 from diffuserve.backoff import Backoff
@@ -41,6 +41,7 @@ from support.waiting import HANG_SECONDS, eventually
 
 Start = Callable[..., WorkerAgent]
 BLUE = (40, 90, 200)
+RED = (200, 60, 40)
 
 
 class GatedStore(LocalArtifactStore):
@@ -275,6 +276,34 @@ class TestPixels:
         (tmp_path / "result.png").write_bytes(content)
         assert read_parameters(tmp_path / "result.png")["image"] == named
         assert str(tmp_path).encode() not in content
+        await eventually(lambda: not agent.held)
+        assert private_files() == set()
+
+    async def test_the_engine_sees_what_guides_a_clip_and_what_ends_it(
+        self, plane: Plane, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.syspath_prepend(str(install_fake_family(tmp_path / "site")))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        model = str(write_fake_model(tmp_path / "clouds"))
+        agent = start(engine_command=(), model=model, device="cpu", images=ImageOptions(image_filter="none"))
+        await eventually(partial(is_offered, plane))
+        async with httpx.AsyncClient(base_url=plane.url, timeout=HANG_SECONDS) as http:
+            blue, red = [await uploaded(http, png(color)) for color in (BLUE, RED)]
+            wanted = {"prompt": "a star", "image": blue, "strength": 1.0, "seed": 3, "guidance_scale": 1.0}
+            wanted |= {"control_image": blue, "control_scale": 2, "last_image": red, "num_frames": 5}
+            body = {"model": "clouds", "kind": "video.generate", "input": wanted, "output_format": "webp"}
+            job = (await http.post("/v1/jobs", json=body)).raise_for_status().json()
+            done = (await http.get(job["urls"]["self"], params={"wait": 30})).json()
+            assert done["status"] == "succeeded", done["error"]
+            content = (await http.get(f"/v1/jobs/{job['id']}/result", follow_redirects=True)).content
+        with Image.open(io.BytesIO(content)) as clip:
+            frames = [
+                np.asarray(frame.convert("RGB")).astype(float) for frame in ImageSequence.Iterator(clip)
+            ]
+        assert np.abs(frames[0] - BLUE).max() <= 12, "as the control image says, but for the file's losses"
+        assert np.abs(frames[-1] - RED).max() <= 12
+        named = {"id": red, "width": 64, "height": 48, "mode": "RGB"}
+        assert done["input"]["last_image"] == done["result"]["input"]["last_image"] == named
         await eventually(lambda: not agent.held)
         assert private_files() == set()
 

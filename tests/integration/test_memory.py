@@ -11,7 +11,7 @@ import torch
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
-from diffuserve.models.base import DenoiseInput, Pipeline
+from diffuserve.models.base import DenoiseInput, PackedPipeline, packed
 
 MEBIBYTE = 2**20
 
@@ -19,7 +19,7 @@ MEBIBYTE = 2**20
 class SometimesFaulty:
     """A real pipeline that raises for the prompt "raise" and predicts NaN for the prompt "nan"."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: PackedPipeline) -> None:
         self._pipeline = pipeline
 
     def __getattr__(self, name: str) -> object:
@@ -68,7 +68,7 @@ def count_tensors() -> int:
 
 @pytest.mark.slow
 def test_memory_is_flat_over_two_thousand_requests_with_aborts_and_failures(tiny_engine: Engine) -> None:
-    faulty: Pipeline = SometimesFaulty(tiny_engine.pipeline)  # type: ignore[assignment]
+    faulty: PackedPipeline = SometimesFaulty(packed(tiny_engine.pipeline))  # type: ignore[assignment]
     draw = random.Random(0)
     with Engine(faulty, EngineConfig(prompt_cache_bytes=4 * MEBIBYTE, num_threads=1)) as engine:
         run_requests(engine, draw, 1000)  # allocators and oneDNN's cache of kernels reach their size

@@ -13,7 +13,7 @@ from PIL.Image import Image
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
-from diffuserve.models.base import Pipeline
+from diffuserve.models.base import PackedPipeline, packed
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -90,12 +90,12 @@ def checkpoint(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pipeline(checkpoint: Path) -> Pipeline:
-    return load_pipeline(str(checkpoint), LoadPlan(torch.device("cpu"), torch.float32))
+def pipeline(checkpoint: Path) -> PackedPipeline:
+    return packed(load_pipeline(str(checkpoint), LoadPlan(torch.device("cpu"), torch.float32)))
 
 
 @pytest.fixture
-def engine(pipeline: Pipeline) -> Iterator[Engine]:
+def engine(pipeline: PackedPipeline) -> Iterator[Engine]:
     with Engine(pipeline, EngineConfig(token_budget=100_000)) as engine:
         yield engine
 

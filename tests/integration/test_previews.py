@@ -11,7 +11,7 @@ from PIL import Image
 
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
-from diffuserve.models.base import DenoiseInput
+from diffuserve.models.base import DenoiseInput, packed
 from support.latents import first_latents
 
 PARAMS = GenerationParams(prompt="a large blue star on a yellow background", num_inference_steps=4, seed=3)
@@ -58,7 +58,7 @@ def without_shape_checks() -> Iterator[None]:
 @pytest.mark.alone
 @pytest.mark.usefixtures("without_shape_checks")
 def test_a_preview_costs_less_than_two_percent_of_a_step(tiny_engine: Engine) -> None:
-    pipeline = tiny_engine.pipeline
+    pipeline = packed(tiny_engine.pipeline)
     params = pipeline.spec.resolve(PARAMS, seed=0)
     latents = first_latents(pipeline, params)
     at = pipeline.schedule(params).at(1)

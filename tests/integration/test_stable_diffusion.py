@@ -12,7 +12,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
-from diffuserve.models.base import Conditioning, Pipeline
+from diffuserve.models.base import Conditioning, PackedPipeline, packed
 from diffuserve.models.stable_diffusion.pipeline import StableDiffusionPipeline
 from diffuserve.models.stable_diffusion.unet import UNetInput
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
@@ -29,13 +29,13 @@ MIXED = [
 
 
 @pytest.fixture
-def engine(small_unet: Pipeline) -> Iterator[Engine]:
+def engine(small_unet: PackedPipeline) -> Iterator[Engine]:
     with Engine(small_unet, EngineConfig(token_budget=100_000, num_threads=1)) as engine:
         yield engine
 
 
 @pytest.fixture
-def unet_calls(small_unet: Pipeline) -> Iterator[list[UNetInput]]:
+def unet_calls(small_unet: PackedPipeline) -> Iterator[list[UNetInput]]:
     """The inputs of all passes of the network."""
     assert isinstance(small_unet, StableDiffusionPipeline)
     calls: list[UNetInput] = []
@@ -61,7 +61,7 @@ def test_guided_and_unguided_requests_of_one_size_share_a_pass(
         pass
 
 
-def test_a_request_in_a_batch_equals_the_request_alone(small_unet: Pipeline) -> None:
+def test_a_request_in_a_batch_equals_the_request_alone(small_unet: PackedPipeline) -> None:
     """Check INV-1, also where the requests are split over threads."""
     with Engine(small_unet, EngineConfig(token_budget=100_000, num_threads=2)) as engine:
         together = engine.generate(MIXED)
@@ -77,7 +77,7 @@ def test_a_prompt_whose_states_are_not_finite_spoils_no_neighbor(
     """Check INV-3 within a pass: rows of one batch do not mix."""
     pipeline = engine.pipeline
     expected = engine.generate(MIXED)
-    encode = pipeline.encode
+    encode = packed(pipeline).encode
 
     def poisoned(params: list[GenerationParams]) -> list[Conditioning]:
         found: list[Any] = encode(params)

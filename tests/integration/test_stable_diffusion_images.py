@@ -18,8 +18,10 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.model_runner import ModelRunner
+from diffuserve.engine.requests.admission import new_state
+from diffuserve.engine.requests.request_state import DEFAULT_OPTIONS
 from diffuserve.media.input_image import as_image, input_image
-from diffuserve.models.base import Conditioning
+from diffuserve.models.base import Conditioning, packed
 from diffuserve.testing.unet_checkpoints import Kind, write_unet_checkpoint
 from support.images import psnr
 from support.unet_reference import draw_with, load, load_reference
@@ -258,7 +260,8 @@ def test_an_image_that_cannot_be_encoded_fails_alone(checkpoint: Checkpoints) ->
     torn = replace(EDIT, image=InputImage("torn", 64, 64, "RGB", b"\0" * 7))
     with load(checkpoint("xl")) as engine:
         requests = [engine.spec.resolve(params, seed=1) for params in (EDIT, torn, replace(EDIT, mask=None))]
-        before, failed, after = ModelRunner(engine.pipeline).encode(requests)
+        states = [new_state(engine.pipeline, params, DEFAULT_OPTIONS, None) for params in requests]
+        before, failed, after = ModelRunner(packed(engine.pipeline)).encode(states)
     assert isinstance(failed, ValueError)
     assert isinstance(before, Conditioning)
     assert isinstance(after, Conditioning)

@@ -17,7 +17,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.input_image import as_image, input_image
-from diffuserve.models.base import Conditioning, DenoiseInput
+from diffuserve.models.base import Conditioning, DenoiseInput, packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.wan.pipeline import WanPipeline
 from diffuserve.models.wan.transformer import PackedWanInput
@@ -102,7 +102,7 @@ def test_a_prompt_whose_states_are_not_finite_spoils_no_neighbor(
 ) -> None:
     """Check INV-3 within a pass: sequences of one row do not mix."""
     expected = engine.generate(MIXED)
-    encode = engine.pipeline.encode
+    encode = packed(engine.pipeline).encode
 
     def poisoned(params: list[GenerationParams]) -> list[Conditioning]:
         found: list[Any] = encode(params)
@@ -189,7 +189,7 @@ def test_latents_are_in_float32_whatever_the_dtype(tmp_path: Path, monkeypatch: 
     folder = write_wan_checkpoint(tmp_path / "model", kind="tiny", seed=5)
     pipeline = load_pipeline(str(folder), LoadPlan(CPU, torch.bfloat16))
     assert pipeline.describe()["vae dtype"] == "float32"
-    denoise = pipeline.denoise
+    denoise = packed(pipeline).denoise
     seen: list[torch.dtype] = []
 
     def look(batch: Sequence[DenoiseInput]) -> list[Tensor]:

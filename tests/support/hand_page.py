@@ -30,6 +30,7 @@ ABLE = replace(
     max_input_images=1,
     has_mask=True,
     has_strength=True,
+    has_control_image=True,
     learned_min_size=64,
     learned_max_size=128,
     example_prompt="a hand that waves",

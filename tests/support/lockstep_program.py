@@ -25,7 +25,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
-from diffuserve.models.base import Pipeline
+from diffuserve.models.base import PackedPipeline, packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.plan import ParallelPlan
@@ -101,14 +101,18 @@ def main() -> None:
     leave_ranks()
 
 
-def load(model: str, ranks: Ranks | None) -> Pipeline:
+def load(model: str, ranks: Ranks | None) -> PackedPipeline:
     if model == "fake":
         return FakePipeline(ranks=ranks)
     parts = ALL_PARTS if ranks is None else rank_parts(ALL_PARTS, ranks)
-    return load_pipeline(model, LoadPlan(torch.device("cpu"), torch.float32, ranks=ranks, parts=parts))
+    return packed(
+        load_pipeline(model, LoadPlan(torch.device("cpu"), torch.float32, ranks=ranks, parts=parts))
+    )
 
 
-def generate(pipeline: Pipeline, ranks: Ranks | None, is_fake: bool) -> list[GenerationResult | Exception]:
+def generate(
+    pipeline: PackedPipeline, ranks: Ranks | None, is_fake: bool
+) -> list[GenerationResult | Exception]:
     runner = None if ranks is None else LeadRunner(pipeline, ranks)
     with Engine(pipeline, EngineConfig(num_threads=1), runner) as engine:
         requests = with_images(mixed_requests(is_fake), pipeline.spec)

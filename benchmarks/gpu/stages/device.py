@@ -16,6 +16,7 @@ from benchmarks.gpu.stages.images import MIN_PSNR, drawn
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
+from diffuserve.models.base import packed
 
 _PLENTY = 2**50  # bytes and tokens: the engine shall not make steps small by itself
 _NUM_STREAMED, _NUM_CROWDED, _NUM_FITTING = 6, 8, 3
@@ -89,8 +90,8 @@ def _too_little_memory(
 
     pipeline = engine.pipeline
     with (
-        patch.object(pipeline, "denoise", counted(pipeline.denoise)),
-        patch.object(pipeline, "decode", counted(pipeline.decode)),
+        patch.object(pipeline, "denoise", counted(packed(pipeline).denoise)),
+        patch.object(pipeline, "decode", counted(packed(pipeline).decode)),
         _limit(setting, engine, requests),
     ):
         yield failures

@@ -14,7 +14,7 @@ class Extra(StrEnum):
     ENGINE = "engine"
     MODELS = "models"
     PICTURES = "pictures"
-    CHECKPOINTS = "checkpoints"
+    DIFFUSERS = "diffusers"
     IMAGES = "images"
     MODERATION = "moderation"
     NUDENET = "nudenet"

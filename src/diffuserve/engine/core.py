@@ -11,12 +11,12 @@ from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.costs.memory import memory_budget
 from diffuserve.engine.decoding.decode_queue import Decoded
 from diffuserve.engine.decoding.decoder import Decoder
-from diffuserve.engine.model_runner import ModelRunner, StepOutcome, TurnResult
 from diffuserve.engine.outputs import FrameChunk, StepOutput
 from diffuserve.engine.requests.phases import RequestPhase
 from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.request_table import Requests
 from diffuserve.engine.requests.swapping import begin_step, swap_out
+from diffuserve.engine.runner import Runner, StepOutcome, TurnResult
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.steps.budgets import Budgets
@@ -34,7 +34,7 @@ class EngineCore:
     `on_decoded` is called from the decoder's thread when finished images are ready to be collected.
     """
 
-    def __init__(self, runner: ModelRunner, config: EngineConfig, on_decoded: Callable[[], None]) -> None:
+    def __init__(self, runner: Runner, config: EngineConfig, on_decoded: Callable[[], None]) -> None:
         pipeline = runner.pipeline
         memory_bytes = memory_budget(pipeline.device, config.memory_budget_bytes)
         cache_bytes = min(config.prompt_cache_bytes, int(memory_bytes * _MAX_CACHED))

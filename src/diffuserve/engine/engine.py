@@ -21,11 +21,12 @@ from diffuserve.engine.core import EngineCore
 from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.inbox import Inbox
 from diffuserve.engine.loading import LoadedModel, load_model, parse_plan
-from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.requests.admission import Request, RequestAdmission, params_of, with_pixels
 from diffuserve.engine.requests.checkpoint import Checkpoint
 from diffuserve.engine.requests.request_state import ServingOptions
+from diffuserve.engine.run_runner import runner_of
+from diffuserve.engine.runner import Runner
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
 from diffuserve.models.base import Pipeline
@@ -45,7 +46,7 @@ class Engine(AbstractContextManager["Engine"]):
         self,
         pipeline: Pipeline,
         config: EngineConfig | None = None,
-        runner: ModelRunner | None = None,
+        runner: Runner | None = None,
         read_weights_hash: Callable[[], str] = lambda: "",
     ) -> None:
         """Start the decoder. `runner` runs the model, by default in this process alone.
@@ -54,7 +55,7 @@ class Engine(AbstractContextManager["Engine"]):
         """
         self.pipeline = pipeline
         self.config = config or EngineConfig()
-        self.runner = runner or ModelRunner(pipeline)
+        self.runner = runner or runner_of(pipeline)
         self.read_weights_hash = read_weights_hash
         self._inbox = Inbox()
         self._core = EngineCore(self.runner, self.config, on_decoded=self._inbox.announce)

@@ -1,10 +1,7 @@
 """Runs the model on batches, and keeps one request's failure from its neighbors (INV-3)."""
 
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,63 +12,25 @@ from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.requests.clip_decoding import ClipDecoding
 from diffuserve.engine.requests.phases import RequestPhase
 from diffuserve.engine.requests.request_state import RequestState
-from diffuserve.models.base import Conditioning, Pipeline, map_tensors
+from diffuserve.engine.runner import Runner, StepOutcome, StepResult, TurnResult
+from diffuserve.models.base import Conditioning, PackedPipeline, map_tensors
 from diffuserve.models.folders.folder import first_line
 from diffuserve.models.frames import Media, media_of
 from diffuserve.models.machine.devices import to_device
-from diffuserve.samplers.base import Memory
+from diffuserve.models.machine.isolation import is_device_fault, is_out_of_memory, isolate
 
 _NOISE_SHOWN = 0.5  # the part of the noise kept in a preview; the prediction stays legible
 
-Item = TypeVar("Item")
-Value = TypeVar("Value")
 
+class ModelRunner(Runner):
+    """Runs a packed model: each batch is one forward pass."""
 
-@dataclass(frozen=True)
-class StepResult:
-    """A request's latents and sampler memory after a step, and its previews if it asked for them.
+    def __init__(self, pipeline: PackedPipeline) -> None:
+        super().__init__(pipeline)
+        self.packed = pipeline
 
-    The previews' pixels are on the CPU once the stage has waited for its work.
-    """
-
-    latents: Tensor
-    memory: Memory
-    previews: tuple[Tensor, ...] = ()
-
-
-@dataclass(frozen=True)
-class TurnResult:
-    """The prediction of a turn that is not the last one of its step."""
-
-    prediction: Tensor
-
-
-StepOutcome = StepResult | TurnResult | Exception
-"""The outcome of a step or turn for one request."""
-
-
-class ModelRunner:
-    """Runs batches; methods return, for each request, its value or the exception that it alone raised.
-
-    `on_work` is called with the requests' ids before each piece of work, on the thread that does the work.
-    `num_ranks` is the number of processes that share the work. A runner that leads other ranks overrides
-    `forget` and `close` to pass them on.
-    """
-
-    num_ranks = 1
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.pipeline = pipeline
-        self.on_work: Callable[[Sequence[str]], None] = lambda _request_ids: None
-
-    def forget(self, request_id: str) -> None:
-        """Release what is kept for a request that has ended."""
-
-    def close(self) -> None:
-        """Release what is kept for all requests; no other method is called after it."""
-
-    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning | Exception]:
-        return isolate(params, self._encode)
+    def encode(self, states: Sequence[RequestState]) -> list[Conditioning | Exception]:
+        return isolate([state.params for state in states], self._encode)
 
     def step(self, states: Sequence[RequestState]) -> list[StepOutcome]:
         """Run one step or turn of each request in one forward pass; no state advances."""
@@ -104,18 +63,15 @@ class ModelRunner:
         self._announce([clip.state])
         return isolate([clip], self._decode_chunks)[0]
 
-    def _announce(self, states: Sequence[RequestState]) -> None:
-        self.on_work([state.request_id for state in states])
-
     @torch.inference_mode()
     def _encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
         """Encode a batch, each request into memory of its own: a view would keep the whole batch alive."""
-        return [map_tensors(conditioning, _owned) for conditioning in self.pipeline.encode(params)]
+        return [map_tensors(conditioning, _owned) for conditioning in self.packed.encode(params)]
 
     def _step(self, states: Sequence[RequestState]) -> list[StepResult | TurnResult]:
         for state in states:
             self._draw(state)
-        predictions = self.pipeline.denoise([state.turn_input() for state in states])
+        predictions = self.packed.denoise([state.turn_input() for state in states])
         return [
             self._advance(state, prediction) for state, prediction in zip(states, predictions, strict=True)
         ]
@@ -126,9 +82,9 @@ class ModelRunner:
         if state.latents is None:
             assert state.conditioning is not None
             generators = image_generators(state.params)
-            initial = self.pipeline.init_latents(state.params, state.conditioning, generators)
+            initial = self.packed.init_latents(state.params, state.conditioning, generators)
             state.latents, state.guides, state.generators = initial.latents, initial.guides, generators
-        sampler = self.pipeline.sampler(state.params)
+        sampler = self.packed.sampler(state.params)
         if state.noise is None and sampler.draws_noise(state.schedule_step):
             shape = (1, *state.latents.shape[1:])
             drawn = [torch.randn(shape, generator=generator) for generator in state.generators]
@@ -140,7 +96,7 @@ class ModelRunner:
             if state.latents is None:
                 self._draw(state)
         if states:
-            self.pipeline.prepare([state.turn_input() for state in states])
+            self.packed.prepare([state.turn_input() for state in states])
 
     @torch.inference_mode()
     def _advance(self, state: RequestState, of_turn: Tensor) -> StepResult | TurnResult:
@@ -152,28 +108,28 @@ class ModelRunner:
         prediction = state.with_turn(of_turn)
         if prediction is None:
             return TurnResult(_owned(of_turn))
-        sampler, at = self.pipeline.sampler(state.params), state.schedule_step
+        sampler, at = self.packed.sampler(state.params), state.schedule_step
         latents, memory = sampler.step(state.latents, prediction, at, state.memory, state.noise)
-        latents = self.pipeline.restore(latents, state.denoise_input(), at)
+        latents = self.packed.restore(latents, state.denoise_input(), at)
         if not state.options.wants_preview(state.step + 1):
             return StepResult(latents, memory)
         finished = sampler.predict_x0(state.latents, prediction, at)
         images = zip(finished.split(1), latents.split(1), strict=True)
-        previews = (self.pipeline.preview(_emerging(*image), state.params) for image in images)
+        previews = (self.packed.preview(_emerging(*image), state.params) for image in images)
         # Copied without waiting, so that the host can issue the work of the next requests meanwhile.
         return StepResult(latents, memory, tuple(levels.to("cpu", non_blocking=True) for levels in previews))
 
     def _decode_finite(self, states: Sequence[RequestState]) -> list[list[Media]]:
         # Checked only here and not after each step: this is off the denoising thread, and NaN persists.
         latents = [finite(state.turn_latents) for state in states]
-        decoded = self.pipeline.decode(latents, [state.turn_params for state in states])
+        decoded = self.packed.decode(latents, [state.turn_params for state in states])
         return [[media_of(each) for each in of_request] for of_request in decoded]
 
     def _decode_chunks(self, clips: Sequence[ClipDecoding]) -> list[FrameChunk]:
         for clip in clips:
             if clip.state.num_decoded == 0 and clip.state.latents is not None:
                 finite(clip.state.latents)
-        return [clip.next_chunk(self.pipeline) for clip in clips]
+        return [clip.next_chunk(self.packed) for clip in clips]
 
 
 def finite(latents: Tensor) -> Tensor:
@@ -205,65 +161,6 @@ def _emerging(finished: Tensor, latents: Tensor) -> Tensor:
     return finished + _NOISE_SHOWN * noise / noise.std().clamp(min=1.0)
 
 
-def isolate(items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]]) -> list[Value | Exception]:
-    """Run a batch; if it fails, halve it until only the culprits fail.
-
-    Smaller batches also need less memory, so a batch that ran out of it is split down to single items. The
-    frames of a failure are dropped, as their tensors would take up memory that the retries need. A fault of
-    the device is no item's failure, and is raised.
-    """
-    if not items:
-        return []
-    try:
-        return list(run(items))
-    except Exception as error:
-        if is_device_fault(error):
-            raise
-        failure = without_frames(error)
-    _free_cached_memory()
-    if len(items) == 1:
-        return [failure]
-    middle = len(items) // 2
-    return isolate(items[:middle], run) + isolate(items[middle:], run)
-
-
-def without_frames(error: Exception) -> Exception:
-    """Return an exception whose chain keeps no frames alive.
-
-    Its traceback becomes a note: text for the log.
-    """
-    places = "".join(traceback.format_tb(error.__traceback__)).rstrip()
-    seen: set[int] = set()
-    pending: list[BaseException | None] = [error]
-    while pending:
-        link = pending.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
-            traceback.clear_frames(link.__traceback__)  # an executor or a debugger may still hold them
-            link.__traceback__ = None
-            pending += [link.__cause__, link.__context__]
-    note = f"Raised at (most recent call last):\n{places}"
-    if places and note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
-    return error
-
-
-def _free_cached_memory() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out.
-
-    CUDA's allocator has an exception of its own. The CPU's raises a plain `RuntimeError`, and CUDA itself
-    its one general error.
-    """
-    if isinstance(error, torch.AcceleratorError):
-        return "out of memory" in str(error)
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
 @contextmanager
 def enough_memory(model: str, device: object) -> Iterator[None]:
     """Raise `DeviceUnavailable` in place of an out-of-memory error: the model does not fit on the device."""
@@ -276,11 +173,6 @@ def enough_memory(model: str, device: object) -> Iterator[None]:
             f"device={str(device)!r}: not enough memory for {model} ({first_line(error)}); free some, or "
             "give another --device, a --dtype of fewer bytes, --offload, or a smaller model"
         ) from error
-
-
-def is_device_fault(error: Exception) -> bool:
-    """Return whether the device itself failed, so that every later call may fail too."""
-    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
 
 
 def fails_for_lack_of_room(state: RequestState, outcome: object) -> bool:

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from diffuserve.domain.requests.image_fields import mode_of
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.media.input_image import mode_of, read_image
+from diffuserve.media.input_image import read_image
 from diffuserve.protocol.messages import AddJob
 
 

@@ -10,6 +10,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.output.image_output import ImageOutput
+from diffuserve.models.base import packed
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ def warm_up(engine: Engine, images: ImageOutput) -> None:
 def _result(engine: Engine, params: GenerationParams) -> GenerationResult:
     """Run the phases that the engine's parts of the model support; decode gray latents if it only decodes."""
     parts = engine.pipeline.parts
-    latents = None if parts.denoising else torch.zeros(engine.pipeline.latents_shape(params))
+    latents = None if parts.denoising else torch.zeros(packed(engine.pipeline).latents_shape(params))
     engine.add(params, until_denoised=not parts.decoding, latents=latents)
     while True:
         for output in engine.step():

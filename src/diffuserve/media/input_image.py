@@ -9,12 +9,13 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Literal
+from typing import IO
 
 from PIL import Image, ImageChops, ImageCms, ImageOps, UnidentifiedImageError
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.requests.input_image import ImageInput, InputImage
+from diffuserve.domain.requests.image_fields import mode_of
+from diffuserve.domain.requests.input_image import ImageInput, InputImage, Mode
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_INPUT_BYTES = 64 * 1024 * 1024
@@ -24,8 +25,6 @@ MAX_INPUT_PIXELS = 64 * 1024 * 1024
 USUAL_INPUT_PIXELS = 16 * 1024 * 1024
 """What a server reads, unless one of its models draws larger images."""
 MAX_SIDE = 16_384
-
-Mode = Literal["RGB", "L"]
 
 _SEVERAL_VIEWS = "MPO"  # Pillow's name for photos in which a phone stores more than one view
 _warnings_lock = threading.Lock()  # filters of warnings belong to the whole process
@@ -40,11 +39,6 @@ def load_input(field: str, value: ImageInput) -> InputImage:
         return _checked(field, value)
     with _regular_file(field, value) as file:
         return read_image(field, file, mode_of(field), name=value)
-
-
-def mode_of(field: str) -> Mode:
-    """Return the mode of the images in a field of the parameters."""
-    return "L" if field == "mask" else "RGB"
 
 
 def read_image(

@@ -6,7 +6,7 @@ requests at different steps can share one forward pass.
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,12 +18,13 @@ from diffuserve.domain.models.residency import RESIDENT, Residency
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
-from diffuserve.models.frames import Frames, Sound
+from diffuserve.models.frames import Frames, Media, Sound
 from diffuserve.models.offload.components import Component
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 
 Value = TypeVar("Value")
+Request = TypeVar("Request", bound="RunningRequest")
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,10 @@ class CompilableParts:
 
 @runtime_checkable
 class Pipeline(Protocol):
-    """A loaded model. Parameters passed to it must have been resolved by `spec.resolve`.
+    """A loaded model, whichever way it runs. Parameters passed to it have been resolved by `spec.resolve`.
 
     `spec.workload` is the size that price, admission and budgets go by, so it must be the size of the
-    work that `denoise` does. `max_decode_pixels` bounds the pixels of one `decode` call; a single request
+    work that a step does. `max_decode_pixels` bounds the pixels of one call of the decoder; a single request
     larger than that is decoded alone. `parts` are those that are loaded; nothing else of it is called.
     `dtype` is the denoiser's, `quantization` is what weights are kept in, and `residency` where they are.
     What only some families do has a default in `PipelineDefaults`.
@@ -146,13 +147,33 @@ class Pipeline(Protocol):
         """Predict the peak memory, in bytes, of a request's part of a denoising step, on each rank."""
         ...
 
-    def conditioning_key(self, params: GenerationParams) -> Hashable:
-        """Return the prompt cache's key: requests with equal keys have equal conditioning.
+    def decode_bytes(self, params: GenerationParams) -> int:
+        """Predict the peak memory, in bytes, of decoding one image or clip.
 
-        It covers everything that `encode` reads: prompts, lengths, and input images with the size to which
-        they are scaled.
+        For a clip this is the peak of decoding one chunk plus what is kept between chunks.
         """
         ...
+
+    def schedule(self, params: GenerationParams) -> NoiseSchedule:
+        """Return the noise levels of a request's steps, starting at the level of its `strength`."""
+        ...
+
+    def conditioning_key(self, params: GenerationParams) -> Hashable | None:
+        """Return the prompt cache's key: requests with equal keys have equal conditioning.
+
+        It covers everything that encoding reads: prompts, lengths, and input images with the size to which
+        they are scaled. `None` stands for conditioning that belongs to its request alone.
+        """
+        ...
+
+    def components(self) -> Sequence[Component]:
+        """Return the parts whose weights may stay on the host; all other weights are on the device."""
+        ...
+
+
+@runtime_checkable
+class PackedPipeline(Pipeline, Protocol):
+    """A model whose requests share one forward pass: it holds nothing of them, the engine holds all."""
 
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
         """Encode prompts and input images, in batches where possible; return results in order.
@@ -180,10 +201,6 @@ class Pipeline(Protocol):
         """Return the sampler of a request."""
         ...
 
-    def schedule(self, params: GenerationParams) -> NoiseSchedule:
-        """Return the noise levels of a request's steps, starting at the level of its `strength`."""
-        ...
-
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
         """Return the model's prediction for each request, shaped like its latents.
 
@@ -206,13 +223,6 @@ class Pipeline(Protocol):
         """Decode finished latents of equal size; return `num_images` lists of frames for each request.
 
         Models of sounds return sounds instead.
-        """
-        ...
-
-    def decode_bytes(self, params: GenerationParams) -> int:
-        """Predict the peak memory, in bytes, of decoding one image or clip.
-
-        For a clip this is the peak of decoding one chunk plus what is kept between chunks.
         """
         ...
 
@@ -241,9 +251,61 @@ class Pipeline(Protocol):
         """
         ...
 
-    def components(self) -> Sequence[Component]:
-        """Return the parts whose weights may stay on the host; all other weights are on the device."""
+
+def packed(pipeline: Pipeline) -> PackedPipeline:
+    """Return a pipeline as what it is known to be: packed."""
+    assert isinstance(pipeline, PackedPipeline), f"{pipeline.spec.name} runs its requests by themselves"
+    return pipeline
+
+
+@runtime_checkable
+class RunningRequest(Protocol):
+    """A request in a pipeline that runs by itself: its state is here, and not in the engine.
+
+    `warnings` tell the client what the pipeline changed about its request.
+    """
+
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
+
+    def close(self) -> None:
+        """End the request where it stands, and free what it holds; do nothing if it has ended."""
         ...
+
+
+@runtime_checkable
+class RunningPipeline(Pipeline, Protocol[Request]):
+    """A model whose requests run by themselves and stop at its forward passes, which they may share.
+
+    Methods that advance requests return, for each, `None` or the exception that it alone raised; one that
+    failed in a pass stands where it stood, and the same pass may be tried again.
+    """
+
+    def begin(self, params: GenerationParams) -> Request:
+        """Return a request that stands before its first line; image `i` has the seed `seed + i`."""
+        ...
+
+    def encode(self, requests: Sequence[Request]) -> list[Exception | None]:
+        """Run each request up to its first denoising pass."""
+        ...
+
+    def step(self, steps: Sequence["RunningStep[Request]"]) -> list[Exception | None]:
+        """Take each request through its step, in shared passes where they fit together."""
+        ...
+
+    def decode(self, requests: Sequence[Request], images: Sequence[range]) -> list[list[Media] | Exception]:
+        """Run some images of each denoised request to their ends, and return what they are."""
+        ...
+
+
+@dataclass(frozen=True)
+class RunningStep(Generic[Request]):
+    """Step `index` of the `count` of a request, of some of its images."""
+
+    request: Request
+    index: int
+    count: int
+    images: range
 
 
 class PipelineDefaults:

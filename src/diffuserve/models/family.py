@@ -70,8 +70,11 @@ class PipelineFamily(Protocol):
         """Return the minimum of `Pipeline.step_bytes` for a request, over all dtypes."""
         ...
 
-    def default_fit(self, spec: ModelSpec) -> CostFit:
-        """Return the cost fit that prices requests until a worker has measured one."""
+    def default_fit(self, folder: ModelFolder, spec: ModelSpec) -> CostFit:
+        """Return the cost fit that prices requests until a worker has measured one.
+
+        Of a model that is yet to be fetched the configs alone are there.
+        """
         ...
 
     def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":

@@ -58,6 +58,8 @@ _PIPELINES = {
     "WanPipeline": _WAN,
 }
 _BUILT_IN = tuple(EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _PIPELINES.items())
+_ANY_PIPELINE = EntryPoint("any", "diffuserve.models.any_pipeline.family:ANY_PIPELINE", ENTRY_POINT_GROUP)
+"""The family of the classes that have none of their own."""
 
 
 def load_pipeline(model: str, plan: LoadPlan) -> "Pipeline":
@@ -130,7 +132,7 @@ def read_offer(model: str) -> tuple[ModelSpec, CostFit]:
     folder = open_configs(model)
     family = load_family(_find_family(folder))
     spec = family.read_spec(folder)
-    return spec, family.default_fit(spec)
+    return spec, family.default_fit(folder, spec)
 
 
 @dataclass(frozen=True)
@@ -273,16 +275,14 @@ def _open(model: str) -> tuple[ModelFolder, PipelineFamily]:
 
 
 def _find_family(folder: ModelFolder) -> EntryPoint:
-    """Return the family of a folder. Other packages are looked through only for what is not built in."""
+    """Return the family of a folder: one for its class, else that of all of diffusers' pipelines.
+
+    Other packages are looked through only for what is not built in.
+    """
     name = folder.pipeline_class
     built_in = {entry.name: entry for entry in _BUILT_IN}
     families = built_in if name in built_in else known_families()
-    if name not in families:
-        known = ", ".join(sorted(families))
-        raise InvalidModel(
-            f"{folder.path}: model_index.json names {name!r}, which is not served; known: {known}"
-        )
-    return families[name]
+    return families.get(name, _ANY_PIPELINE)
 
 
 def load_family(entry: EntryPoint) -> PipelineFamily:

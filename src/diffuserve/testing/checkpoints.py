@@ -83,7 +83,7 @@ def require_libraries() -> None:
         import diffusers  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as error:
-        message = f"{error.name} is not installed; {Extra.CHECKPOINTS.remedy}"
+        message = f"{error.name} is not installed; {Extra.DIFFUSERS.remedy}"
         raise ImportError(message, name=error.name) from error
 
 

@@ -3,8 +3,9 @@
 Latents have five dimensions (images, channels, frames, rows, columns), nothing is packed, and guidance
 is classifier-free: two passes a step. It computes in closed form, so tests know every pixel: the color of
 the prompt or, of a request with input images, their mean moved to that color by `strength`; what a mask
-keeps is the mean itself. A sound, alone or with a clip, is a tone in each channel, whose pitch is the
-prompt's first or second color. Tests can make it fail for chosen prompts.
+keeps is the mean itself. A control image draws it half of the way to its own colors at a scale of 1, and a
+last frame is the last latent frame. A sound, alone or with a clip, is a tone in each channel, whose pitch is
+the prompt's first or second color. Tests can make it fail for chosen prompts.
 """
 
 import hashlib
@@ -53,6 +54,8 @@ FAKE_SPEC = ModelSpec(
     max_input_images=2,
     has_mask=True,
     has_strength=True,
+    has_control_image=True,
+    has_last_frame=True,
 )
 
 
@@ -77,13 +80,16 @@ FAKE_SOUND_SPEC = replace(
 class FakeConditioning(Conditioning):
     """The colors of the prompt and of the negative prompt, each (channels, 1, 1, 1).
 
-    With input images also their mean, (channels, 1, rows, columns), and what a mask changes of it, in 0…1.
+    With input images also their mean, (channels, 1, rows, columns), and what a mask changes of it, in 0…1;
+    a control image and a last frame are as large.
     """
 
     positive: Tensor
     negative: Tensor
     image: Tensor | None = None
     mask: Tensor | None = None
+    control: Tensor | None = None
+    last: Tensor | None = None
 
 
 @dataclass
@@ -121,9 +127,8 @@ class FakePipeline(PipelineDefaults):
         return workload.step_tokens * self.bytes_per_token
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        images = (*(image.id for image in _images(params)), params.mask and _mask(params).id)
-        size = (params.width, params.height) if params.images else None
-        return (params.prompt, params.negative_prompt or "", images, size)
+        size = (params.width, params.height) if params.input_images else None
+        return (params.prompt, params.negative_prompt or "", params.input_images, size)
 
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
         with self._lock:
@@ -133,13 +138,20 @@ class FakePipeline(PipelineDefaults):
 
     def _encode(self, params: GenerationParams) -> FakeConditioning:
         _, rows, columns = self._grid(params)
-        images = [_levels(image, rows, columns) * 2 - 1 for image in _images(params)]
+        levels: dict[str, list[Tensor]] = {}
+        for name, image in params.input_images:
+            assert isinstance(image, InputImage)
+            levels.setdefault(name, []).append(_levels(image, rows, columns))
+        means = {name: torch.stack(images).mean(0) for name, images in levels.items()}
+        colors = {name: mean * 2 - 1 for name, mean in means.items()}
         return FakeConditioning(
             (),
             color_of(params.prompt),
             color_of(params.negative_prompt or ""),
-            image=torch.stack(images).mean(0) if images else None,
-            mask=None if params.mask is None else _levels(_mask(params), rows, columns),
+            image=colors.get("image"),
+            mask=means.get("mask"),
+            control=colors.get("control_image"),
+            last=colors.get("last_image"),
         )
 
     def init_latents(
@@ -247,26 +259,27 @@ def color_of(prompt: str) -> Tensor:
 
 
 def _goal(color: Tensor, request: DenoiseInput) -> Tensor:
-    """Return where a request's latents go: to the color or, from an image, as far as its strength says."""
-    conditioning, strength = request.conditioning, request.params.strength
+    """Return where a request's latents go: to the color or, from an image, as far as its strength says.
+
+    From there a control image draws them to itself, and the last frame of a clip is the one that is given.
+    """
+    conditioning, params = request.conditioning, request.params
     assert isinstance(conditioning, FakeConditioning)
-    if conditioning.image is None or strength is None:
-        return color
-    return conditioning.image + strength * (color - conditioning.image)
+    goal = color
+    if conditioning.image is not None and params.strength is not None:
+        goal = conditioning.image + params.strength * (color - conditioning.image)
+    if conditioning.control is not None:
+        goal = goal + (params.control_scale or 0) / 2 * (conditioning.control - goal)
+    if conditioning.last is None:
+        return goal
+    frames = goal.expand(request.latents.shape[1:]).clone()
+    frames[:, -1:] = conditioning.last
+    return frames
 
 
 def _noised(image: Tensor, noise: Tensor, sigma: float) -> Tensor:
     """Return what a rectified flow has made of an image at a noise level."""
     return (1 - sigma) * image + sigma * noise
-
-
-def _images(params: GenerationParams) -> list[InputImage]:
-    return [image for image in params.images if isinstance(image, InputImage)]
-
-
-def _mask(params: GenerationParams) -> InputImage:
-    assert isinstance(params.mask, InputImage)
-    return params.mask
 
 
 def _levels(image: InputImage, rows: int, columns: int) -> Tensor:

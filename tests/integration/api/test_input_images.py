@@ -32,6 +32,9 @@ from support.waiting import HANG_SECONDS, eventually
 
 SPEC = replace(HAND_SPEC, size_multiple=8, min_size=8, max_input_images=2, has_mask=True, has_strength=True)
 TEXT_ONLY = replace(HAND_SPEC, name="text-only")
+GUIDED = replace(
+    SPEC, name="guided", max_frames=81, temporal_stride=4, has_control_image=True, has_last_frame=True
+)
 MAX_BYTES = 100_000
 HTML_PAGE = Page(HTML, {"content-type": "text/html"})
 
@@ -73,7 +76,7 @@ def app(store: JobStore, artifacts: LocalArtifactStore, bus: MemoryEventBus, poo
 
 @pytest.fixture
 async def worker(http: httpx.AsyncClient) -> HandWorker:
-    return await HandWorker.register(http, [SPEC, TEXT_ONLY])
+    return await HandWorker.register(http, [SPEC, TEXT_ONLY, GUIDED])
 
 
 async def upload(http: httpx.AsyncClient, data: bytes, **options: Any) -> str:
@@ -119,6 +122,43 @@ async def test_several_images_stay_a_list(http: httpx.AsyncClient, worker: HandW
     ids = [await upload(http, png(color=color)) for color in (RED, BLUE)]
     job = await submitted(http, image=ids)
     assert [image["id"] for image in job["input"]["image"]] == ids
+
+
+async def test_images_of_every_field_are_found_kept_and_handed_out(
+    http: httpx.AsyncClient, worker: HandWorker, images: ImageServer
+) -> None:
+    start, end = [await upload(http, png(color=color)) for color in ((9, 9, 9), BLUE)]
+    control = images.url("/a.png")
+    named = {
+        "image": start,
+        "control_image": control,
+        "control_scale": 0.5,
+        "last_image": data_url(png(color=(5, 5, 5))),
+    }
+    body = {"kind": "video.generate", "model": "guided", "input": {"prompt": "a star", **named}}
+    job = (await http.post("/v1/jobs", json=body)).raise_for_status().json()
+    ids = {field: job["input"][field]["id"] for field in ("image", "control_image", "last_image")}
+    assert len(set(ids.values())) == 3
+    assert job["input"]["control_scale"] == 0.5
+    for file in ids.values():
+        assert (await http.delete(f"/v1/files/{file}")).json()["code"] == "file_in_use"
+    (lease,) = await worker.claim()
+    assert {field: lease.input[field]["id"] for field in ids} == ids
+    await worker.complete(lease)
+    assert (await http.delete(f"/v1/files/{ids['control_image']}")).status_code == 200
+    alone = await submit(http, model="guided", input={"control_image": end})
+    assert alone.json()["input"]["control_image"] == {"id": end, "width": 64, "height": 48, "mode": "RGB"}
+    assert (alone.json()["input"]["height"], alone.json()["input"]["control_scale"]) == (48, 1.0)
+
+
+async def test_a_model_that_takes_no_control_image_names_those_that_do(
+    http: httpx.AsyncClient, worker: HandWorker, images: ImageServer
+) -> None:
+    refused = await submit(http, input={"control_image": images.url("/a.png")})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["field"] == "input.control_image"
+    assert refused.json()["errors"][0]["message"].endswith("leave control_image out, or choose guided")
+    assert images.received == []
 
 
 async def test_a_data_url_becomes_a_file(http: httpx.AsyncClient, worker: HandWorker) -> None:

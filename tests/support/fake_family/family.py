@@ -39,6 +39,8 @@ _DEFAULTS = {
     "max_input_images": 2,
     "has_mask": True,
     "has_strength": True,
+    "has_control_image": True,
+    "has_last_frame": True,
 }
 _MAKES: Mapping[str, Mapping[str, Any]] = {
     "clips": {},
@@ -80,7 +82,7 @@ class FakeFamily:
     def min_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return workload.step_tokens
 
-    def default_fit(self, spec: ModelSpec) -> CostFit:
+    def default_fit(self, folder: ModelFolder, spec: ModelSpec) -> CostFit:
         return _FIT
 
     def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.model_runner import ModelRunner, StepResult, enough_memory, is_out_of_memory, isolate
+from diffuserve.engine.model_runner import ModelRunner, enough_memory
 from diffuserve.engine.requests.request_state import RequestState, ServingOptions
+from diffuserve.engine.runner import StepResult
+from diffuserve.models.machine.isolation import is_out_of_memory, isolate
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.latents import first_latents
 
@@ -117,8 +119,9 @@ def test_an_empty_batch_is_not_run() -> None:
 
 
 def test_a_prompt_that_cannot_be_encoded_fails_alone() -> None:
-    runner = ModelRunner(FakePipeline(on_encode=fail_for("bad")))
-    outcomes = runner.encode([make_params("a"), make_params("bad"), make_params("b")])
+    pipeline = FakePipeline()
+    states = [make_state(pipeline, prompt) for prompt in ("a", "bad", "b")]
+    outcomes = ModelRunner(FakePipeline(on_encode=fail_for("bad"))).encode(states)
     assert [isinstance(outcome, CulpritError) for outcome in outcomes] == [False, True, False]
 
 
@@ -130,6 +133,8 @@ def test_a_request_that_cannot_be_denoised_fails_alone_and_the_rest_move_as_with
     for outcome, wanted in zip((outcomes[0], outcomes[2]), expected, strict=True):
         assert isinstance(outcome, StepResult)
         assert isinstance(wanted, StepResult)
+        assert outcome.latents is not None
+        assert wanted.latents is not None
         assert torch.equal(outcome.latents, wanted.latents)
 
 
@@ -139,6 +144,7 @@ def test_a_step_moves_latents_along_the_requests_own_schedule_and_leaves_the_sta
     outcome = ModelRunner(pipeline).step([state])[0]
     noise = first_latents(pipeline, state.params)
     assert isinstance(outcome, StepResult)
+    assert outcome.latents is not None
     assert state.step == 0
     assert state.latents is not None
     assert torch.equal(state.latents, noise)

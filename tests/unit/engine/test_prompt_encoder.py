@@ -7,9 +7,11 @@ import torch
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.model_runner import ModelRunner
-from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.requests.admission import new_state
+from diffuserve.engine.requests.request_state import DEFAULT_OPTIONS, RequestState
 from diffuserve.engine.stages import make_stage_executor
 from diffuserve.engine.steps.prompt_encoder import PromptEncoder
+from diffuserve.models.base import packed
 from diffuserve.models.flux.text import FluxConditioning
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -91,10 +93,12 @@ def test_a_prompt_that_failed_is_tried_again() -> None:
 
 
 def test_what_is_kept_of_a_batch_keeps_nothing_else_of_it_alive(tmp_path: Path) -> None:
-    pipeline = load_pipeline(str(write_flux_checkpoint(tmp_path / "flux")), LoadPlan(torch.device("cpu")))
+    folder = write_flux_checkpoint(tmp_path / "flux")
+    pipeline = packed(load_pipeline(str(folder), LoadPlan(torch.device("cpu"))))
     params = [pipeline.spec.simple_request(prompt) for prompt in ("a star", "a ring", "a square")]
     batch = [pipeline.spec.resolve(each, seed=1) for each in params]
-    together, alone = pipeline.encode(batch)[1], ModelRunner(pipeline).encode(batch)[1]
+    states = [new_state(pipeline, each, DEFAULT_OPTIONS, None) for each in batch]
+    together, alone = pipeline.encode(batch)[1], ModelRunner(pipeline).encode(states)[1]
     assert isinstance(together, FluxConditioning)
     assert isinstance(alone, FluxConditioning)
     assert together.sequence.untyped_storage().nbytes() == 3 * together.sequence.nbytes

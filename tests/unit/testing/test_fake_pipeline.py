@@ -1,5 +1,7 @@
 """The fake family's images, whose every pixel is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -49,3 +51,22 @@ def test_fewer_steps_are_taken_from_an_image(fake_engine: Engine) -> None:
     params = GenerationParams(prompt="a star", image=GRAY, strength=0.5, num_inference_steps=4)
     fake_engine.generate(params)
     assert fake_engine.stats.num_steps == 2
+
+
+def test_a_control_image_draws_the_result_to_itself_by_its_scale(fake_engine: Engine) -> None:
+    for scale in (0.0, 1.0, 2.0):
+        image = drawn(fake_engine, control_image=DARK, control_scale=scale)
+        assert image.shape == (32, 48, 3), "it has the size of what guides it"
+        assert np.abs(image - (color("a star") + scale / 2 * (50 - color("a star")))).max() <= 1
+
+
+def test_a_clip_ends_with_its_last_frame_whatever_is_drawn_beside_it(fake_engine: Engine) -> None:
+    params = GenerationParams(
+        prompt="a star", image=GRAY, last_image=DARK, num_frames=3, strength=1.0, guidance_scale=1.0, seed=3
+    )
+    beside = replace(params, last_image=None, control_image=GRAY)
+    ending, guided = fake_engine.generate([params, beside])
+    frames = [np.asarray(frame).astype(float) for frame in ending.frames[0]]
+    assert np.abs(frames[0] - color("a star")).max() <= 1
+    assert np.abs(frames[-1] - 50).max() <= 1
+    assert np.abs(np.asarray(guided.frames[0][-1]) - 50.0).max() > 10

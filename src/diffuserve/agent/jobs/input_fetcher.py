@@ -11,7 +11,7 @@ from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import DiffuserveError, DownloadFailed, LatentsUnusable, NotFound
 from diffuserve.domain.jobs.checkpoint import CHECKPOINT_ID
 from diffuserve.domain.jobs.job import Phase
-from diffuserve.domain.requests.input_image import input_ids
+from diffuserve.domain.requests.image_fields import input_ids
 from diffuserve.domain.workers.worker import LATENTS_ID, Lease
 from diffuserve.protocol.messages import JobFailed
 

@@ -1,15 +1,15 @@
 """Images that the items of a batch name: files by their ids, and data URLs."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import Any
 
 from diffuserve.api.batches.item_parser import BatchItemParser, input_key
 from diffuserve.api.files.inputs import InputImages, no_such_image
 from diffuserve.api.http.field_errors import validation_error
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.input_file import InputFile
+from diffuserve.domain.requests.params import GenerationParams
 
 _MAX_DATA_URLS = 100
 _FETCHED = "items of a batch name no https URLs; upload the image with POST /v1/files, and name its id"
@@ -54,9 +54,6 @@ async def _brought(images: InputImages, tenant_id: str, field: str, name: str, n
 
 def _names(parser: BatchItemParser, number: int) -> Iterator[tuple[str, str]]:
     """Yield field and name of each image that an item names."""
-    values: Mapping[str, Any] = parser.parse(number).input
-    image = values.get("image") or ()
-    for name in [image] if isinstance(image, str) else image:
-        yield "image", name
-    if (mask := values.get("mask")) is not None:
-        yield "mask", mask
+    for field, image in GenerationParams.from_dict(parser.parse(number).input).input_images:
+        assert isinstance(image, str)
+        yield field, image

@@ -16,9 +16,11 @@ from diffuserve.api.http.json_body import UnreadableJson, parsed_json
 from diffuserve.api.submit.draft import drafted, requested_params
 from diffuserve.api.submit.request_bodies import NewJobBody
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.jobs.input_file import InputFile, mode_of
+from diffuserve.domain.jobs.input_file import InputFile
 from diffuserve.domain.jobs.job import NewJob
+from diffuserve.domain.requests.image_fields import mode_of
 from diffuserve.domain.requests.input_image import ImageInput
+from diffuserve.domain.requests.params import IMAGE_FIELDS
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.reads.operations import OfferedModel
 
@@ -44,14 +46,15 @@ def input_key(field: str, name: str) -> tuple[str, str]:
 class BatchItemParser:
     """Parses the items of one batch into jobs, anew each time: they would fill the memory.
 
-    `inputs` are the files that items name, by `input_key`, once they are known; until then jobs have the
-    names in their place.
+    `models` are all that are served, which refusals name. `inputs` are the files that items name, by
+    `input_key`, once they are known; until then jobs have the names in their place.
     """
 
     request: BatchRequest
     served: OfferedModel
     plan: Plan
     tenant_id: str
+    models: Mapping[str, OfferedModel] = field(default_factory=dict)
     inputs: Mapping[tuple[str, str], InputFile] = field(default_factory=dict)
 
     def parse(self, number: int) -> NewJob:
@@ -63,7 +66,7 @@ class BatchItemParser:
             params = requested_params(self.request.options.kind, checked.input, self.served.spec)
             params = params.with_images(self._known)
             body = self._job_body(checked)
-            new = drafted(self.tenant_id, body, params, self.served, self.plan).job
+            new = drafted(self.tenant_id, body, params, self.served, self.plan, self.models).job
         except UnreadableJson as error:
             raise validation_error(location, str(error)) from error
         except ValidationError as error:
@@ -96,7 +99,7 @@ class BatchItemParser:
                 new = self.parse(number)
                 self._check_custom_id(new, number, numbers)
                 cost_seconds += new.cost_seconds
-                with_images += [number] if "image" in new.input else []
+                with_images += [number] if IMAGE_FIELDS.keys() & new.input.keys() else []
                 exact += [number] if new.exact else []
             except RequestValidationError as error:
                 errors += error.errors()

@@ -65,7 +65,7 @@ class BatchSubmissions:
                 f"{len(items):,} items are more than the {plan.max_queued:,} jobs that the plan "
                 f"{plan.name!r} allows in the queue"
             )
-        parser = BatchItemParser(request, served, plan, tenant_id)
+        parser = BatchItemParser(request, served, plan, tenant_id, await self.catalog.models())
         checked = await parser.check_all()
         if checked.exact:
             await self._check_exact(request, served.spec.name, checked.exact[0])

@@ -70,7 +70,7 @@ async def upload_file(
     caller: SubmittingCaller,
     filename: Annotated[str, Query(max_length=200, description="Name of an image sent as it is.")] = "image",
 ) -> Response:
-    """Store a PNG, JPEG or WebP image for `input.image` or `input.mask` of jobs, as a form or as it is.
+    """Store a PNG, JPEG or WebP image for `input.image` and other images of jobs, as a form or as it is.
 
     It is turned upright, and stored as PNG without transparency and metadata. The same image is one file,
     however often it is uploaded.

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 from diffuserve.api.files.fetch import ImageFetcher
 from diffuserve.api.files.intake import FileIntake, Received
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.jobs.input_file import InputFile, is_file_id, mode_of
-from diffuserve.domain.requests.input_image import ImageInput, InputImage
+from diffuserve.domain.jobs.input_file import InputFile, is_file_id
+from diffuserve.domain.requests.image_fields import mode_of
+from diffuserve.domain.requests.input_image import ImageInput
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.jobs.store import JobStore
 
@@ -27,25 +28,24 @@ class InputImages:
     image_fetcher: ImageFetcher
 
     async def resolve(self, tenant_id: str, params: GenerationParams) -> GenerationParams:
-        """Return a tenant's parameters with an `InputImage`, without pixels, in place of each image's name.
+        """Return a tenant's parameters with an `InputImage`, without pixels, in place of each name.
 
         Files are looked up first, so that nothing is fetched for a request that names a missing one. Raise
         `InvalidParams`, which names the field, for a name that leads to no image of the tenant, and what
         `FileIntake.add` raises.
         """
-        files = await self.known(tenant_id, (*params.images, params.mask))
+        files = await self.known(tenant_id, (image for _, image in params.input_images))
         check_names(params, files)
 
-        async def resolved(field: str, image: ImageInput) -> InputImage:
-            if isinstance(image, InputImage):
-                return image
-            if image not in files:
+        for field, image in params.input_images:
+            if isinstance(image, str) and image not in files:
                 files[image] = await self.bring_in(tenant_id, field, image)
-            return files[image].as_input(mode_of(field))
 
-        images = tuple([await resolved("image", image) for image in params.images])
-        mask = None if params.mask is None else await resolved("mask", params.mask)
-        return replace(params, image=images[0] if len(images) == 1 else images, mask=mask)
+        def found(field: str, image: ImageInput) -> ImageInput:
+            return files[image].as_input(mode_of(field)) if isinstance(image, str) else image
+
+        resolved = params.with_images(found)
+        return replace(resolved, image=resolved.images[0]) if len(resolved.images) == 1 else resolved
 
     async def known(self, tenant_id: str, names: Iterable[object]) -> dict[str, InputFile]:
         """Return those of the tenant's files that are among the names."""
@@ -65,7 +65,7 @@ class InputImages:
 
 def check_names(params: GenerationParams, files: Mapping[str, InputFile]) -> None:
     """Raise `InvalidParams` for an image name of no known form, or with the id of an unknown file."""
-    for field, image in (*(("image", image) for image in params.images), ("mask", params.mask)):
+    for field, image in params.input_images:
         if not isinstance(image, str) or image in files:
             continue
         scheme = image.partition(":")[0].lower()

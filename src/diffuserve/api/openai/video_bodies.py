@@ -1,7 +1,7 @@
 """Bodies of OpenAI's video API, as JSON or as the texts of a form, and the jobs that they ask for."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainValidator
@@ -100,7 +100,7 @@ class RemixBody(RequestBody):
         It keeps the seed, and so the noise that the clip is drawn from.
         """
         params = GenerationParams.from_dict(original.input)
-        values: Mapping[str, Any] = vars(params) | {"prompt": self.prompt, "image": _names(params.images)}
+        values: Mapping[str, Any] = vars(params.with_images(_name)) | {"prompt": self.prompt}
         return NewJobBody.model_construct(
             kind=original.kind,
             model=original.model,
@@ -111,6 +111,5 @@ class RemixBody(RequestBody):
         )
 
 
-def _names(images: Sequence[ImageInput]) -> str | list[str] | None:
-    names = [image.id if isinstance(image, InputImage) else image for image in images]
-    return names[0] if len(names) == 1 else (names or None)
+def _name(_field: str, image: ImageInput) -> str:
+    return image.id if isinstance(image, InputImage) else image

@@ -8,7 +8,7 @@ from diffuserve.domain.jobs.job import MAX_PREVIEWS
 from diffuserve.domain.models.limits import takes
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.models.tiers import NO_TIERS, Tiers
-from diffuserve.domain.requests.params import FIELDS
+from diffuserve.domain.requests.params import FIELDS, IMAGE_FIELDS
 from diffuserve.domain.requests.request_fields import RequestField
 from diffuserve.domain.resources.model import (
     FieldResource,
@@ -44,6 +44,9 @@ _LIMITS = (
     "needs_mask",
     "has_strength",
     "has_first_frame",
+    "has_last_frame",
+    "has_control_image",
+    "needs_control_image",
 )
 _BOUNDED = ("num_inference_steps", "guidance_scale", "fps", "seed")
 _LIMITS_OF_ALL = {
@@ -69,7 +72,7 @@ def model_resource(
         owned_by="diffuserve",
         status=status,
         family=spec.family,
-        input_modalities=("text", "image") if spec.max_input_images else ("text",),
+        input_modalities=("text", "image") if _takes_images(spec) else ("text",),
         output_modalities=_outputs(spec),
         defaults=defaults,
         limits={name: getattr(spec, name) for name in _LIMITS}
@@ -90,6 +93,10 @@ def model_resource(
     )
 
 
+def _takes_images(spec: ModelSpec) -> bool:
+    return any(takes(spec, declared) for declared in IMAGE_FIELDS.values())
+
+
 def _outputs(spec: ModelSpec) -> tuple[str, ...]:
     if spec.is_audio:
         return ("audio",)
@@ -102,6 +109,8 @@ def _defaults(spec: ModelSpec) -> dict[str, Any]:
     values = {name: getattr(spec, name) for name in _DEFAULTS}
     if not spec.has_strength:
         values["strength"] = None
+    if not spec.has_control_image:
+        values["control_scale"] = None
     if not spec.is_video:
         values["fps"] = None
     if spec.is_audio:

@@ -1,18 +1,21 @@
 """Drafts of jobs: what a client asks for, checked against its model and its plan, and priced. Pure."""
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import Self
 
 from diffuserve.api.submit.file_formats import file_format
 from diffuserve.api.submit.request_bodies import MAX_JOB_SECONDS, GenerationInput, NewJobBody
-from diffuserve.domain.errors import BandNotAllowed, InvalidParams
+from diffuserve.domain.errors import BandNotAllowed, InvalidParams, ModelNotCapable
 from diffuserve.domain.jobs.job import AUDIO_GENERATE, VIDEO_GENERATE, Band, NewJob
 from diffuserve.domain.jobs.kinds import with_length
 from diffuserve.domain.jobs.prompt import PromptRecord
 from diffuserve.domain.jobs.webhook import Webhook
+from diffuserve.domain.models.limits import naming_able
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.models.tiers import replaced_values
 from diffuserve.domain.requests.params import GenerationParams
@@ -100,14 +103,23 @@ def _check_watched(body: NewJobBody) -> None:
 
 
 def drafted(
-    tenant_id: str, body: NewJobBody, params: GenerationParams, served: OfferedModel, plan: Plan
+    tenant_id: str,
+    body: NewJobBody,
+    params: GenerationParams,
+    served: OfferedModel,
+    plan: Plan,
+    models: Mapping[str, OfferedModel] = MappingProxyType({}),
 ) -> Draft:
     """Return what `body` asks for with `params`, if the model and the plan permit it.
 
     The seed is chosen here, so that a retry generates the same image. Raise `InvalidParams` with the
-    field names of `GenerationParams`, and `BandNotAllowed`.
+    field names of `GenerationParams`, and `BandNotAllowed`. A refusal names those of the `models` that can.
     """
-    resolved = _resolved(served, params, secrets.randbelow(_NUM_SEEDS))
+    try:
+        resolved = _resolved(served, params, secrets.randbelow(_NUM_SEEDS))
+    except ModelNotCapable as error:
+        others = {name: model.spec for name, model in models.items()}
+        raise naming_able(error, served.spec, others) from error
     band = _band(body.priority, plan)
     _finish_in(body.deadline)
     _check_watched(body)

@@ -25,14 +25,14 @@ from diffuserve.jobs.queue.idempotency import Stamp
 from diffuserve.jobs.store import JobStore
 
 InputResolver = Callable[[str, GenerationParams], Awaitable[GenerationParams]]
-"""Returns a tenant's parameters with images in place of what named them."""
+"""Returns a tenant's parameters with images, which are stored, in place of what stood for them."""
 
 
 @dataclass(frozen=True)
 class Submission:
     """Request of a tenant for a job. `base_url` is where it finds this server, for the URLs in webhooks.
 
-    `resolve` finds the images that the body names; without it they are files of the tenant, or URLs.
+    `resolve` stores images that came along; others that the body names are files of the tenant, or URLs.
     """
 
     tenant_id: str
@@ -73,7 +73,7 @@ class Submissions:
         `ModelNotFound`, and `DeadlineUnreachable`.
         """
         draft = await self._draft(submission)
-        has_images = bool(draft.asked.images)
+        has_images = bool(draft.asked.input_images)
         if has_images or draft.has_to_be_in_time:
             earlier = await self.store.jobs.find_room(submission.tenant_id, submission.stamp)
             if earlier is not None:
@@ -81,12 +81,17 @@ class Submissions:
         if draft.has_to_be_in_time:
             await self.store.jobs.check_deadline(draft.job)
         if has_images:
-            resolve = submission.resolve or self.inputs.resolve
-            draft = draft.with_images(await resolve(submission.tenant_id, draft.asked))
+            draft = draft.with_images(await self._with_images(submission, draft.asked))
         new = await self.screening.screened(draft.job, submission.body.expand_prompt)
         job = await self.store.jobs.submit(submission.stamped(new))
         self.job_metrics.record_accepted(job)
         return job
+
+    async def _with_images(self, submission: Submission, params: GenerationParams) -> GenerationParams:
+        """Return the parameters with images in place of names: what came along, then the others."""
+        if submission.resolve is not None:
+            params = await submission.resolve(submission.tenant_id, params)
+        return await self.inputs.resolve(submission.tenant_id, params)
 
     async def _draft(self, submission: Submission) -> Draft:
         """Return what is asked for, if this server, the model and the tenant's plan permit it."""
@@ -98,7 +103,9 @@ class Submissions:
         plan = await self.catalog.plan(submission.tenant_id)
         webhook = build_webhook(self.address_policy, body.webhook, submission.base_url)
         params = requested_params(body.kind, body.input, served.spec)
-        return replace(drafted(submission.tenant_id, body, params, served, plan), webhook=webhook)
+        models = await self.catalog.models()
+        draft = drafted(submission.tenant_id, body, params, served, plan, models)
+        return replace(draft, webhook=webhook)
 
 
 def build_webhook(policy: AddressPolicy, body: WebhookBody | None, base_url: str) -> Webhook | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 async def with_uploads(client: "Client", params: GenerationParams, console: Console) -> GenerationParams:
     """Return the parameters with uploaded files in place of local ones, each of which is uploaded once."""
-    named = [value for value in (*params.images, params.mask) if isinstance(value, str) and is_local(value)]
+    named = [value for _, value in params.input_images if isinstance(value, str) and is_local(value)]
     paths = list(dict.fromkeys(named))
     files = await upload(client, [Path(path) for path in paths], console)
     ids: dict[ImageInput, str] = {path: file.id for path, file in zip(paths, files, strict=True)}

@@ -29,7 +29,12 @@ _TYPES: Mapping[FieldKind, Any] = {
     FieldKind.IMAGES: list[str],
 }
 _METAVARS: Mapping[FieldKind, str] = {FieldKind.TEXT: "TEXT", FieldKind.CHOICE: "NAME"}
-_PANELS: Mapping[Topic | None, str | None] = {None: None, Topic.IMAGE: INPUT_IMAGES, Topic.CLIP: CLIPS}
+_PANELS: Mapping[Topic | None, str | None] = {
+    None: None,
+    Topic.IMAGE: INPUT_IMAGES,
+    Topic.CONTROL: INPUT_IMAGES,
+    Topic.CLIP: CLIPS,
+}
 _COMPLETIONS = {"sampler": sampler_names}
 _ORDER = (
     *("width", "height", "num_inference_steps", "seed", "num_images"),
@@ -84,7 +89,7 @@ def takes_request(
         def run(*settings: Any, **arguments: Any) -> None:
             size = parse_size(arguments.pop("size"))
             values = {name: arguments.pop(name) for name in declared}
-            values["image"] = image_input(values["image"])
+            values |= {name: image_input(values[name]) for name in declared if _takes_several(declared[name])}
             command(*settings, asked=Asked(values | _sides(size, values)), **arguments)
 
         set_signature(run, list(_expanded(inspect.signature(command).parameters.values(), options)))
@@ -118,11 +123,14 @@ def _sides(size: tuple[int | None, int | None], values: Mapping[str, Any]) -> di
     return {"width": width or size[0], "height": height or size[1]}
 
 
+def _takes_several(declared: RequestField) -> bool:
+    return declared.kind is FieldKind.IMAGES
+
+
 def _parameter(declared: RequestField, images: str, help: str) -> inspect.Parameter:
-    is_image = declared.kind in (FieldKind.IMAGE, FieldKind.IMAGES)
     option = typer.Option(
         *declared.flags,
-        metavar=images if is_image else _METAVARS.get(declared.kind),
+        metavar=images if declared.is_image else _METAVARS.get(declared.kind),
         help=help.format(names=images.replace("|", " or ")),
         autocompletion=_COMPLETIONS.get(declared.name),
         rich_help_panel=_PANELS[declared.topic],

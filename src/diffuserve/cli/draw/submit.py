@@ -218,7 +218,7 @@ def _tell_replaced(job: "JobResource") -> None:
 
 async def _uploaded(client: "Client", params: GenerationParams) -> GenerationParams:
     """Return the parameters of a job, whose local images are on the server now."""
-    if not params.images:
+    if not params.input_images:
         return params
     from diffuserve.cli.client.uploads import with_uploads  # it imports progress bars
 

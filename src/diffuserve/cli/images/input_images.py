@@ -1,4 +1,4 @@
-"""Images that `--image` and `--mask` name: read here, or sent to a server."""
+"""Images that `--image` and other options name: read here, or sent to a server."""
 
 import io
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.extras import Extra, missing_module
 from diffuserve.domain.jobs.input_file import is_file_id
+from diffuserve.domain.requests.image_fields import mode_of
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 
@@ -40,8 +41,7 @@ def read_images(requests: Sequence[GenerationParams]) -> list[GenerationParams]:
 
 def check_images(params: GenerationParams) -> None:
     """Raise `InvalidParams` for a local file that cannot be read or is no image."""
-    named = dict.fromkeys((*(("image", image) for image in params.images), ("mask", params.mask)))
-    for field, value in named:
+    for field, value in dict.fromkeys(params.input_images):
         if isinstance(value, str) and is_local(value):
             check_image(field, value)
 
@@ -58,7 +58,7 @@ def is_local(value: str) -> bool:
 
 
 def _read(field: str, value: ImageInput) -> InputImage:
-    from diffuserve.media.input_image import load_input, mode_of, read_image  # Pillow, after the options
+    from diffuserve.media.input_image import load_input, read_image  # Pillow, after the options
 
     if isinstance(value, str) and is_url(value):
         content = _data(field, value) if _DATA_URL.match(value) else _download(field, value)

@@ -2,13 +2,11 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal
 
-from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.input_image import InputImage, Mode
 from diffuserve.domain.safety import Verdict
 from diffuserve.domain.text.timed_ids import timed_id
 
-Mode = Literal["RGB", "L"]
 _ID = re.compile(r"file-[0-9a-f]{26}")
 
 CONTENT_TYPE = "image/png"
@@ -43,11 +41,6 @@ class InputFile(NewFile):
     def as_input(self, mode: Mode = "RGB") -> InputImage:
         """Return the image, without its pixels, as the parameters of a job name it."""
         return InputImage(self.id, self.width, self.height, mode)
-
-
-def mode_of(field: str) -> Mode:
-    """Return the mode of the images in a field of the parameters."""
-    return "L" if field == "mask" else "RGB"
 
 
 def new_file_id() -> str:

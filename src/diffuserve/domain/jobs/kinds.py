@@ -1,6 +1,6 @@
 """Kinds of jobs: what a request of each may say, and which models can do it."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diffuserve.domain.errors import InvalidParams, ModelNotCapable
@@ -60,7 +60,7 @@ def with_length(kind: str, spec: ModelSpec, params: GenerationParams) -> Generat
     `InvalidParams` if the fields do not fit the kind, and `ModelNotCapable` if the model cannot do it.
     """
     if kind == AUDIO_GENERATE:
-        _check_leaves_out(params, ("num_frames", "fps"), _FOR_CLIPS)
+        _check_leaves_out(params, ("num_frames", *params.clip_values), _FOR_CLIPS)
         return params
     if kind == IMAGE_GENERATE:
         _check_image(params)
@@ -75,7 +75,7 @@ def _check_image(params: GenerationParams) -> None:
     if params.num_frames not in (None, 1):
         remedy = f'an image has one frame; ask for the kind "{VIDEO_GENERATE}" for a clip'
         raise InvalidParams("num_frames", params.num_frames, remedy)
-    _check_leaves_out(params, ("seconds", "fps"), _FOR_CLIPS)
+    _check_leaves_out(params, ("seconds", *params.clip_values), _FOR_CLIPS)
 
 
 def _check_clip(spec: ModelSpec, params: GenerationParams) -> None:
@@ -88,7 +88,7 @@ def _check_clip(spec: ModelSpec, params: GenerationParams) -> None:
         raise InvalidParams("num_frames", 1, remedy)
 
 
-def _check_leaves_out(params: GenerationParams, names: tuple[str, ...], remedy: str) -> None:
+def _check_leaves_out(params: GenerationParams, names: Sequence[str], remedy: str) -> None:
     for name in names:
         value = getattr(params, name)
         if value is not None:

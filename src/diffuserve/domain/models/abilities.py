@@ -13,10 +13,14 @@ from diffuserve.domain.requests.params import GenerationParams
 class ModelAbilities:
     """Defaults and limits of one model; sizes in pixels, the text length in tokens.
 
-    `has_guidance`: `guidance_scale` means something to the model; 0 and 1 always mean "no guidance".
+    `has_guidance`: `guidance_scale` means something to the model; up to `guided_above` it means none.
     `guidance_passes`: forward passes in a step of a guided request: 2 for classifier-free guidance (Ho &
     Salimans 2022, arXiv:2207.12598), 1 where the scale is an input of the model. `max_pixels` bounds
     width × height of one image.
+
+    `run_by` names the library whose own pipeline draws, "" if the model is run by code of diffuserve's. With
+    `shares_passes` requests share forward passes, else each has its own. A model that `resumes` continues
+    half-done work from a checkpoint, and others start it anew. `has_previews`: it shows images half-done.
 
     A clip of `num_frames`, at most `max_frames`, has `(num_frames - 1) / temporal_stride + 1` latent frames,
     and each token of a latent frame covers `pixels_per_token` pixels. It is shown at `fps` frames a second.
@@ -36,7 +40,9 @@ class ModelAbilities:
     frame of the clip; with `encodes_clip` the autoencoder then encodes a clip of the requested length that
     begins with it, not only the image. Otherwise images are references, shrunk to at most
     `max_reference_pixels` each, whose tokens are part of the sequence. `strength_rounds_up`: the steps taken
-    are `num_inference_steps * strength` rounded up, not down.
+    are `num_inference_steps * strength` rounded up, not down. If `has_last_frame`, a clip with a first frame
+    may have its last one too. If `has_control_image`, drawing follows such an image, with the default
+    `control_scale`; models with `needs_control_image` draw along one only.
 
     `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
     unknown. Other sizes are drawn too, with a warning. `example_prompt` is a prompt that it draws well; "" if
@@ -53,6 +59,7 @@ class ModelAbilities:
     guidance_scale: Number = 0.0
     has_guidance: Flag = False
     guidance_passes: Positive = 1
+    guided_above: Number = 1.0
     has_negative_prompt: Flag = False
     min_size: Positive = 16
     max_size: Positive = 4096
@@ -77,6 +84,10 @@ class ModelAbilities:
     needs_mask: Flag = False
     has_first_frame: Flag = False
     encodes_clip: Flag = False
+    has_last_frame: Flag = False
+    has_control_image: Flag = False
+    needs_control_image: Flag = False
+    control_scale: Number = 1.0
     has_strength: Flag = False
     strength: Number = 0.8
     mask_strength: Number = 1.0
@@ -85,6 +96,10 @@ class ModelAbilities:
     learned_min_size: Count = 0
     learned_max_size: Count = 0
     example_prompt: str = ""
+    run_by: str = ""
+    shares_passes: Flag = True
+    resumes: Flag = True
+    has_previews: Flag = True
 
     def steps_taken(self, params: GenerationParams) -> int:
         """Return how many of its steps a request takes with its `strength`."""

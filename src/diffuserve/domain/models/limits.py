@@ -1,24 +1,28 @@
 """Refusals of requests that a model does not support. Requests must have their defaults filled in."""
 
 import math
+from collections.abc import Mapping
 
 from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
 from diffuserve.domain.models.abilities import ModelAbilities
 from diffuserve.domain.requests.input_image import InputImage
-from diffuserve.domain.requests.params import FIELDS, GenerationParams
+from diffuserve.domain.requests.params import FIELDS, IMAGE_FIELDS, GenerationParams
 from diffuserve.domain.requests.request_fields import RequestField
 from diffuserve.domain.requests.samplers import MAX_STEPS
+
+_MAX_NAMED = 5
 
 
 def check_request(spec: ModelAbilities, params: GenerationParams) -> None:
     """Raise `InvalidParams` or `ModelNotCapable` if the model does not support the request."""
     _check_size(spec, params)
     _check_limits(spec, params)
+    _check_images(spec, params)
     _check_abilities(spec, params)
+    _check_strength(spec, params)
     _check_sampler(spec, params)
     _check_frames(spec, params)
     _check_seconds(spec, params)
-    _check_images(spec, params)
 
 
 def min_strength(num_steps: int) -> float:
@@ -82,11 +86,28 @@ def takes(spec: ModelAbilities, declared: RequestField) -> bool:
     return is_read and (not declared.needs or bool(getattr(spec, declared.needs)))
 
 
+def naming_able(
+    error: ModelNotCapable, spec: ModelAbilities, models: Mapping[str, ModelAbilities]
+) -> ModelNotCapable:
+    """Return the model's refusal of an image with the names of `models` that take one; any other as it is."""
+    declared = IMAGE_FIELDS.get(error.field)
+    if declared is None or takes(spec, declared):
+        return error
+    able = sorted(name for name, other in models.items() if takes(other, declared))
+    if not able:
+        return error
+    remedy = f"{error.remedy}, or choose {' or '.join(able[:_MAX_NAMED])}"
+    return ModelNotCapable(error.field, error.value, remedy)
+
+
 def _check_abilities(spec: ModelAbilities, params: GenerationParams) -> None:
     for name, declared in FIELDS.items():
         value = getattr(params, name)
         if declared.refusal and declared.asks_for_something(value) and not takes(spec, declared):
-            raise ModelNotCapable(name, value, f"{spec.name} {declared.refusal}")
+            shown = "an image" if declared.is_image else value
+            raise ModelNotCapable(name, shown, f"{spec.name} {declared.refusal}")
+        if value is None and declared.needed_by and getattr(spec, declared.needed_by):
+            raise InvalidParams(name, None, f"{spec.name} {declared.demand}")
 
 
 def _check_sampler(spec: ModelAbilities, params: GenerationParams) -> None:
@@ -115,8 +136,8 @@ def _check_sampler_options(spec: ModelAbilities, params: GenerationParams, sampl
 def _check_frames(spec: ModelAbilities, params: GenerationParams) -> None:
     """Refuse numbers of frames that are too large, or between two numbers of latent frames."""
     frames, stride = params.num_frames or 1, spec.temporal_stride
-    if params.fps is not None and frames == 1:
-        raise InvalidParams("fps", params.fps, "is for clips; leave it out, or give more num_frames")
+    for name, value in params.clip_values.items() if frames == 1 else ():
+        raise InvalidParams(name, value, "is for clips; leave it out, or give more num_frames")
     if frames > spec.max_frames:
         raise ModelNotCapable("num_frames", frames, f"{spec.name} {_most_frames(spec)}")
     if (frames - 1) % stride:
@@ -154,22 +175,11 @@ def _check_images(spec: ModelAbilities, params: GenerationParams) -> None:
         raise ModelNotCapable("image", count, f"{spec.name} {ability}")
     if count < spec.min_input_images:
         raise InvalidParams("image", count or None, f"{spec.name} needs an image to work on; give image")
-    if params.mask is not None and not spec.has_mask:
-        raise ModelNotCapable("mask", "an image", f"{spec.name} fills nothing in; leave mask out")
-    if params.mask is None and spec.needs_mask:
-        raise InvalidParams("mask", None, f"{spec.name} fills in where a mask is white; give mask")
     _check_mask_fits(params)
-    _check_strength(spec, params)
 
 
 def _check_strength(spec: ModelAbilities, params: GenerationParams) -> None:
-    if params.strength is None:
-        return
-    if not spec.has_strength:
-        raise ModelNotCapable(
-            "strength", params.strength, f"{spec.name} takes images as references; leave strength out"
-        )
-    if spec.steps_taken(params) < 1:
+    if params.strength is not None and spec.steps_taken(params) < 1:
         raise InvalidParams(
             "strength",
             params.strength,

@@ -9,7 +9,7 @@ from diffuserve.domain.models.abilities import ModelAbilities
 from diffuserve.domain.models.cost import FIRST_LATENT_FRAME, Workload
 from diffuserve.domain.models.limits import check_request, min_strength
 from diffuserve.domain.requests.input_image import InputImage
-from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.params import IMAGE_FIELDS, GenerationParams
 from diffuserve.domain.requests.samplers import evaluations_before, num_evaluations
 
 _ROUNDING = 1e-6  # pixels by which a computed side may be off
@@ -21,7 +21,7 @@ class ModelSpec(ModelAbilities):
 
     def num_passes(self, params: GenerationParams) -> int:
         """Return the forward passes that a step of this request takes; 1 without guidance."""
-        return self.guidance_passes if (params.guidance_scale or 0) > 1 else 1
+        return self.guidance_passes if (params.guidance_scale or 0) > self.guided_above else 1
 
     def latent_frames(self, params: GenerationParams) -> int:
         """Return the frames of a request's latents; 1 for an image."""
@@ -132,12 +132,18 @@ class ModelSpec(ModelAbilities):
 
         Pixels of clips are counted as for the decoder, since the encoder does the inverse work.
         """
+        beside = sum(image is not None for image in (params.mask, params.control_image))
+        return self._start_pixels(params, target) + target * beside
+
+    def _start_pixels(self, params: GenerationParams, target: int) -> int:
+        """Return the pixels of what a request starts from: frames of its clip, an image, or references."""
         if self.has_first_frame:
             stop = (params.num_frames or 1) if self.encodes_clip else 1
-            return len(params.images) * self._decoded_pixels(params, 0, stop)
+            last = 0 if params.last_image is None or self.encodes_clip else self._decoded_pixels(params, 0, 1)
+            return len(params.images) * self._decoded_pixels(params, 0, stop) + last
         if not self.has_strength:
             return self.reference_tokens(params) * self.pixels_per_token
-        return target * (len(params.images) + (params.mask is not None))
+        return target * len(params.images)
 
     @property
     def has_choice_of_sampler(self) -> bool:
@@ -154,10 +160,9 @@ class ModelSpec(ModelAbilities):
         low, high = self.learned_min_size, self.learned_max_size
         width, height = params.width or 0, params.height or 0
         warnings = [
-            f"the image of {image.width}x{image.height} is stretched to {width}x{height}; leave out width or "
-            "height to keep its proportions"
-            for image in params.images
-            if isinstance(image, InputImage) and (self.has_strength or self.has_first_frame)
+            f"the {name.replace('_', ' ')} of {image.width}x{image.height} is stretched to {width}x{height}; "
+            "leave out width or height to keep its proportions"
+            for name, image in self._stretched(params)
             if not image.fits(width, height, self.size_multiple)
         ]
         if self.states_learned_sizes and not all(low <= side <= high for side in (width, height)):
@@ -167,14 +172,25 @@ class ModelSpec(ModelAbilities):
             )
         return tuple(warnings)
 
+    def _stretched(self, params: GenerationParams) -> list[tuple[str, InputImage]]:
+        """Return the images that are brought to the size of the result, with their fields."""
+        are_references = not (self.has_strength or self.has_first_frame)
+        kept = {"mask", "image"} if are_references else {"mask"}  # a mask has its image's proportions
+        return [
+            (name, image)
+            for name, image in params.input_images
+            if isinstance(image, InputImage) and name not in kept
+        ]
+
     def simple_request(self, prompt: str, **values: Any) -> GenerationParams:
         """Return a request that the model supports; its input images, if the model needs some, are blank."""
         if self.min_input_images:
             values["image"] = (InputImage.blank(self.width, self.height),) * self.min_input_images
         if self.min_input_images and self.has_strength:
             values["strength"] = 1.0
-        if self.needs_mask:
-            values["mask"] = InputImage.blank(self.width, self.height, "L")
+        for name, declared in IMAGE_FIELDS.items():
+            if declared.needed_by and getattr(self, declared.needed_by):
+                values[name] = InputImage.blank(self.width, self.height, declared.mode)
         return GenerationParams(prompt=prompt, **values)
 
     def resolve(self, params: GenerationParams, seed: int) -> GenerationParams:
@@ -197,6 +213,7 @@ class ModelSpec(ModelAbilities):
             max_sequence_length=params.max_sequence_length or self.max_sequence_length,
             seed=seed if params.seed is None else params.seed,
             strength=self._strength(params, num_steps),
+            control_scale=self._control_scale(params),
         )
         check_request(self, resolved)
         return resolved
@@ -219,7 +236,8 @@ class ModelSpec(ModelAbilities):
 
     def size_of(self, params: GenerationParams) -> tuple[int, int]:
         """Return width and height: as requested, or else the supported size nearest to the input image's."""
-        first = next((image for image in params.images if isinstance(image, InputImage)), None)
+        named = (*params.images, params.control_image)
+        first = next((image for image in named if isinstance(image, InputImage)), None)
         width, height = params.width, params.height
         if first is None or (width and height):
             return width or self.width, height or self.height
@@ -257,6 +275,12 @@ class ModelSpec(ModelAbilities):
         """Return the nearest side that the model generates and that is, if possible, not longer."""
         side = int(pixels + _ROUNDING) // self.size_multiple * self.size_multiple
         return min(max(side, self._smallest_side), self.max_size // self.size_multiple * self.size_multiple)
+
+    def _control_scale(self, params: GenerationParams) -> float | None:
+        """Return the requested scale of a control image, or else the default."""
+        if params.control_scale is not None or params.control_image is None:
+            return params.control_scale
+        return self.control_scale
 
     def _strength(self, params: GenerationParams, num_steps: int) -> float | None:
         """Return the requested strength, or else the default, raised if it would leave no step."""

@@ -1,11 +1,13 @@
 """Input images of requests."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from diffuserve.domain.sendable import Sendable
+
+Mode = Literal["RGB", "L"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class InputImage(Sendable):
     id: str
     width: int
     height: int
-    mode: Literal["RGB", "L"] = "RGB"
+    mode: Mode = "RGB"
     pixels: bytes | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -36,7 +38,7 @@ class InputImage(Sendable):
         return cls(values["id"], values["width"], values["height"], values.get("mode", "RGB"))
 
     @classmethod
-    def blank(cls, width: int, height: int, mode: Literal["RGB", "L"] = "RGB") -> "InputImage":
+    def blank(cls, width: int, height: int, mode: Mode = "RGB") -> "InputImage":
         """Return a white image, for requests whose content does not matter."""
         num_bytes = width * height * len(mode)
         return cls(f"blank {mode} {width}x{height}", width, height, mode, b"\xff" * num_bytes)
@@ -62,8 +64,13 @@ ImageInput = InputImage | str
 """An image, or a name that leads to one: a path for the engine, a file's id or a URL for the server."""
 
 
-def input_ids(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the ids of the images in the `input` of a job, each once."""
-    images = values.get("image") or ()
-    named = (*([images] if isinstance(images, Mapping) else images), values.get("mask"))
-    return tuple(dict.fromkeys(image["id"] for image in named if isinstance(image, Mapping)))
+def each_image(value: Any) -> tuple[Any, ...]:
+    """Return the images of a field's value: none, one, or several."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def converted(value: Any, convert: Callable[[ImageInput], ImageInput]) -> Any:
+    """Return a field's value with each image converted; one stays one, and several stay several."""
+    return tuple(map(convert, value)) if isinstance(value, tuple | list) else convert(value)

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
+from functools import partial
 from typing import Any, Final
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.requests.input_image import ImageInput, InputImage
+from diffuserve.domain.requests.input_image import ImageInput, InputImage, converted, each_image
 from diffuserve.domain.requests.request_fields import (
     Dialect,
     RequestField,
@@ -29,6 +30,7 @@ MAX_SIDE = 65_536
 
 _JOBS_ALONE: Final = frozenset[Dialect]()
 _FLAT_ALONE: Final = frozenset({Dialect.FLAT})
+_IMAGES: Final = frozenset({Dialect.FLAT, Dialect.OPENAI_IMAGES})
 _EDITS: Final = frozenset({Dialect.FLAT, Dialect.OPENAI_EDITS})
 _CLIPS: Final = frozenset({Dialect.FLAT, Dialect.OPENAI_VIDEOS})
 
@@ -43,7 +45,8 @@ class GenerationParams(Sendable):
     `seconds`.
 
     `image` is the image to start from, to fill in where `mask` is white, or to edit; models that take
-    several as references take a sequence.
+    several as references take a sequence. `control_image` guides where things are, and `last_image` is where
+    a clip ends.
 
     Raise `InvalidParams` (a `ValueError`), which names the field, the value and the remedy.
     """
@@ -211,7 +214,13 @@ class GenerationParams(Sendable):
     mask: ImageInput | None = request_field(
         help="Fill the image in where this one is white, and keep it where it is black.",
         description="Image of the same size as `image`, white where it is filled in; named as `image` is.",
+        mode="L",
         needs="has_mask",
+        refusal="fills nothing in; leave mask out",
+        needed_by="needs_mask",
+        demand="fills in where a mask is white; give mask",
+        beside="image",
+        lack="the image that it belongs to; give image",
         topic=Topic.IMAGE,
         aliases=("mask_image",),
         dialects=_FLAT_ALONE,
@@ -223,10 +232,54 @@ class GenerationParams(Sendable):
         le=1,
         remedy="1 keeps nothing of the image",
         needs="has_strength",
+        refusal="takes images as references; leave strength out",
+        beside="image",
+        lack="an image to start from; give image, or leave it out",
         topic=Topic.IMAGE,
         aliases=("denoising_strength",),
         dialects=_EDITS,
         label="Strength",
+    )
+    control_image: ImageInput | None = request_field(
+        help="Image that says where things are, such as edges, depth or a pose, by its {names}.",
+        description="Image that says where things are: edges, depth or a pose, as the model has learned it. "
+        "Named as `image` is, and stretched to the size of the result, which without a size is its own.",
+        needs="has_control_image",
+        refusal="takes no control image; leave control_image out",
+        needed_by="needs_control_image",
+        demand="needs an image that says where things are; give control_image",
+        topic=Topic.CONTROL,
+        aliases=("controlnet_image",),
+        dialects=_IMAGES,
+        label="Control image",
+        hint="edges, depth or a pose, as the model has learned it",
+    )
+    control_scale: float | None = request_field(
+        help="How closely to follow the control image, 0 to 2; by default the model's.",
+        ge=0,
+        le=2,
+        needs="has_control_image",
+        refusal="takes no control image; leave control_scale out",
+        beside="control_image",
+        lack="an image to follow; give control_image, or leave it out",
+        topic=Topic.CONTROL,
+        aliases=("controlnet_conditioning_scale",),
+        dialects=_IMAGES,
+        label="Control scale",
+        hint="how closely to follow the control image",
+        step=0.05,
+    )
+    last_image: ImageInput | None = request_field(
+        help="Last frame of a clip that begins with an image, by its {names}.",
+        description="Last frame of a clip whose first one is `image`; named as that is.",
+        needs="has_last_frame",
+        refusal="takes no last frame; leave last_image out",
+        beside="image",
+        lack="the first frame of the clip; give image",
+        topic=Topic.CLIP,
+        aliases=("end_image",),
+        dialects=_CLIPS,
+        label="Last frame",
     )
 
     def __post_init__(self) -> None:
@@ -240,17 +293,24 @@ class GenerationParams(Sendable):
             raise InvalidParams(
                 "seed", self.seed, f"seed + num_images - 1 must be below 2**63; num_images={self.num_images}"
             )
-        self._check_has_image("mask", _name(self.mask), "the image that it belongs to; give image")
-        self._check_has_image(
-            "strength", self.strength, "an image to start from; give image, or leave it out"
-        )
+        for declared in FIELDS.values():
+            self._check_beside(declared)
 
     @property
     def images(self) -> tuple[ImageInput, ...]:
-        """The input images in order."""
-        if self.image is None:
-            return ()
-        return tuple(self.image) if isinstance(self.image, tuple | list) else (self.image,)
+        """The images of `image`, in order."""
+        return each_image(self.image)
+
+    @property
+    def input_images(self) -> tuple[tuple[str, ImageInput], ...]:
+        """Every image that the request brings, with the name of its field."""
+        return tuple((name, image) for name in IMAGE_FIELDS for image in each_image(getattr(self, name)))
+
+    @property
+    def clip_values(self) -> Mapping[str, Any]:
+        """What is said of a clip beside its length, by name; images by what names them."""
+        said = {name: _name(getattr(self, name)) for name in _OF_CLIPS}
+        return {name: value for name, value in said.items() if value is not None}
 
     @property
     def sampler_options(self) -> tuple[tuple[str, Any], ...]:
@@ -259,14 +319,10 @@ class GenerationParams(Sendable):
         return tuple((name, value) for name, value in said if value is not None)
 
     def with_images(self, convert: Callable[[str, ImageInput], ImageInput]) -> "GenerationParams":
-        """Return the parameters with `convert(field, image)` in place of each image and of the mask."""
-        if not self.images:
-            return self
-        images = tuple(convert("image", image) for image in self.images)
+        """Return the parameters with `convert(field, image)` in place of each image."""
+        given = {name: getattr(self, name) for name, _ in self.input_images}
         return replace(
-            self,
-            image=images[0] if isinstance(self.image, InputImage | str) else images,
-            mask=None if self.mask is None else convert("mask", self.mask),
+            self, **{name: converted(value, partial(convert, name)) for name, value in given.items()}
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -283,16 +339,24 @@ class GenerationParams(Sendable):
         known = {field.name for field in fields(cls)}
         return cls(**{name: _restored(value) for name, value in values.items() if name in known})
 
-    def _check_has_image(self, name: str, value: object, needed: str) -> None:
-        if value is not None and not self.images:
-            raise InvalidParams(name, value, f"needs {needed}")
+    def _check_beside(self, declared: RequestField) -> None:
+        value = getattr(self, declared.name)
+        if declared.beside and value is not None and not each_image(getattr(self, declared.beside)):
+            raise InvalidParams(declared.name, _name(value), f"needs {declared.lack}")
 
 
 JUDGED: Final = ("prompt", "lyrics")
 """Texts of a request that the prompt filter judges."""
 FIELDS: Mapping[str, RequestField] = request_fields(GenerationParams)
 """The fields of a request, by name."""
+IMAGE_FIELDS = {name: declared for name, declared in FIELDS.items() if declared.is_image}
+"""Those of them whose values are images."""
 _SAMPLER_OPTIONS = tuple(name for name, declared in FIELDS.items() if declared.samplers)
+_OF_CLIPS = tuple(
+    name
+    for name, declared in FIELDS.items()
+    if declared.topic is Topic.CLIP and name not in ("num_frames", "seconds")
+)
 
 
 def _plain(value: Any) -> Any:

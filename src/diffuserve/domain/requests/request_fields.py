@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, get_args, get_origin
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.input_image import InputImage, Mode
 from diffuserve.domain.text.nearest import did_you_mean
 
 _KEY = "request_field"
@@ -33,6 +33,7 @@ class Topic(StrEnum):
     """Part of a request without which some of its fields mean nothing."""
 
     IMAGE = "image"
+    CONTROL = "control"
     CLIP = "clip"
 
 
@@ -55,11 +56,15 @@ class RequestField:
 
     `help` is a sentence for people, as the command line shows it, and `description` what the OpenAPI document
     and the reference say instead. Numbers lie between `ge`, or above `gt`, and `le`; `remedy` ends the error
-    of others. A text has at most `max_length` characters, and of images there are at most so many.
+    of others. A text has at most `max_length` characters, and of images there are at most so many, whose
+    pixels are in `mode`.
 
     Models take the field if the attribute `needs` of their spec is true, and if they have one of `samplers`,
     which alone read it. Others refuse it with the words `refusal` after their name, unless the value is one
-    of `neutral`, which asks for nothing. `standard` is what leaving it out amounts to, if no model says so.
+    of `neutral`, which asks for nothing. Models whose attribute `needed_by` is true refuse requests without
+    it, with the words `demand`. A field that means nothing without another one has its name in `beside`, and
+    `lack` are the words for requests that lack that one. `standard` is what leaving it out amounts to, if no
+    model says so.
 
     `option` are its flags on the command line, `flat_name` is its name in the flat API, and `aliases` are
     names by which other tools know it. With a `label` the page has a control for it, with a `hint` beside it,
@@ -76,10 +81,15 @@ class RequestField:
     le: float | None = None
     remedy: str = ""
     max_length: int = 0
+    mode: Mode = "RGB"
     choices: tuple[str, ...] = ()
     needs: str = ""
     samplers: tuple[str, ...] = ()
     refusal: str = ""
+    needed_by: str = ""
+    demand: str = ""
+    beside: str = ""
+    lack: str = ""
     neutral: tuple[Any, ...] = ()
     standard: Any = None
     topic: Topic | None = None
@@ -95,6 +105,11 @@ class RequestField:
     def flags(self) -> tuple[str, ...]:
         """Flags of its option."""
         return self.option or (f"--{self.name.replace('_', '-')}",)
+
+    @property
+    def is_image(self) -> bool:
+        """True if its values are images."""
+        return self.kind in (FieldKind.IMAGE, FieldKind.IMAGES)
 
     def name_in(self, dialect: Dialect) -> str:
         """Return the name of the field in a dialect."""

@@ -34,7 +34,10 @@ class FieldResource(Resource):
     max: int | float | None
     choices: tuple[str, ...] = field(metadata={"description": "Its values, where there are few."})
     topic: Topic | None = field(
-        metadata={"description": "What a request must have for it to mean anything: an `image`, or a `clip`."}
+        metadata={
+            "description": "What a request must have for it to mean anything: an `image`, a `control` image, "
+            "or a `clip`."
+        }
     )
     samplers: tuple[str, ...] = field(
         metadata={"description": "Samplers that alone take it; empty if it does not depend on the sampler."}

@@ -8,11 +8,12 @@ from functools import partial
 from diffuserve.domain.models.cost import Workload
 from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.decoding.decode_queue import Decoded, DecodeLimits, DecodeQueue, Group, QueuedDecode
-from diffuserve.engine.model_runner import ModelRunner, fails_for_lack_of_room
+from diffuserve.engine.model_runner import fails_for_lack_of_room
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.requests.admission import decode_bytes
 from diffuserve.engine.requests.clip_decoding import ClipDecoding
 from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.runner import Runner
 from diffuserve.engine.stages import Stage, StageExecutor
 from diffuserve.models.frames import Media
 
@@ -27,7 +28,7 @@ class Decoder:
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: Runner,
         stages: StageExecutor,
         cost_model: CostModel,
         memory_budget: int,

@@ -14,7 +14,7 @@ from diffuserve.engine.requests.checkpoint import Checkpoint, check, take
 from diffuserve.engine.requests.request_state import DEFAULT_OPTIONS, RequestState, ServingOptions
 from diffuserve.engine.requests.swapping import go_on_from
 from diffuserve.media.input_image import load_input
-from diffuserve.models.base import Pipeline
+from diffuserve.models.base import PackedPipeline, Pipeline, packed
 
 Request = str | GenerationParams
 """A request, or its prompt alone."""
@@ -67,6 +67,7 @@ def admitted(
     Raise `InvalidParams` if the model does not support the request, or if one of its phases needs more memory
     than there is. Raise `RuntimeError` if a phase needs parts of the model that are not loaded.
     """
+    _check_packed(pipeline, is_whole=not options.until_denoised and not decode_only)
     _check_parts(pipeline.parts, decodes=not options.until_denoised, denoises=not decode_only)
 
     def needed(params: GenerationParams) -> int:
@@ -76,6 +77,11 @@ def admitted(
     resolved = pipeline.spec.resolve(with_pixels(params), seed)
     check_memory(pipeline.spec, resolved, needed, memory_budget)
     return resolved
+
+
+def _check_packed(pipeline: Pipeline, is_whole: bool) -> None:
+    if not is_whole and not isinstance(pipeline, PackedPipeline):
+        raise RuntimeError(f"{pipeline.spec.name} runs requests whole: none brings or ends with latents")
 
 
 def _check_parts(parts: Parts, denoises: bool, decodes: bool) -> None:
@@ -97,7 +103,7 @@ def with_pixels(params: GenerationParams) -> GenerationParams:
 
 def finished_latents(pipeline: Pipeline, params: GenerationParams, latents: Tensor) -> Tensor:
     """Return latents on the pipeline's device. Raise `InvalidParams` if they do not fit the request."""
-    shape, wanted = tuple(latents.shape), pipeline.latents_shape(params)
+    shape, wanted = tuple(latents.shape), packed(pipeline).latents_shape(params)
     if shape != wanted or not latents.is_floating_point():
         found = f"{str(latents.dtype).removeprefix('torch.')} {shape}"
         raise InvalidParams("latents", found, f"must be floating-point numbers of the shape {wanted}")

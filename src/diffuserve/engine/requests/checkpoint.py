@@ -14,7 +14,7 @@ from diffuserve.engine.outputs import Timings
 from diffuserve.engine.requests.request_progress import RequestProgress, saved_generator
 from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.swapping import progress_of
-from diffuserve.models.base import Pipeline
+from diffuserve.models.base import PackedPipeline, Pipeline
 from diffuserve.models.machine.devices import dtype_name
 from diffuserve.samplers.base import NoiseSchedule
 
@@ -57,12 +57,16 @@ def identity_of(pipeline: Pipeline, weights: str, params: GenerationParams) -> I
 
 def max_file_bytes(pipeline: Pipeline, params: GenerationParams) -> int:
     """Return the maximum size in bytes of the file of this request's checkpoint."""
+    if not isinstance(pipeline, PackedPipeline):
+        return 0
     values = torch.Size(pipeline.latents_shape(params)).numel()
     return max_bytes(values, params.num_images, len(pipeline.schedule(params).timesteps))
 
 
 def check(checkpoint: Checkpoint, pipeline: Pipeline, weights: str, params: GenerationParams) -> None:
     """Raise `CheckpointUnusable` unless this engine can resume the request from the checkpoint."""
+    if not isinstance(pipeline, PackedPipeline):
+        raise CheckpointUnusable(f"{pipeline.spec.name} runs requests whole, and resumes none")
     own = identity_of(pipeline, weights, params)
     if (found := own.difference(checkpoint.identity)) is not None:
         raise CheckpointUnusable(f"the checkpoint is of another request or engine: {found}")

@@ -6,7 +6,7 @@ import torch
 
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.requests.request_state import RequestState
-from diffuserve.models.base import Pipeline
+from diffuserve.models.base import PackedPipeline
 from diffuserve.models.frames import Frames, Sound
 
 
@@ -38,7 +38,7 @@ class ClipDecoding:
         """Index, within its clip, of the frame that is passed on next."""
         return self.state.num_decoded % self.state.clip_frames
 
-    def next_chunk(self, pipeline: Pipeline) -> FrameChunk:
+    def next_chunk(self, pipeline: PackedPipeline) -> FrameChunk:
         """Decode until there are frames that were not passed on, and return them."""
         length = self.state.clip_frames
         index, start = divmod(self.state.num_decoded, length)
@@ -77,6 +77,6 @@ class ClipDecoding:
         return frames
 
 
-def _clip_chunks(pipeline: Pipeline, state: RequestState, index: int) -> Iterator[Frames | Sound]:
+def _clip_chunks(pipeline: PackedPipeline, state: RequestState, index: int) -> Iterator[Frames | Sound]:
     assert state.latents is not None
     return pipeline.decode_chunks(state.latents[index : index + 1], state.params)

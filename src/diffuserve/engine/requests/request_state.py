@@ -189,7 +189,7 @@ class RequestState:
         """The predicted peak memory of the turn."""
         return self._bytes_of(self.turn)
 
-    def advance(self, latents: Tensor, memory: Memory) -> None:
+    def advance(self, latents: Tensor | None, memory: Memory) -> None:
         """Store the result of a step."""
         self.latents, self.memory, self.noise = latents, memory, None
         self.turn, self.predicted = None, ()

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from diffuserve.domain.models.cost import Workload
 from diffuserve.engine.costs.cost_model import CostModel
-from diffuserve.engine.model_runner import ModelRunner, StepOutcome
 from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.runner import Runner, StepOutcome
 from diffuserve.engine.stages import Stage, StageExecutor, StageRun
 from diffuserve.engine.stats import EngineStats
 
@@ -21,7 +21,7 @@ class Denoising:
     """Runs steps; the cost model learns from those that had the device to themselves."""
 
     def __init__(
-        self, runner: ModelRunner, stages: StageExecutor, cost_model: CostModel, stats: EngineStats
+        self, runner: Runner, stages: StageExecutor, cost_model: CostModel, stats: EngineStats
     ) -> None:
         self._runner, self._stages, self._cost_model, self._stats = runner, stages, cost_model, stats
         # Weights that pass through the device serve one forward pass at a time, and best a large one.

@@ -11,18 +11,14 @@ from diffuserve.domain.errors import (
     OutOfMemory,
     RequestFailed,
 )
-from diffuserve.engine.model_runner import (
-    ModelRunner,
-    fails_for_lack_of_room,
-    finite,
-    is_out_of_memory,
-    without_frames,
-)
+from diffuserve.engine.model_runner import fails_for_lack_of_room, finite
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.requests.phases import RequestPhase
 from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.request_table import Requests
+from diffuserve.engine.runner import Runner
 from diffuserve.models.frames import Media
+from diffuserve.models.machine.isolation import is_out_of_memory, without_frames
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +26,7 @@ log = logging.getLogger(__name__)
 class Endings:
     """Ends requests, and has what is kept for them released; used by the stepping thread."""
 
-    def __init__(self, requests: Requests, runner: ModelRunner) -> None:
+    def __init__(self, requests: Requests, runner: Runner) -> None:
         self._requests, self._runner = requests, runner
 
     def finish(self, state: RequestState, media: list[Media], latents: Tensor | None = None) -> StepOutput:

@@ -1,14 +1,22 @@
 """The conditioning of requests: from the cache of recent prompts, else encoded in batches."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 from cachetools import LRUCache
 
 from diffuserve.engine.costs.cost_model import CostModel
-from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.runner import Runner
 from diffuserve.engine.stages import Stage, StageExecutor
 from diffuserve.models.base import Conditioning
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The key of conditioning that belongs to one request alone."""
+
+    request_id: str
 
 
 class PromptEncoder:
@@ -18,7 +26,7 @@ class PromptEncoder:
     """
 
     def __init__(
-        self, runner: ModelRunner, stages: StageExecutor, cost_model: CostModel, cache_bytes: int
+        self, runner: Runner, stages: StageExecutor, cost_model: CostModel, cache_bytes: int
     ) -> None:
         self._runner, self._stages, self._cost_model = runner, stages, cost_model
         self._cache: LRUCache[Hashable, Conditioning] = LRUCache(
@@ -57,8 +65,7 @@ class PromptEncoder:
         states = list(missing.values())
         for state in states:
             state.stopwatch.start()
-        params = [state.params for state in states]
-        run = self._stages.run(Stage.DENOISE, [lambda: self._runner.encode(params)])
+        run = self._stages.run(Stage.DENOISE, [lambda: self._runner.encode(states)])
         workloads = [state.workload for state in states]
         has_inputs = any(workload.input_pixels for workload in workloads)
         failed = any(isinstance(outcome, Exception) for outcome in run.results[0])
@@ -69,9 +76,12 @@ class PromptEncoder:
             state.stopwatch.device_seconds += run.device_seconds / len(states)
         outcomes = dict(zip(missing, run.results[0], strict=True))
         for key, outcome in outcomes.items():
-            if not isinstance(outcome, Exception) and outcome.num_bytes <= self._cache.maxsize:
+            if isinstance(outcome, Exception) or isinstance(key, _Own):
+                continue
+            if outcome.num_bytes <= self._cache.maxsize:
                 self._cache[key] = outcome
         return outcomes
 
     def _key(self, state: RequestState) -> Hashable:
-        return self._runner.pipeline.conditioning_key(state.params)
+        key = self._runner.pipeline.conditioning_key(state.params)
+        return _Own(state.request_id) if key is None else key

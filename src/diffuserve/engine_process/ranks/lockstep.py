@@ -30,13 +30,15 @@ from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
-from diffuserve.engine.model_runner import ModelRunner, StepOutcome, TurnResult, is_out_of_memory, isolate
+from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.swapping import go_on_from, progress_of
+from diffuserve.engine.runner import StepOutcome, TurnResult
 from diffuserve.engine.stages import Stage, make_stage_executor
-from diffuserve.models.base import Conditioning, Pipeline, map_tensors
+from diffuserve.models.base import Conditioning, PackedPipeline, map_tensors
 from diffuserve.models.frames import Media
+from diffuserve.models.machine.isolation import is_out_of_memory, isolate
 from diffuserve.parallel.heartbeats import BROKEN_GROUP
 from diffuserve.parallel.ranks import OtherRankFailed, Ranks
 
@@ -101,7 +103,7 @@ def rank_parts(parts: Parts, ranks: Ranks) -> Parts:
 class LeadRunner(ModelRunner):
     """Rank 0's runner: commands each step, does its own part, and collects the others' images."""
 
-    def __init__(self, pipeline: Pipeline, ranks: Ranks) -> None:
+    def __init__(self, pipeline: PackedPipeline, ranks: Ranks) -> None:
         super().__init__(pipeline)
         self._ranks = ranks
         self._known: set[str] = set()
@@ -109,9 +111,10 @@ class LeadRunner(ModelRunner):
         self._num_decoded = 0
         self.num_ranks = ranks.size
 
-    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning | Exception]:
+    def encode(self, states: Sequence[RequestState]) -> list[Conditioning | Exception]:
         if not self._ranks.plan.is_sharded:
-            return super().encode(params)
+            return super().encode(states)
+        params = [state.params for state in states]
         self._ranks.commands.broadcast(EncodeCommand(tuple(params)))
         return isolate(params, agreed(self._ranks, self._encode))
 
@@ -167,7 +170,7 @@ class LeadRunner(ModelRunner):
 class FollowerRank:
     """A rank other than 0: follows rank 0's commands, in two stages as rank 0 does."""
 
-    def __init__(self, pipeline: Pipeline, ranks: Ranks) -> None:
+    def __init__(self, pipeline: PackedPipeline, ranks: Ranks) -> None:
         self._pipeline, self._ranks = pipeline, ranks
         self._runner = ModelRunner(pipeline)
         self._stages = make_stage_executor(pipeline.device, num_threads=1, deterministic=False)

@@ -15,7 +15,7 @@ from diffuserve.engine_process.engine_host import EngineHost, warm_host, weights
 from diffuserve.engine_process.model.load_reporter import LoadReporter
 from diffuserve.engine_process.output.image_output import in_background, open_image_output
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
-from diffuserve.models.base import Pipeline
+from diffuserve.models.base import PackedPipeline, packed
 from diffuserve.models.machine.devices import choose_device, parse_dtype
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -57,7 +57,7 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
 @contextmanager
 def _member(
     config: EngineProcessConfig, on_read: Callable[[int], None] | None = None
-) -> Iterator[tuple[Pipeline, Ranks]]:
+) -> Iterator[tuple[PackedPipeline, Ranks]]:
     """Yield the loaded pipeline in the group of ranks, which watch one another's heartbeats."""
     device = _own_device(config.device)
     if device.type == "cpu":
@@ -74,7 +74,7 @@ def _member(
             config.offload,
             on_read=on_read,
         )
-        pipeline = load_pipeline(config.model, plan)
+        pipeline = packed(load_pipeline(config.model, plan))  # others refuse ranks
     heartbeats = rank_heartbeats(ranks)
     heartbeats.start()
     yield pipeline, ranks

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, FileNotKnown
 from diffuserve.domain.jobs.job import NewJob
-from diffuserve.domain.requests.input_image import input_ids
+from diffuserve.domain.requests.image_fields import input_ids
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import Transaction
 

@@ -109,7 +109,7 @@ class FluxFamily:
     def min_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return FluxConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
 
-    def default_fit(self, spec: ModelSpec) -> CostFit:
+    def default_fit(self, folder: ModelFolder, spec: ModelSpec) -> CostFit:
         return _DEFAULT_FIT
 
     def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":

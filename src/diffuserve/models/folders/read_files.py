@@ -6,8 +6,16 @@ from fnmatch import fnmatchcase
 from diffuserve.models.folders.variants import one_variant
 
 # A repository may also hold single-file weights of many gigabytes that nothing here reads.
-PATTERNS = ("model_index.json", "diffuserve.json", "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model")
-_UNREAD = ("safety_checker/*", "image_encoder/*")  # parts of older pipelines that are not loaded
+PATTERNS = (
+    "model_index.json",
+    "diffuserve.json",
+    "*/*.json",
+    "*/*.safetensors",
+    "*/*.txt",
+    "*/*.model",
+    "*/*.jinja",  # templates of chats, which transformers renders in its sandbox
+)
+_UNREAD = ("safety_checker/*",)  # a part of older pipelines that is not loaded
 _WEIGHTS = ".safetensors"
 
 

@@ -1,19 +1,21 @@
 """The settings file of a model folder, `diffuserve.json`: defaults, limits and traits of a checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
+from diffuserve.domain.models.config import parse_config
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 
-# Fields of a spec that the architecture decides, and no settings file may change.
+# Fields of a spec that the architecture decides, and no settings file may change where the family knows it.
 _ARCHITECTURE = frozenset(
     {
         "family",
         "has_guidance",
         "guidance_passes",
+        "guided_above",
         "has_negative_prompt",
         "temporal_stride",
         "pixels_per_token",
@@ -29,11 +31,18 @@ _ARCHITECTURE = frozenset(
         "needs_mask",
         "has_first_frame",
         "encodes_clip",
+        "has_last_frame",
+        "has_control_image",
+        "needs_control_image",
         "has_strength",
         "strength_rounds_up",
+        "run_by",
+        "shares_passes",
+        "resumes",
+        "has_previews",
     }
 )
-_SPEC_SETTINGS = {name: kind for name, kind in get_type_hints(ModelSpec).items() if name not in _ARCHITECTURE}
+_TYPES = get_type_hints(ModelSpec)
 _ONLY_OF = {"max_frames": "max_frames", "seconds": "max_seconds", "max_seconds": "max_seconds"}
 """Settings of models of clips or sounds alone, which have more than 1 of the default named here."""
 _MAX_NUMBER, _MAX_TEXT = 1 << 31, 200
@@ -44,21 +53,24 @@ def build_spec(
     folder: ModelFolder,
     defaults: Mapping[str, Any],
     traits: Mapping[str, type] = MappingProxyType({}),
+    fixed: Collection[str] = _ARCHITECTURE,
 ) -> ModelSpec:
     """Build a folder's spec: the family's `defaults`, overridden by the folder's settings file.
 
-    `traits` are further settings that the family reads by itself, with their types. Raise `InvalidModel`
-    for a setting that is unknown or of a wrong type, and for defaults outside the spec's own limits.
+    `traits` are further settings that the family reads by itself, with their types, and `fixed` the fields
+    that no settings file changes. Raise `InvalidModel` for a setting that is unknown, of a wrong type or out
+    of bounds, and for defaults outside the spec's own limits.
     """
     known = {
         name: kind
-        for name, kind in _SPEC_SETTINGS.items()
-        if name not in _ONLY_OF or defaults.get(_ONLY_OF[name], 1) > 1
+        for name, kind in _TYPES.items()
+        if name not in fixed and (name not in _ONLY_OF or defaults.get(_ONLY_OF[name], 1) > 1)
     }
     settings = _checked(folder, {**known, **traits})
-    own = {name: value for name, value in settings.items() if name in _SPEC_SETTINGS}
+    own = {name: value for name, value in settings.items() if name in known}
+    values = {"name": folder.name, **defaults, **own}
+    spec = parse_config(ModelSpec, values, f"{folder.path}/{SETTINGS_FILE}")
     try:
-        spec = ModelSpec(**{"name": folder.name, **defaults, **own})
         sides = {"width": spec.width, "height": spec.height} if spec.has_size else {}
         spec.resolve(spec.simple_request("the defaults", **sides), seed=0)
     except InvalidParams as error:

@@ -92,7 +92,7 @@ class StableDiffusionFamily:
     def min_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return UNetConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
 
-    def default_fit(self, spec: ModelSpec) -> CostFit:
+    def default_fit(self, folder: ModelFolder, spec: ModelSpec) -> CostFit:
         return _XL_FIT if spec.family == _XL else _FIT
 
     def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":

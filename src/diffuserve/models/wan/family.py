@@ -94,7 +94,7 @@ class WanFamily:
     def min_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return WanTransformerConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
 
-    def default_fit(self, spec: ModelSpec) -> CostFit:
+    def default_fit(self, folder: ModelFolder, spec: ModelSpec) -> CostFit:
         return _COARSE_FIT if spec.size_multiple > _COARSE_SCALE else _FIT
 
     def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":

@@ -79,11 +79,12 @@ def test_a_model_without_a_choice_has_no_default_for_it() -> None:
     def defaults(**abilities: Any) -> list[Any]:
         spec = replace(HAND_SPEC, **abilities)
         told = model_resource(spec, ModelStatus.READY, ModelSafetyResource(prompt=None, image=()))
-        return [told.defaults[name] for name in ("sampler", "strength", "mask_strength")]
+        return [told.defaults[name] for name in ("sampler", "strength", "mask_strength", "control_scale")]
 
-    assert defaults() == [None, None, None]
-    assert defaults(sampler="euler", has_strength=True) == ["euler", 0.8, None]
-    assert defaults(has_strength=True, has_mask=True, strength=0.6) == [None, 0.6, 1.0]
+    assert defaults() == [None, None, None, None]
+    assert defaults(sampler="euler", has_strength=True) == ["euler", 0.8, None, None]
+    assert defaults(has_strength=True, has_mask=True, strength=0.6) == [None, 0.6, 1.0, None]
+    assert defaults(has_control_image=True) == [None, None, None, 1.0]
 
 
 def test_a_model_tells_the_fields_that_mean_something_to_it() -> None:
@@ -100,5 +101,6 @@ def test_a_model_tells_the_fields_that_mean_something_to_it() -> None:
     }
     assert names(max_frames=81) - of_all == {"num_frames", "seconds", "fps"}
     assert names(max_input_images=1, has_strength=True) - of_all == {"image", "strength"}
+    assert names(has_control_image=True) - of_all == {"control_image", "control_scale"}
     assert names(samplers=("euler",)) == of_all, "which is no choice"
     assert names(samplers=("euler", "unipc")) - of_all == {"sampler"}

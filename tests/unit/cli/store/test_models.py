@@ -93,7 +93,7 @@ def test_a_model_of_another_kind_is_refused_before_its_weights_arrive(
     served.files = {**served.files, "model_index.json": b'{"_class_name": "OtherPipeline"}'}
     refused = invoke("pull", REPO)
     assert refused.code == 2
-    assert "names 'OtherPipeline', which is not served" in refused.err
+    assert "names 'OtherPipeline', which diffusers" in refused.err
     assert WEIGHTS not in served.fetched()
 
 

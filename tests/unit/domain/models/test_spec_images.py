@@ -7,12 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.errors import InvalidParams, ModelNotCapable
+from diffuserve.domain.models.limits import naming_able
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.input_image import InputImage
 from support.small_spec import SPEC, image, resolve
 
 PAINTER = replace(SPEC, max_input_images=1, has_mask=True, has_strength=True)
+TRACER = replace(SPEC, has_control_image=True)
+CLIPS = replace(SPEC, max_frames=81, temporal_stride=4, max_input_images=1, has_first_frame=True)
 EDITOR = replace(SPEC, max_input_images=2, max_reference_pixels=64 * 64)
 
 
@@ -27,6 +30,20 @@ EDITOR = replace(SPEC, max_input_images=2, max_reference_pixels=64 * 64)
         (EDITOR, {"image": image(), "strength": 0.5}, "strength", "leave strength out"),
         (PAINTER, {"image": image(), "strength": 0.2}, "strength", "give at least 0.25"),
         (PAINTER, {"image": image(), "mask": image(64, 64)}, "mask", "does not fit the image of 128x96"),
+        (SPEC, {"control_image": image()}, "control_image", "small takes no control image; leave"),
+        (replace(TRACER, needs_control_image=True), {}, "control_image", "give control_image"),
+        (
+            CLIPS,
+            {"image": image(), "last_image": image(), "num_frames": 5},
+            "last_image",
+            "takes no last frame",
+        ),
+        (
+            replace(CLIPS, has_last_frame=True),
+            {"image": image(), "last_image": image()},
+            "last_image",
+            "is for clips",
+        ),
         (SPEC, {"sampler": "euler"}, "sampler", "its own alone"),
         (replace(SPEC, samplers=("ddim", "lcm")), {"sampler": "euler"}, "sampler", "ddim, lcm"),
         (
@@ -49,6 +66,20 @@ def test_without_a_size_the_image_is_as_large_as_the_one_it_starts_from() -> Non
     assert (resolved.width, resolved.height) == (192, 96)
 
 
+def test_without_a_size_the_image_is_as_large_as_the_one_that_guides_it() -> None:
+    resolved = resolve(TRACER, control_image=image(200, 100))
+    assert (resolved.width, resolved.height) == (192, 96)
+    both = replace(TRACER, max_input_images=1, has_strength=True)
+    assert resolve(both, image=image(64, 64), control_image=image(200, 100)).width == 64
+
+
+def test_a_control_image_has_the_models_scale_by_default() -> None:
+    spec = replace(TRACER, control_scale=0.7)
+    assert resolve(spec, control_image=image()).control_scale == 0.7
+    assert resolve(spec, control_image=image(), control_scale=0).control_scale == 0
+    assert resolve(spec).control_scale is None
+
+
 @pytest.mark.parametrize(
     ("asked", "size"),
     [({"width": 64}, (64, 32)), ({"height": 64}, (128, 64)), ({"width": 64, "height": 64}, (64, 64))],
@@ -66,6 +97,9 @@ def test_a_stretched_image_is_warned_of() -> None:
     assert warnings(image=image(207, 199)) == warnings(image=image(333, 97)) == ()
     (warning,) = warnings(image=image(200, 100), width=64, height=64)
     assert warning.startswith("the image of 200x100 is stretched to 64x64; leave out width or height")
+    traced = resolve(TRACER, control_image=image(200, 100), width=64, height=64)
+    (warning,) = TRACER.size_warnings(traced)
+    assert warning.startswith("the control image of 200x100 is stretched to 64x64")
 
 
 def test_a_small_image_keeps_its_proportions() -> None:
@@ -101,6 +135,18 @@ def test_a_default_strength_leaves_a_step() -> None:
     assert resolve(spec, image=image(), num_inference_steps=20).strength == 0.3
 
 
+def test_a_refused_image_names_the_models_that_take_one() -> None:
+    with pytest.raises(ModelNotCapable) as refusal:
+        resolve(SPEC, control_image=image())
+    models = {"small": SPEC, "tracer": TRACER, "another": replace(TRACER, needs_control_image=True)}
+    named = naming_able(refusal.value, SPEC, models)
+    assert (
+        named.remedy == "small takes no control image; leave control_image out, or choose another or tracer"
+    )
+    assert naming_able(refusal.value, SPEC, {"small": SPEC}) is refusal.value
+    assert naming_able(refusal.value, TRACER, models) is refusal.value, "it takes one, but not this one"
+
+
 @pytest.mark.parametrize("size", [(128, 96), (256, 192), (64, 48), (127, 96), (43, 32)])
 def test_a_mask_of_the_images_proportions_fits(size: tuple[int, int]) -> None:
     assert resolve(PAINTER, image=image(), mask=image(*size)).mask == image(*size)
@@ -132,6 +178,19 @@ def test_an_image_and_its_mask_are_encoded_in_the_size_that_is_drawn() -> None:
     assert masked.sequence_tokens == spec.workload(resolve(spec, width=64, height=64)).sequence_tokens
 
 
+def test_a_control_image_and_a_last_frame_are_encoded_in_the_size_that_is_drawn() -> None:
+    def pixels(spec: ModelSpec, **values: Any) -> int:
+        return spec.workload(resolve(spec, width=64, height=64, **values)).input_pixels
+
+    assert pixels(TRACER, control_image=image(999, 999)) == 64 * 64
+    clip = replace(CLIPS, has_last_frame=True, pixels_per_token=256)
+    first = pixels(clip, image=image(), num_frames=5)
+    assert pixels(clip, image=image(), last_image=image(), num_frames=5) == 2 * first
+    whole = replace(clip, encodes_clip=True)
+    frames = pixels(whole, image=image(), num_frames=5)
+    assert pixels(whole, image=image(), last_image=image(), num_frames=5) == frames > first
+
+
 def test_a_solver_that_calls_the_model_twice_counts_twice() -> None:
     spec = replace(SPEC, samplers=("flow_match_heun",))
     assert spec.workload(resolve(spec, sampler="flow_match_heun")).num_inference_steps == 7
@@ -152,10 +211,17 @@ def test_without_a_size_the_image_is_as_large_as_the_reference() -> None:
     assert (resolved.width, resolved.height) == REFERENCES.reference_size(image(4_000, 3_000))
 
 
-@pytest.mark.parametrize("needs_mask", [False, True])
-def test_a_simple_request_brings_what_the_model_needs(needs_mask: bool) -> None:
-    spec = replace(PAINTER, min_input_images=1, needs_mask=needs_mask)
+@pytest.mark.parametrize("needs_all", [False, True])
+def test_a_simple_request_brings_what_the_model_needs(needs_all: bool) -> None:
+    spec = replace(
+        PAINTER,
+        min_input_images=1,
+        needs_mask=needs_all,
+        has_control_image=True,
+        needs_control_image=needs_all,
+    )
     params = spec.resolve(spec.simple_request("a star", num_inference_steps=1), seed=0)
-    assert (params.mask is not None) == needs_mask
-    assert all(isinstance(image, InputImage) and image.pixels is not None for image in params.images)
+    needed = {"image", "mask", "control_image"} if needs_all else {"image"}
+    assert {field for field, _ in params.input_images} == needed
+    assert all(isinstance(image, InputImage) and image.pixels is not None for _, image in params.input_images)
     assert spec.num_steps(params) == 1

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.requests.image_fields import input_ids, mode_of
 from diffuserve.domain.requests.input_image import InputImage
-from diffuserve.domain.requests.params import MAX_SEED, GenerationParams
+from diffuserve.domain.requests.params import IMAGE_FIELDS, MAX_SEED, GenerationParams
 from diffuserve.domain.requests.samplers import SAMPLERS
 
 # Lone surrogates have no encoding, so no tokenizer and no database accepts them.
@@ -38,7 +39,12 @@ PARAMS = st.fixed_dictionaries(
 )
 WITH_IMAGES = st.fixed_dictionaries(
     {"prompt": PROMPTS, "image": IMAGES | st.lists(IMAGES, min_size=1, max_size=16).map(tuple)},
-    optional={"mask": st.none() | IMAGES, "strength": st.none() | st.floats(0.001, 1.0)},
+    optional={
+        "mask": st.none() | IMAGES,
+        "strength": st.none() | st.floats(0.001, 1.0),
+        "control_image": IMAGES,
+        "last_image": st.none() | IMAGES,
+    },
 )
 INTEGER_FIELDS = (
     "width",
@@ -104,6 +110,9 @@ def test_zeros_are_values_and_not_missing() -> None:
         ("image", "", "must name an image"),
         ("mask", "mask.png", "give image"),
         ("strength", 0.5, "give image"),
+        ("last_image", "end.png", "give image"),
+        ("control_scale", 0.5, "give control_image"),
+        ("control_image", ["a.png"], "must name an image"),
         ("num_inference_steps", 0, "in 1…100"),
         ("num_inference_steps", 101, "in 1…100"),
         ("guidance_scale", math.nan, "finite"),
@@ -149,6 +158,8 @@ def test_a_count_cannot_be_none() -> None:
         ("image", ["a.png"] * 17, "at most 16"),
         ("image", ["a.png", None], "must name an image"),
         ("mask", 4, "must name an image"),
+        ("control_image", 4, "must name an image"),
+        ("last_image", "", "must name an image"),
         ("strength", 0, "0…1"),
         ("strength", 1.5, "0…1"),
         ("strength", math.nan, "finite"),
@@ -164,6 +175,25 @@ def test_a_list_of_images_is_kept_as_a_tuple() -> None:
     assert make_params(image=["a.png", "b.png"]) == make_params(image=("a.png", "b.png"))
     assert make_params(image="a.png").images == ("a.png",)
     assert make_params().images == ()
+
+
+def test_images_of_all_fields_are_told_and_converted_with_their_fields() -> None:
+    brought = {"mask": "m.png", "control_image": "c.png", "last_image": "l.png"}
+    params = make_params(image=("a.png", "b.png"), **brought)
+    assert dict(params.input_images) == {"image": "b.png", **brought}
+    assert params.input_images[0] == ("image", "a.png")
+    converted = params.with_images(lambda field, image: InputImage(f"{field} {image}", 2, 1))
+    ids = [f"{field} {image}" for field, image in params.input_images]
+    assert list(input_ids(converted.to_dict())) == ids
+    assert (
+        make_params(control_image="c.png").with_images(lambda _field, _image: "d.png").control_image
+        == "d.png"
+    )
+    assert make_params(image=["a.png"]).with_images(lambda _field, image: image).image == ("a.png",)
+
+
+def test_only_masks_have_no_colors() -> None:
+    assert {field for field in IMAGE_FIELDS if mode_of(field) == "L"} == {"mask"}
 
 
 def test_an_input_image_is_named_without_its_pixels() -> None:

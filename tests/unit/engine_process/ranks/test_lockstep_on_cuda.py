@@ -9,7 +9,7 @@ import torch
 
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine_process.ranks.lockstep import DecodeCommand, FollowerRank, JoiningRequest, StepCommand
-from diffuserve.models.base import Pipeline
+from diffuserve.models.base import PackedPipeline, packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks
@@ -40,11 +40,15 @@ def log() -> Iterator[CudaLog]:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, log: CudaLog) -> Pipeline:
-    return load_pipeline(str(write_flux_checkpoint(tmp_path / "flux")), LoadPlan(torch.device("cuda:0")))
+def pipeline(tmp_path: Path, log: CudaLog) -> PackedPipeline:
+    return packed(
+        load_pipeline(str(write_flux_checkpoint(tmp_path / "flux")), LoadPlan(torch.device("cuda:0")))
+    )
 
 
-def test_each_stage_has_a_stream_and_none_uses_the_default_one(log: CudaLog, pipeline: Pipeline) -> None:
+def test_each_stage_has_a_stream_and_none_uses_the_default_one(
+    log: CudaLog, pipeline: PackedPipeline
+) -> None:
     params = GenerationParams(prompt="a red circle", width=64, height=64, seed=1, num_inference_steps=1)
     params = pipeline.spec.resolve(params, seed=1)
     [conditioning] = pipeline.encode([params])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.base import DenoiseInput, Pipeline
+from diffuserve.models.base import DenoiseInput, PackedPipeline
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.flux.transformer import FluxTransformer
@@ -73,7 +73,7 @@ def draw(model: str, ranks: Ranks | None, dtype: torch.dtype = torch.float32) ->
 
 
 @torch.inference_mode()
-def generate(pipeline: Pipeline) -> list[Tensor]:
+def generate(pipeline: PackedPipeline) -> list[Tensor]:
     params = [pipeline.spec.resolve(each, seed=seed) for seed, each in enumerate(REQUESTS)]
     conditioning = pipeline.encode(params)
     latents = []

@@ -3,7 +3,7 @@ import { urlOf } from "../../router.js";
 import { randomSeed } from "./job_request.js";
 import { idOf } from "./fields.js";
 import { submit } from "./runs.js";
-import { addImage, change, inputs, model, refusal, reuse } from "./state.js";
+import { NO_INPUTS, addImage, change, inputs, model, refusal, reuse } from "./state.js";
 import { refusalOf } from "./refusals.js";
 
 const NUM_VARIATIONS = 4;
@@ -64,7 +64,7 @@ export async function editImage(job, artifact) {
     return;
   }
   const blob = await response.blob();
-  inputs.value = { images: [], mask: null };
+  inputs.value = NO_INPUTS;
   await addImage(new File([blob], artifact.name, { type: blob.type }));
   change({ width: null, height: null });
   focusPrompt();

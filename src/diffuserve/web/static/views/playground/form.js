@@ -11,13 +11,23 @@ import {
   faultOf,
   idOf,
 } from "./fields.js";
-import { ImageField, imagesIn } from "./image_field.js";
-import { AUDIO, FORMATS, IMAGE, VIDEO, controlled, fieldsOf, randomSeed } from "./job_request.js";
+import { ImageField, PictureField, imagesIn } from "./image_field.js";
+import {
+  AUDIO,
+  FORMATS,
+  IMAGE,
+  VIDEO,
+  controlled,
+  fieldsOf,
+  hasControlIn,
+  picturesOf,
+  randomSeed,
+} from "./job_request.js";
 import { ModelField } from "./model_field.js";
 import { lengthsOf } from "./presets.js";
 import { SizeField } from "./size_field.js";
 import { SubmitRow } from "./submit_row.js";
-import { addImage, change, kind, model, plan, refusal, server, settings } from "./state.js";
+import { addImage, change, inputs, kind, model, plan, refusal, server, settings } from "./state.js";
 
 // Fields with a place of their own in the form.
 const ELSEWHERE = [
@@ -82,7 +92,9 @@ function fit(area) {
 
 function Choices({ model: chosen }) {
   const { limits } = chosen;
-  const more = fieldsOf(chosen, kind.value, settings.value).filter(isAmongMore);
+  const { sampler } = settings.value;
+  const hasControl = hasControlIn(inputs.value);
+  const more = fieldsOf(chosen, kind.value, { sampler, hasControl }).filter(isAmongMore);
   const isClip = kind.value === VIDEO;
   return html`
     ${
@@ -96,6 +108,9 @@ function Choices({ model: chosen }) {
     ${kind.value === AUDIO ? html`<${SoundFields} model=${chosen} />` : html`<${SizeField} model=${chosen} />`}
     ${isClip && html`<${ClipFields} model=${chosen} />`}
     ${limits.max_input_images > 0 && html`<${ImageField} model=${chosen} />`}
+    ${picturesOf(chosen, kind.value).map(
+      (field) => html`<${PictureField} key=${field.name} field=${field} isNeeded=${limits[`needs_${field.name}`]} />`,
+    )}
     <div class="pair count-and-seed">
       <${NumberField} name="num_images" label=${COUNTED[kind.value]}
         hint=${`1 to ${limits.max_images}`} min="1"

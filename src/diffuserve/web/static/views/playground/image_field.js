@@ -1,10 +1,12 @@
 // Input images: dropped, pasted or picked; where the model takes one, a mask that is painted or uploaded.
 import { html, useState } from "../../vendor/ui.js";
-import { FieldError, RangeField, idOf } from "./fields.js";
+import { FieldError, RangeField, faultOf, idOf } from "./fields.js";
 import { MaskBrush } from "./mask_brush.js";
-import { addImage, inputs, removeImage, setMask } from "./state.js";
+import { addImage, inputs, removeImage, setMask, setNamed } from "./state.js";
 
 const FORMATS = "image/png,image/jpeg,image/webp";
+const ONE = "Drop, paste or choose an image";
+const ANOTHER = "Another image";
 
 export const imagesIn = (transfer) =>
   [...(transfer?.files ?? [])].filter((file) => file.type.startsWith("image/"));
@@ -26,7 +28,7 @@ export function ImageField({ model: { limits, defaults } }) {
           const remove = () => removeImage(place);
           return html`<${Thumb} key=${image.id} image=${image} onRemove=${remove} />`;
         })}
-        ${takesMore && html`<${Picker} hasOne=${images.length > 0} />`}
+        ${takesMore && html`<${Picker} name="image" hint=${images.length ? ANOTHER : ONE} onPick=${addImage} />`}
       </div>
       <${FieldError} name="image" />
       ${images.length > 0 && limits.has_mask && html`<${MaskField} image=${images[0]} mask=${mask} />`}
@@ -40,13 +42,27 @@ export function ImageField({ model: { limits, defaults } }) {
     </section>`;
 }
 
-function Picker({ hasOne }) {
+// The image of a field that has one of its own.
+export function PictureField({ field: { name, label, hint }, isNeeded }) {
+  const image = inputs.value.named[name];
+  return html`
+    <section class="field image-field" aria-label=${label}>
+      <span class="label">${label}<span class="hint">${isNeeded ? hint : `optional${hint ? `: ${hint}` : ""}`}</span></span>
+      <div class="thumbs">
+        ${image && html`<${Thumb} image=${image} onRemove=${() => setNamed(name, null)} />`}
+        <${Picker} name=${name} hint=${image ? ANOTHER : "Drop or choose an image"}
+          onPick=${(file) => setNamed(name, file)} />
+      </div>
+      <${FieldError} name=${name} />
+    </section>`;
+}
+
+function Picker({ name, hint, onPick }) {
   const [isOver, setOver] = useState(false);
   const [isBusy, setBusy] = useState(false);
-  const hint = hasOne ? "Another image" : "Drop, paste or choose an image";
   const take = async (files) => {
     setBusy(true);
-    for (const file of files) await addImage(file);
+    for (const file of files) await onPick(file);
     setBusy(false);
   };
   const drop = (event) => {
@@ -65,8 +81,8 @@ function Picker({ hasOne }) {
   return html`
     <label class="drop ${isOver ? "over" : ""}" onDragOver=${over} onDragLeave=${() => setOver(false)}
       onDrop=${drop}>
-      <input id=${idOf("image")} class="hidden-input" type="file" accept=${FORMATS} multiple
-        onChange=${pick} />
+      <input id=${idOf(name)} class="hidden-input" type="file" accept=${FORMATS} multiple=${name === "image"}
+        onChange=${pick} ...${faultOf(name)} />
       <span aria-live="polite">${isBusy ? "Uploading…" : hint}</span>
     </label>`;
 }

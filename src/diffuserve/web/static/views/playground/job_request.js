@@ -22,8 +22,8 @@ export function kindOf(settings, model) {
 }
 
 // Return the fields with a control that mean something to a model: in a job of this kind, drawn so.
-export function fieldsOf(model, kind, { hasImage = true, sampler = null } = {}) {
-  const has = { clip: kind === VIDEO, image: hasImage };
+export function fieldsOf(model, kind, { hasImage = true, hasControl = true, sampler = null } = {}) {
+  const has = { clip: kind === VIDEO, image: hasImage, control: hasControl };
   const named = sampler ?? model.defaults.sampler;
   return controlled(model).filter(
     ({ name, topic, samplers }) =>
@@ -33,20 +33,28 @@ export function fieldsOf(model, kind, { hasImage = true, sampler = null } = {}) 
   );
 }
 
-// Return the fields of a model that have a control.
-export const controlled = (model) => model.fields.filter(({ label }) => label !== null);
+// Return the fields of a model that have a control, but for those of images.
+export const controlled = (model) =>
+  model.fields.filter(({ label, kind }) => label !== null && kind !== "image");
 
-// Return the body of POST /v1/jobs. `inputs` are { images, mask } of uploaded files.
+// Return the fields of a model, in a job of this kind, that are one image each with an upload of its own.
+export const picturesOf = (model, kind) =>
+  model.fields.filter(
+    (field) => field.label !== null && field.kind === "image" && (field.topic !== "clip" || kind === VIDEO),
+  );
+
+// Return the body of POST /v1/jobs. `inputs` are uploaded files: { images, mask, named }, the last by fields.
 export function jobRequest(settings, model, inputs) {
   const kind = kindOf(settings, model);
   const { sampler } = settings;
-  const fields = fieldsOf(model, kind, { hasImage: inputs.images.length > 0, sampler });
+  const [hasImage, hasControl] = [inputs.images.length > 0, hasControlIn(inputs)];
+  const fields = fieldsOf(model, kind, { hasImage, hasControl, sampler });
   const said = fields.map(({ name }) => [name, settings[name] ?? ""]).filter(([, value]) => value !== "");
   const input = Object.fromEntries(said);
   return {
     model: model.id,
     ...(kind === IMAGE ? {} : { kind }),
-    input: { ...input, ...stillFrames(kind, model), ...imagesOf(inputs) },
+    input: { ...input, ...stillFrames(kind, model), ...imagesOf(inputs), ...namedOf(inputs, model, kind) },
     ...(settings.priority ? { priority: settings.priority } : {}),
     ...(settings.output_format ? { output_format: settings.output_format } : {}),
     ...(settings.expand_prompt ? { expand_prompt: true } : {}),
@@ -64,6 +72,13 @@ function imagesOf({ images, mask }) {
   const ids = images.map((image) => image.id);
   return { image: ids.length === 1 ? ids[0] : ids, ...(mask ? { mask: mask.id } : {}) };
 }
+
+export const hasControlIn = ({ named }) => Boolean(named.control_image);
+
+const namedOf = ({ named }, model, kind) =>
+  Object.fromEntries(
+    picturesOf(model, kind).flatMap(({ name }) => (named[name] ? [[name, named[name].id]] : [])),
+  );
 
 // A preview after each step but the last, within the API's bound.
 function numPreviews(settings, model) {
@@ -101,8 +116,13 @@ export function formatOf(job) {
   return format === FORMATS[job.kind]?.[0] ? null : format;
 }
 
-// Return the file ids of a job's images: { images: [id], mask: id | null }.
+// Return the file ids of a job's images: { images: [id], mask: id | null, named: { field: id } }.
 export function filesOfJob(job) {
-  const named = job.input.image ? [job.input.image].flat() : [];
-  return { images: named.map((image) => image.id), mask: job.input.mask?.id ?? null };
+  const { image, mask, ...others } = job.input;
+  const named = Object.entries(others).filter(([, value]) => value?.id);
+  return {
+    images: (image ? [image].flat() : []).map(({ id }) => id),
+    mask: mask?.id ?? null,
+    named: Object.fromEntries(named.map(([name, { id }]) => [name, id])),
+  };
 }

@@ -2,6 +2,7 @@
 import { html, useState } from "../../vendor/ui.js";
 import { isLimited, sizesOf } from "./presets.js";
 import { FieldError, NumberField } from "./fields.js";
+import { hasControlIn } from "./job_request.js";
 import { change, inputs, settings } from "./state.js";
 
 const SIDES = ["width", "height"];
@@ -10,7 +11,7 @@ const LONGEST_ICON = 22; // pixels
 export function SizeField({ model }) {
   const { width, height } = settings.value;
   const presets = sizesOf(model);
-  const follows = inputs.value.images.length > 0; // without a size the result has the image's
+  const follows = inputs.value.images.length > 0 || hasControlIn(inputs.value); // it has the image's size
   const chosen = presetOf(presets, { width, height }, model, follows);
   const [isOpen, open] = useState(false);
   const takesOwn = !isLimited(model);

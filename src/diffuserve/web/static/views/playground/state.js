@@ -13,7 +13,8 @@ export const models = signal(null); // null until they are known
 export const plan = signal(null);
 export const server = signal(null); // GET /: { reason, expands_prompts, requires_key, … }
 export const settings = signal(NO_SETTINGS);
-export const inputs = signal({ images: [], mask: null }); // uploaded files, with a `url` to show them
+export const NO_INPUTS = { images: [], mask: null, named: {} }; // `named` has images of other fields
+export const inputs = signal(NO_INPUTS); // uploaded files, with a `url` to show them
 export const refusal = signal(null); // of the last submission: see refusals.js
 
 let unread = null; // the query whose fields are read once the models tell which there are
@@ -93,7 +94,7 @@ export function change(values) {
 export function chooseModel(id) {
   const names = Object.keys(settings.value).filter((name) => !FOR_ANY_MODEL.includes(name));
   change({ ...Object.fromEntries(names.map((name) => [name, null])), model: id });
-  inputs.value = { images: [], mask: null };
+  inputs.value = NO_INPUTS;
 }
 
 // Forget the errors of fields that have changed.
@@ -106,17 +107,21 @@ export function forgive(names) {
 // Fill the form with what a job was asked for; `changes` on top of it.
 export function reuse(job, changes = {}) {
   const known = models.value.find((one) => one.id === job.model);
-  const { images, mask } = filesOfJob(job);
+  const { images, mask, named } = filesOfJob(job);
   batch(() => {
     settings.value = { ...settingsOfJob(job, known), ...changes };
-    inputs.value = { images: images.map(shown), mask: mask ? shown(mask) : null };
+    inputs.value = {
+      images: images.map(shown),
+      mask: mask ? shown(mask) : null,
+      named: Object.fromEntries(Object.entries(named).map(([name, file]) => [name, shown(file)])),
+    };
     refusal.value = null;
   });
 }
 
 const shown = (id) => ({ id, url: `v1/files/${id}/content`, name: "the image of that job" });
 
-// Upload an image for `field`, "image" or "mask". An error stands beside that field.
+// Upload an image for `field`, such as "image" or "mask". An error stands beside that field.
 export async function upload(file, field) {
   const form = new FormData();
   form.append("file", file, file.name ?? "image.png");
@@ -143,7 +148,7 @@ export async function addImage(file) {
   if (!image) return;
   const { images } = inputs.value;
   const most = model.value.limits.max_input_images;
-  inputs.value = { images: [...images.slice(0, most - 1), image], mask: null };
+  inputs.value = { ...inputs.value, images: [...images.slice(0, most - 1), image], mask: null };
 }
 
 export async function setMask(file) {
@@ -153,5 +158,13 @@ export async function setMask(file) {
 
 export function removeImage(place) {
   forgive(["image", "mask", "strength"]);
-  inputs.value = { images: inputs.value.images.filter((_, index) => index !== place), mask: null };
+  const images = inputs.value.images.filter((_, index) => index !== place);
+  inputs.value = { ...inputs.value, images, mask: null };
+}
+
+// Upload the image of a field that has one; without a file the field has none.
+export async function setNamed(field, file) {
+  const image = file && (await upload(file, field));
+  forgive(image ? [] : [field]);
+  inputs.value = { ...inputs.value, named: { ...inputs.value.named, [field]: image || null } };
 }

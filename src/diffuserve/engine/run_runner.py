@@ -1,0 +1,103 @@
+"""Runs models whose requests run by themselves: what is kept of each is here, by its id."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from diffuserve.engine.model_runner import ModelRunner
+from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.runner import Runner, StepOutcome, StepResult, TurnResult
+from diffuserve.models.base import (
+    Conditioning,
+    Pipeline,
+    RunningPipeline,
+    RunningRequest,
+    RunningStep,
+    packed,
+)
+from diffuserve.models.frames import Media
+
+
+class RunRunner(Runner):
+    """Leads the requests of a `RunningPipeline`; their conditioning and latents stay with them."""
+
+    def __init__(self, pipeline: RunningPipeline[Any]) -> None:
+        super().__init__(pipeline)
+        self._running = pipeline
+        self._requests: dict[str, RunningRequest] = {}
+        self._decoding: set[str] = set()
+        self._lock = threading.Lock()  # guards both: requests are forgotten while others are decoded
+
+    def encode(self, states: Sequence[RequestState]) -> list[Conditioning | Exception]:
+        for state in states:
+            self.forget(state.request_id)  # an earlier attempt, which ran out of memory
+            self._requests[state.request_id] = self._running.begin(state.params)
+        requests = [self._requests[state.request_id] for state in states]
+        failures = self._running.encode(requests)
+        return [failure or Conditioning(()) for failure in failures]
+
+    def step(self, states: Sequence[RequestState]) -> list[StepOutcome]:
+        self._announce(states)
+        steps = [
+            RunningStep(self._requests[state.request_id], state.step, state.num_steps, _images(state))
+            for state in states
+        ]
+        failures = self._running.step(steps)
+        return [failure or _advanced(state) for state, failure in zip(states, failures, strict=True)]
+
+    def decode(self, states: Sequence[RequestState]) -> list[list[Media] | Exception]:
+        self._announce(states)
+        with self._lock:
+            present = [state for state in states if state.request_id in self._requests]
+            requests = {state.request_id: self._requests[state.request_id] for state in present}
+            self._decoding |= requests.keys()
+        images = [_images(state) for state in present]
+        decoded = self._running.decode(list(requests.values()), images)
+        for state in present:
+            state.conditioning = Conditioning(requests[state.request_id].warnings)
+        self._end_decoding(requests)
+        outcomes = dict(zip(requests, decoded, strict=True))
+        return [outcomes.get(state.request_id, _has_ended(state)) for state in states]
+
+    def forget(self, request_id: str) -> None:
+        with self._lock:
+            request = self._requests.pop(request_id, None)
+            is_decoding = request_id in self._decoding
+        if request is not None and not is_decoding:
+            request.close()
+
+    def close(self) -> None:
+        for request_id in list(self._requests):
+            self.forget(request_id)
+
+    def _end_decoding(self, requests: Mapping[str, RunningRequest]) -> None:
+        """Close the requests that were forgotten while they were decoded."""
+        with self._lock:
+            self._decoding -= requests.keys()
+            forgotten = [request for key, request in requests.items() if key not in self._requests]
+        for request in forgotten:
+            request.close()
+
+
+def runner_of(pipeline: Pipeline) -> Runner:
+    """Return the runner of a loaded model, in this process alone."""
+    if isinstance(pipeline, RunningPipeline):
+        return RunRunner(pipeline)
+    return ModelRunner(packed(pipeline))
+
+
+def _images(state: RequestState) -> range:
+    return range(state.params.num_images) if state.turn is None else state.turn
+
+
+def _advanced(state: RequestState) -> StepOutcome:
+    """Return that the images in a request's turn have done their step."""
+    images = torch.empty(len(_images(state)), 0)
+    is_whole = sum(map(len, state.predicted)) + len(images) == state.params.num_images
+    return StepResult(None, ()) if is_whole else TurnResult(images)
+
+
+def _has_ended(state: RequestState) -> Exception:
+    return RuntimeError(f"request {state.request_id} has ended")

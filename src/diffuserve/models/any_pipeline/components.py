@@ -1,0 +1,212 @@
+"""The components of a pipeline's folder, checked before anything of it is imported.
+
+`model_index.json` names a library and a class for each. Only classes of diffusers and transformers are
+used: a module of the folder's own would be code of strangers, and pickled weights can run code.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.text.nearest import did_you_mean
+from diffuserve.domain.text.shortened import shortened
+from diffuserve.models.any_pipeline.signature import Signature
+from diffuserve.models.any_pipeline.sources import (
+    class_sources,
+    installed_version,
+    public_names,
+    transformers_has,
+)
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.folders.model_paths import INDEX_FILE
+
+LEFT_OUT: Final = frozenset({"safety_checker"})
+"""Components that are not loaded: this project judges images by itself, and says so."""
+_ALWAYS_NEEDED = frozenset({"transformer", "unet", "prior", "vae", "movq", "vqvae", "scheduler"})
+_MAX_JSON_BYTES = 16 * 1024 * 1024
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_CLASS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+class Kind(StrEnum):
+    """Kind of a component, which says what its folder must have."""
+
+    MODEL = "model"
+    SCHEDULER = "scheduler"
+    GUIDER = "guider"
+    TOKENIZER = "tokenizer"
+    PROCESSOR = "processor"
+
+
+_FILES: Final[Mapping[Kind, tuple[str, ...]]] = {
+    Kind.MODEL: ("config.json",),
+    Kind.SCHEDULER: ("scheduler_config.json",),
+    Kind.GUIDER: ("guider_config.json",),
+    Kind.TOKENIZER: ("tokenizer_config.json",),
+    Kind.PROCESSOR: ("preprocessor_config.json", "processor_config.json", "config.json"),
+}
+"""A file of which the folder of such a component has one."""
+_ENDINGS = (
+    ("Scheduler", Kind.SCHEDULER),
+    ("Guidance", Kind.GUIDER),
+    ("Tokenizer", Kind.TOKENIZER),
+    ("TokenizerFast", Kind.TOKENIZER),
+    ("Processor", Kind.PROCESSOR),
+    ("ProcessorFast", Kind.PROCESSOR),
+    ("FeatureExtractor", Kind.PROCESSOR),
+)
+
+
+@dataclass(frozen=True)
+class Component:
+    """A component as `model_index.json` names it."""
+
+    name: str
+    library: str
+    class_name: str
+
+    @property
+    def kind(self) -> Kind:
+        """What it is, as its class's name says by its end."""
+        return next((kind for end, kind in _ENDINGS if self.class_name.endswith(end)), Kind.MODEL)
+
+
+def read_components(folder: ModelFolder, signature: Signature) -> tuple[Component, ...]:
+    """Return the components that are loaded, in the constructor's order.
+
+    Raise `InvalidModel` for one that is missing, that the class does not take, or whose library or class is
+    none of diffusers' and transformers'.
+    """
+    _check_unexpected(folder, signature)
+    _check_settings(folder, signature)
+    named = ((name, _pair(folder, signature, name)) for name in signature.components)
+    found = tuple(Component(name, *pair) for name, pair in named if pair is not None)
+    for component in found:
+        _check_class(folder, component)
+    return found
+
+
+def check_component(folder: ModelFolder, component: Component) -> None:
+    """Raise `InvalidModel` if a component's folder lacks its config or its weights."""
+    path = folder.component(component.name)
+    files = _FILES[component.kind]
+    config = next((name for name in files if (path / name).is_file()), None)
+    if config is None:
+        raise InvalidModel(
+            f"{path}: {' or '.join(files)} is missing, which {component.class_name} is built by"
+        )
+    _check_json(path / config)
+    if component.kind is Kind.MODEL:
+        folder.weights(component.name)
+
+
+def _check_json(path: Path) -> None:
+    """Raise `InvalidModel` unless a file is a JSON object; diffusers writes infinities too."""
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise InvalidModel(f"{path}: more than {_MAX_JSON_BYTES:,} bytes")
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError, OSError) as error:
+        raise InvalidModel(f"{path}: not valid JSON ({type(error).__name__})") from error
+    if not isinstance(content, dict):
+        raise InvalidModel(f"{path}: must hold a JSON object")
+
+
+def _pair(folder: ModelFolder, signature: Signature, name: str) -> tuple[str, str] | None:
+    """Return a component's library and class; `None` if it is left out."""
+    if name in LEFT_OUT:
+        return None
+    value = folder.index.get(name)
+    if value is None or value == [None, None]:
+        is_needed = name not in signature.optional and (name not in folder.index or name in _ALWAYS_NEEDED)
+        if is_needed:
+            raise InvalidModel(
+                f"{folder.path}: {INDEX_FILE} names no {name}, which {signature.name} needs; "
+                "take the whole model as it was published"
+            )
+        return None
+    match value:
+        case [str(library), str(class_name)]:
+            return library, class_name
+    raise _not_a_pair(folder, name, value)
+
+
+def _not_a_pair(folder: ModelFolder, name: str, value: object) -> InvalidModel:
+    return InvalidModel(
+        f"{folder.path}/{INDEX_FILE}: {shortened(name)}={shortened(value)} must be a library and a class, "
+        'such as ["diffusers", "AutoencoderKL"]'
+    )
+
+
+def _check_unexpected(folder: ModelFolder, signature: Signature) -> None:
+    """Raise `InvalidModel` for a name that is no name, and a component that the class does not take."""
+    for name, value in folder.index.items():
+        if name.startswith("_"):
+            continue
+        if not _NAME.fullmatch(name):
+            raise InvalidModel(f"{folder.path}/{INDEX_FILE}: {shortened(name)} is no name of a component")
+        is_known = name in signature.components or name in signature.settings or name in LEFT_OUT
+        if not is_known and _names_class(value):
+            raise InvalidModel(
+                f"{folder.path}/{INDEX_FILE}: {signature.name} of diffusers {installed_version()} takes no "
+                f"{name}{did_you_mean(name, signature.components)}; it has {', '.join(signature.components)}"
+            )
+
+
+def _names_class(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(each, str) for each in value)
+
+
+def _check_settings(folder: ModelFolder, signature: Signature) -> None:
+    """Raise `InvalidModel` for a setting of the constructor that has another type than its default."""
+    for name, default in signature.settings.items():
+        value = folder.index.get(name)
+        if value is None or default is None or _is_like(value, default):
+            continue
+        raise InvalidModel(
+            f"{folder.path}/{INDEX_FILE}: {name}={shortened(value)} must be like its default {default!r}"
+        )
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, int | float):
+        return isinstance(value, int | float)
+    return isinstance(value, list) if isinstance(default, tuple | list) else isinstance(value, type(default))
+
+
+def _check_class(folder: ModelFolder, component: Component) -> None:
+    """Raise `InvalidModel` unless diffusers or transformers has a component's class."""
+    library, name = component.library, component.class_name
+    origin = f"{folder.path}/{INDEX_FILE}: {component.name}={[library, name]}"
+    if not _CLASS.fullmatch(name) or not _has_library(library):
+        raise InvalidModel(
+            f"{shortened(origin, 300)} is code of the folder or of another library, which is never run; "
+            "only classes of diffusers and transformers are used"
+        )
+    if not _has_class(library, name):
+        owner = "transformers" if library == "transformers" else f"diffusers {installed_version()}"
+        raise InvalidModel(
+            f"{origin}: {owner} has no {name}; the model may need another version, or code of its own"
+        )
+
+
+def _has_library(library: str) -> bool:
+    return library in ("diffusers", "transformers") or any(
+        source.room == library and not source.is_deprecated for source in class_sources().values()
+    )
+
+
+def _has_class(library: str, name: str) -> bool:
+    if library == "diffusers":
+        return name in public_names()
+    if library == "transformers":
+        return transformers_has(name)
+    source = class_sources().get(name)
+    return source is not None and source.room == library

@@ -1,0 +1,117 @@
+"""The family of every pipeline class of diffusers that has no family of its own here.
+
+Importing this file loads no torch and no diffusers.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.extras import Extra
+from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.text.nearest import did_you_mean
+from diffuserve.domain.text.shortened import shortened
+from diffuserve.models.any_pipeline.abilities import describe
+from diffuserve.models.any_pipeline.components import Component, Kind, check_component, read_components
+from diffuserve.models.any_pipeline.proven import SHARE_PASSES
+from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
+from diffuserve.models.any_pipeline.sources import class_sources, installed_version, is_installed
+from diffuserve.models.any_pipeline.tasks import why_not_served
+from diffuserve.models.family import Capabilities, PipelineFamily
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.folders.model_paths import INDEX_FILE
+from diffuserve.models.folders.settings_file import build_spec
+from diffuserve.models.weights.load_plan import LoadPlan
+
+if TYPE_CHECKING:
+    from diffuserve.models.base import Pipeline
+
+FIXED: Final = frozenset(
+    {"family", "run_by", "shares_passes", "resumes", "has_previews", "sampler", "samplers"}
+)
+"""Fields of the spec that a folder's settings file does not correct: they follow from this program."""
+_FIT = CostFit((2e-3, 2e-5), (2e-3, 3.2e-5, 1.75e-9, 1e-4), (5e-3, 5e-8))
+
+
+class AnyPipelineFamily:
+    """Pipelines of diffusers, each run by its class's own call."""
+
+    def read_spec(self, folder: ModelFolder) -> ModelSpec:
+        signature = served_signature(folder)
+        read_components(folder, signature)
+        defaults = {**describe(folder, signature), **_run_by(signature)}
+        return build_spec(folder, defaults, fixed=FIXED)
+
+    def capabilities(self, folder: ModelFolder) -> Capabilities:
+        return Capabilities()
+
+    def check_files(self, folder: ModelFolder) -> None:
+        for component in _components(folder):
+            check_component(folder, component)
+
+    def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
+        return tuple(component.name for component in _components(folder) if component.kind is Kind.MODEL)
+
+    def min_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
+        return 0  # nothing is known of a class's activations before they are measured
+
+    def default_fit(self, folder: ModelFolder, spec: ModelSpec) -> CostFit:
+        return _FIT
+
+    def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":
+        from diffuserve.models.any_pipeline.pipeline import load_any_pipeline
+
+        check_plan(folder, plan)
+        return load_any_pipeline(folder, self.read_spec(folder), plan)
+
+
+ANY_PIPELINE: PipelineFamily = AnyPipelineFamily()
+
+
+def served_signature(folder: ModelFolder) -> Signature:
+    """Return the signature of a folder's class. Raise `InvalidModel` for one that is not served."""
+    name, origin = folder.pipeline_class, f"{folder.path}: {INDEX_FILE} names"
+    if not is_installed():
+        raise InvalidModel(
+            f"{origin} {shortened(name)}, which is run by diffusers, and that is not installed; "
+            f"{Extra.DIFFUSERS.remedy}"
+        )
+    signature = read_signature(name)
+    if signature is None:
+        raise InvalidModel(
+            f"{origin} {shortened(name)}, which diffusers {installed_version()} does not have"
+            f"{did_you_mean(name, pipeline_names())}{_explain_unknown(name)}"
+        )
+    if class_sources()[name].is_deprecated:
+        raise InvalidModel(f"{origin} {name!r}, which diffusers no longer maintains; it is not served")
+    if reason := why_not_served(signature):
+        raise InvalidModel(f"{origin} {name!r}, which is not served: {reason}")
+    return signature
+
+
+def check_plan(folder: ModelFolder, plan: LoadPlan) -> None:
+    """Raise `InvalidModel` for a way of loading that no pipeline of diffusers can be loaded in."""
+    whose = f"{folder.path}: {folder.pipeline_class} is run by diffusers, which"
+    if plan.parts != ALL_PARTS:
+        raise InvalidModel(f"{whose} loads all parts of a model; leave the choice of parts out")
+    if plan.ranks is not None:
+        raise InvalidModel(f"{whose} runs it on one device; leave the number of GPUs out")
+
+
+def _explain_unknown(name: str) -> str:
+    return "; code of a folder's own is never run" if "[" in name or "." in name or "/" in name else ""
+
+
+def _components(folder: ModelFolder) -> tuple[Component, ...]:
+    return read_components(folder, served_signature(folder))
+
+
+def _run_by(signature: Signature) -> dict[str, object]:
+    return {
+        "run_by": "diffusers",
+        "shares_passes": signature.name in SHARE_PASSES,
+        "resumes": False,
+        "has_previews": False,
+    }

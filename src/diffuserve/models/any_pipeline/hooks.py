@@ -1,0 +1,74 @@
+"""Hooks on a loaded pipeline's models and schedulers, by which runs park and tell their steps."""
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from diffuserve.models.any_pipeline.run import Call, current_run
+from diffuserve.models.any_pipeline.steps_told import StepsTold
+
+_CODER_METHODS = ("encode", "decode")
+_MODEL_METHODS = ("forward", "generate")  # prompt enhancers and text encoders write texts by `generate`
+
+
+def hook_models(components: dict[str, Any]) -> None:
+    """Have calls of a pipeline's models park the run that makes them; calls of other threads go through."""
+    for name, part in components.items():
+        if isinstance(part, nn.Module):
+            is_coder = callable(getattr(part, "decode", None))
+            for method in _CODER_METHODS if is_coder else _MODEL_METHODS:
+                if callable(getattr(part, method, None)):
+                    _hook(name, part, method)
+
+
+def _hook(component: str, module: nn.Module, method: str) -> None:
+    function = getattr(module, method)
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)  # pipelines ask what a model takes
+    def parked(*args: Any, **kwargs: Any) -> Any:
+        run = current_run()
+        if run is None:
+            return function(*args, **kwargs)
+        return run.park(Call(component, module, method, function, _bound(signature, args, kwargs)))
+
+    setattr(module, method, parked)
+
+
+def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    bound = dict(signature.bind(*args, **kwargs).arguments)
+    variadic = (p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD)
+    for name in variadic:
+        bound |= bound.pop(name, {})
+    return bound
+
+
+def own_copy(pipe: Any, steps: StepsTold) -> Any:
+    """Return a pipeline for one run: it shares the models, and has its own guidance, schedulers and bar."""
+    own = copy.copy(pipe)
+    for name, part in pipe.components.items():
+        if hasattr(part, "set_timesteps"):
+            scheduler = copy.deepcopy(part)
+            scheduler.__class__ = _telling(type(part))  # type: ignore[arg-type]
+            setattr(own, name, scheduler)
+    own.progress_bar = steps.progress_bar
+    return own
+
+
+@functools.cache
+def _telling(kind: type[Any]) -> type[Any]:
+    """Return a scheduler class whose steps are counted; pipelines copy schedulers, and copies count too."""
+    step: Callable[..., Any] = kind.step
+
+    @functools.wraps(step)  # pipelines ask whether it takes a generator
+    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = step(self, *args, **kwargs)
+        if (run := current_run()) is not None:
+            run.steps.num_scheduled += 1
+        return result
+
+    return type(kind.__name__, (kind,), {"step": told})

@@ -1,0 +1,141 @@
+"""A run: one image's call of a pipeline, on a thread of its own, which parks wherever it calls a model.
+
+The engine looks at the parked calls of all runs, makes passes of those that fit together, and lets each run
+go on with its part of the result. Threads and not coroutines of one thread, since what torch keeps by thread
+(inference mode, autocast, the current stream) then stays with its run.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from diffuserve.models.any_pipeline.steps_told import StepsTold
+
+_DENOISERS = ("transformer", "unet", "controlnet")  # and their numbered siblings
+_thread = threading.local()
+
+
+class Ended(BaseException):
+    """Unwinds a pipeline whose request has ended; no pipeline catches it."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A method of a model that a pipeline called, by its component's name, and what with."""
+
+    component: str
+    module: nn.Module
+    method: str
+    function: Callable[..., Any]
+    arguments: Mapping[str, Any]
+
+    @property
+    def is_denoising(self) -> bool:
+        """True for a pass of the model that predicts noise."""
+        return self.method == "forward" and self.component.startswith(_DENOISERS)
+
+    @property
+    def is_decoding(self) -> bool:
+        """True where finished latents become pixels or sound."""
+        return self.method == "decode"
+
+
+class Run:
+    """A pipeline's call from its first line to its result. Its own lines run one run at a time, in `turn`.
+
+    `call` is the model's call at which it is parked. Once it has `ended` there is a `result` or an `error`,
+    or neither if it was closed. `steps` is how far its denoising loop has come.
+    """
+
+    def __init__(self, generate: Callable[[], Any], turn: threading.Lock, steps: StepsTold) -> None:
+        self.steps = steps
+        self.call: Call | None = None
+        self.num_calls = 0
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.ended = False
+        self.warnings: dict[str, None] = {}  # in order, each once
+        self._generate: Callable[[], Any] | None = generate
+        self._turn = turn
+        self._reply: Any = None
+        self._stream: torch.cuda.Stream | None = None
+        self._is_closing = False
+        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, name="diffuserve-run", daemon=True)
+        self._thread.start()
+
+    def resume(self, reply: Any = None) -> None:
+        """Let the pipeline go on with what its call returned, until it calls a model or ends."""
+        assert not self.ended
+        with self._turn:
+            self._reply, self.call = reply, None
+            self._stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+            self._go.release()
+            self._back.acquire()
+        self._reply = None
+
+    @property
+    def is_denoising(self) -> bool:
+        """True at the passes of its denoising loop."""
+        return self.call is not None and (self.call.is_denoising or self.steps.has_begun)
+
+    @property
+    def is_decoding(self) -> bool:
+        """True at the passes after its denoising loop."""
+        return self.call is not None and self.call.is_decoding and self.steps.has_begun
+
+    def close(self) -> None:
+        """Unwind the pipeline, so that its `finally` blocks run; do nothing if it has ended."""
+        if not self.ended:
+            self._is_closing = True
+            self.resume()
+        self._thread.join()
+
+    def park(self, call: Call) -> Any:
+        """Wait at a call for what it returns; called on the run's own thread."""
+        self._check_open()
+        self.call, self.num_calls = call, self.num_calls + 1
+        self.steps.num_passes += call.is_denoising
+        del call  # its arguments are freed as soon as the engine has used them
+        self._back.release()
+        self._wait()
+        self._check_open()
+        return self._reply
+
+    def _wait(self) -> None:
+        self._go.acquire()
+        if self._stream is not None:
+            torch.cuda.set_stream(self._stream)
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise Ended
+
+    def _run(self) -> None:
+        _thread.run = self
+        if torch.get_num_threads() != 1:  # reading it settles torch's own default for this thread
+            torch.set_num_threads(1)
+        self._wait()
+        try:
+            with torch.inference_mode():
+                self._check_open()
+                assert self._generate is not None
+                self.result = self._generate()
+        except Ended:
+            pass
+        except Exception as error:
+            self.error = error
+        finally:
+            self.ended, self.call = True, None
+            self._generate = None  # nothing of the request outlives its end
+            self._back.release()
+
+
+def current_run() -> Run | None:
+    """Return the run whose thread this is."""
+    run: Run | None = getattr(_thread, "run", None)
+    return run

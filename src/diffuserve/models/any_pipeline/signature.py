@@ -1,0 +1,206 @@
+"""What a pipeline class of diffusers takes, read from its source: nothing of it is imported."""
+
+import ast
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from diffuserve.models.any_pipeline.sources import class_sources, class_tree, lineage, package_folder
+
+_BASES: Final = frozenset({"DiffusionPipeline", "ModularPipeline"})
+_STATES_RATE = re.compile(r"\bfps=(\d{1,3})\b")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A pipeline's call and constructor, in their order, with the defaults that are literals.
+
+    `components` are the arguments of the constructor that are modules, and `optional` those of them that a
+    folder may lack; `settings` are its other arguments. `annotations` are the types of the call's arguments
+    as they are written.
+
+    `guided_above` are the numbers with which the class compares each scale of guidance, to guide above it:
+    a scale without one is an input of the model. `multiples` are the expressions that must divide a side,
+    `most_tokens` bounds `max_sequence_length`, `sample_size` is that of latents where no config says it, and
+    `rate` the frames a second of the class's own example; 0 where it says nothing.
+    """
+
+    name: str
+    path: str
+    arguments: Mapping[str, Any]
+    required: frozenset[str]
+    components: tuple[str, ...] = ()
+    optional: frozenset[str] = frozenset()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    guided_above: Mapping[str, float] = field(default_factory=dict)
+    multiples: tuple[str, ...] = ()
+    most_tokens: int = 0
+    sample_size: int = 0
+    rate: int = 0
+
+    @property
+    def guidance(self) -> str:
+        """The argument that the guidance scale goes to: true guidance where the class guides by default."""
+        is_true = (self.arguments.get("true_cfg_scale") or 0) > 1
+        return "true_cfg_scale" if is_true or "guidance_scale" not in self.arguments else "guidance_scale"
+
+    def default(self, *names: str) -> Any:
+        """Return the first default among the arguments `names` that is not `None`."""
+        found = (self.arguments.get(name) for name in names)
+        return next((value for value in found if value is not None), None)
+
+    def first(self, *names: str) -> str | None:
+        """Return the first of `names` that the call takes."""
+        return next((name for name in names if name in self.arguments), None)
+
+
+@functools.cache
+def read_signature(class_name: str) -> Signature | None:
+    """Return the signature of a pipeline class, `None` if the installed diffusers has none of that name.
+
+    Methods may be inherited. Raise `InvalidModel` if diffusers is not installed.
+    """
+    trees = [class_tree(source) for source in lineage(class_name) if source.name not in _BASES]
+    call = _method(trees, "__call__")
+    if call is None:
+        return None
+    path = class_sources()[class_name].path
+    optional = _optional(trees)
+    init = _method(trees, "__init__")
+    built = {} if init is None else _defaults(init.args)
+    required = _required(init.args) if init else frozenset[str]()
+    modules = tuple(name for name in built if name in required or name in optional)
+    arguments = _defaults(call.args)
+    return Signature(
+        name=class_name,
+        path=path,
+        arguments=arguments,
+        required=_required(call.args),
+        components=modules,
+        optional=optional,
+        settings={name: value for name, value in built.items() if name not in modules},
+        annotations=_annotations(call.args),
+        guided_above=_guided_above(trees),
+        multiples=tuple(dict.fromkeys(_multiples(trees))),
+        most_tokens=max(_most_tokens(trees), default=0),
+        sample_size=max(_sample_sizes(init), default=0),
+        rate=_rate(path),
+    )
+
+
+def pipeline_names() -> tuple[str, ...]:
+    """Return the pipeline classes of the installed diffusers that it maintains and that can be called."""
+    found = class_sources().values()
+    mixed = ("Mixin", "Output", "Blocks")
+    return tuple(
+        sorted(
+            source.name
+            for source in found
+            if source.path.startswith("pipelines/")
+            and not source.is_deprecated
+            and any("Pipeline" in parent and not parent.endswith(mixed) for parent in source.parents)
+        )
+    )
+
+
+def _method(trees: list[ast.ClassDef], name: str) -> ast.FunctionDef | None:
+    """Return a method, of the nearest class that has it."""
+    methods = (each for tree in trees for each in tree.body if isinstance(each, ast.FunctionDef))
+    return next((each for each in methods if each.name == name), None)
+
+
+def _defaults(args: ast.arguments) -> dict[str, Any]:
+    """Return the arguments without `self`, each with its default if that is a literal."""
+    names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
+    nodes = [None] * (len(names) - len(args.defaults)) + list(args.defaults)
+    keywords = zip([arg.arg for arg in args.kwonlyargs], args.kw_defaults, strict=True)
+    return {name: _literal(node) for name, node in [*list(zip(names, nodes, strict=True))[1:], *keywords]}
+
+
+def _required(args: ast.arguments) -> frozenset[str]:
+    names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
+    lacking = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    needed = names[1 : len(names) - len(args.defaults)]
+    return frozenset([*needed, *(arg.arg for arg, default in lacking if default is None)])
+
+
+def _annotations(args: ast.arguments) -> dict[str, str]:
+    given = (arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs) if arg.annotation)
+    return {arg.arg: ast.unparse(arg.annotation) for arg in given if arg.annotation}
+
+
+def _literal(node: ast.expr | None) -> Any:
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def _optional(trees: list[ast.ClassDef]) -> frozenset[str]:
+    """Return the components that a folder may lack, as the nearest class lists them."""
+    for tree in trees:
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and "_optional_components" in map(ast.unparse, node.targets):
+                return frozenset(_literal(node.value) or ())
+    return frozenset()
+
+
+def _nodes(trees: list[ast.ClassDef]) -> Iterator[ast.AST]:
+    for tree in trees:
+        yield from ast.walk(tree)
+
+
+def _bounds(trees: list[ast.ClassDef]) -> Iterator[tuple[str, float]]:
+    """Yield each name that is compared with a number by `>`, and the number."""
+    for node in _nodes(trees):
+        match node:
+            case ast.Compare(
+                left=ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name),
+                ops=[ast.Gt()],
+                comparators=[ast.Constant(value=int() | float() as value)],
+            ):
+                yield name.lstrip("_"), float(value)
+
+
+def _guided_above(trees: list[ast.ClassDef]) -> dict[str, float]:
+    """Return the lowest number above which each scale guides."""
+    found: dict[str, float] = {}
+    for name, value in _bounds(trees):
+        if name.endswith(("guidance_scale", "cfg_scale")):
+            found[name] = min(value, found.get(name, value))
+    return found
+
+
+def _most_tokens(trees: list[ast.ClassDef]) -> Iterator[int]:
+    return (int(value) for name, value in _bounds(trees) if name == "max_sequence_length" and value > 1)
+
+
+def _multiples(trees: list[ast.ClassDef]) -> Iterator[str]:
+    """Yield the expressions of which a side must be a multiple."""
+    for node in _nodes(trees):
+        match node:
+            case ast.BinOp(left=left, op=ast.Mod(), right=right):
+                # `height % self.scale * 2` is `(height % self.scale) * 2`, and what was meant is read below
+                if isinstance(left, ast.Name) and left.id in ("height", "width"):
+                    yield ast.unparse(right)
+            case ast.BinOp(left=ast.BinOp(left=ast.Name(id="height" | "width"), op=ast.Mod(), right=right)):
+                if isinstance(node.op, ast.Mult):
+                    yield f"{ast.unparse(right)} * {ast.unparse(node.right)}"
+
+
+def _sample_sizes(init: ast.FunctionDef | None) -> Iterator[int]:
+    """Yield the numbers that the constructor may take as the default size of latents."""
+    for node in () if init is None else ast.walk(init):
+        if isinstance(node, ast.Assign) and "self.default_sample_size" in map(ast.unparse, node.targets):
+            for each in ast.walk(node.value):
+                if isinstance(each, ast.Constant) and type(each.value) is int:
+                    yield each.value
+
+
+def _rate(path: str) -> int:
+    """Return the rate at which a class's example shows its clips."""
+    found = _STATES_RATE.search((package_folder() / path).read_text("utf-8"))
+    return int(found[1]) if found else 0

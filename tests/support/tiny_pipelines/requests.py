@@ -1,0 +1,80 @@
+"""Requests of the tiny pipelines, each said twice: in diffusers' words for a bare call, and in ours."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from support.tiny_pipelines.registry import TinyPipeline
+
+
+@dataclass(frozen=True)
+class TinyRequest:
+    """What is asked of a tiny pipeline. `size` and `frames` index the pipeline's own."""
+
+    prompt: str
+    seed: int
+    steps: int = 3
+    guidance: float = 3.0
+    negative: str | None = None
+    size: int = 0
+    frames: int = 0
+
+    def bare_call(self, tiny: TinyPipeline, output_type: str = "np") -> dict[str, Any]:
+        """Return the arguments of diffusers' own call."""
+        return {
+            "prompt": self.prompt,
+            "num_inference_steps": self.steps,
+            "generator": torch.Generator().manual_seed(self.seed),
+            "output_type": output_type,
+            **tiny.call,
+            **self._shape(tiny),
+            **self._guiding(tiny),
+            **self._pictures(tiny),
+        }
+
+    def _shape(self, tiny: TinyPipeline) -> dict[str, Any]:
+        size = dict(zip(("width", "height"), tiny.sizes[self.size], strict=True)) if tiny.sizes else {}
+        return size | ({tiny.frames_argument: tiny.frames[self.frames]} if tiny.is_clip else {})
+
+    def _guiding(self, tiny: TinyPipeline) -> dict[str, Any]:
+        guidance = {} if tiny.guidance is None else {tiny.guidance: self.guidance}
+        takes_negative = tiny.takes_negative and self.negative is not None
+        return guidance | ({"negative_prompt": self.negative} if takes_negative else {})
+
+    def _pictures(self, tiny: TinyPipeline) -> dict[str, Any]:
+        """Return an input image for each argument, its noise by the request's seed."""
+        width, height = tiny.sizes[self.size] if tiny.sizes else (64, 64)
+        pictures = {name: noise_picture(width, height, self.seed) for name in tiny.pictures}
+        return pictures | ({"mask_image": half_mask(width, height)} if "mask_image" in pictures else {})
+
+
+def noise_picture(width: int, height: int, seed: int) -> Image.Image:
+    """Return noise as an input image: no two parts of it are alike."""
+    levels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    return Image.fromarray(levels)
+
+
+def half_mask(width: int, height: int) -> Image.Image:
+    """Return a mask whose left half is to be drawn anew."""
+    levels = np.zeros((height, width), np.uint8)
+    levels[:, : width // 2] = 255
+    return Image.fromarray(levels)
+
+
+def mixed_requests(tiny: TinyPipeline) -> Sequence[TinyRequest]:
+    """Return requests that differ in all that may keep them from sharing a pass.
+
+    Prompts are of several lengths, the last of another size or, of a clip, of another length too.
+    """
+    requests = [
+        TinyRequest("a red circle", 1, steps=4, guidance=5.0, negative="ugly"),
+        TinyRequest("a blue star on a black background", 2, steps=6),
+        TinyRequest("two hearts", 3, steps=3, guidance=1.0),
+        TinyRequest("a green square", 4, steps=5, guidance=4.0, negative="blurred, dark"),
+    ]
+    other = replace(requests[1], seed=5, size=min(1, len(tiny.sizes) - 1) if tiny.sizes else 0, steps=4)
+    return [*requests, replace(other, frames=1) if len(tiny.frames) > 1 else other]
