@@ -32,6 +32,14 @@ class RunRunner(Runner):
         self._decoding: set[str] = set()
         self._lock = threading.Lock()  # guards both: requests are forgotten while others are decoded
 
+    @property
+    def held_bytes(self) -> int:
+        if self.pipeline.spec.resumes:
+            return 0  # counted with each state, since swapping it out frees them
+        with self._lock:
+            requests = list(self._requests.values())
+        return sum(request.held_bytes for request in requests)
+
     def encode(self, states: Sequence[RequestState]) -> list[Conditioning | Exception]:
         for state in states:
             self.forget(state.request_id)  # an earlier attempt, which ran out of memory
@@ -50,9 +58,14 @@ class RunRunner(Runner):
             RunningStep(self._requests[state.request_id], state.step, state.num_steps, _images(state))
             for state in states
         ]
+        before = [each.request.num_calls for each in steps]
         failures = self._running.step(steps)
+        num_passes = [each.request.num_calls - count for each, count in zip(steps, before, strict=True)]
         self._count_held(states)
-        return [failure or _advanced(state) for state, failure in zip(states, failures, strict=True)]
+        return [
+            failure or _advanced(state, count)
+            for state, failure, count in zip(states, failures, num_passes, strict=True)
+        ]
 
     def decode(self, states: Sequence[RequestState]) -> list[list[Media] | Exception]:
         self._announce(states)
@@ -115,11 +128,11 @@ def _images(state: RequestState) -> range:
     return range(state.params.num_images) if state.turn is None else state.turn
 
 
-def _advanced(state: RequestState) -> StepOutcome:
+def _advanced(state: RequestState, num_passes: int) -> StepOutcome:
     """Return that the images in a request's turn have done their step."""
     images = torch.empty(len(_images(state)), 0)
     is_whole = sum(map(len, state.predicted)) + len(images) == state.params.num_images
-    return StepResult(None, ()) if is_whole else TurnResult(images)
+    return StepResult(None, (), num_passes=num_passes) if is_whole else TurnResult(images)
 
 
 def _has_ended(state: RequestState) -> Exception:

@@ -21,12 +21,14 @@ class StepResult:
     """A request's latents and sampler memory after a step, and its previews if it asked for them.
 
     The previews' pixels are on the CPU once the stage has waited for its work. There are no latents where
-    the request runs by itself, and its pipeline tells none.
+    the request runs by itself, and its pipeline tells none. One without `num_passes` says nothing of costs: a
+    pipeline may make fewer steps than it was asked for.
     """
 
     latents: Tensor | None
     memory: Memory
     previews: tuple[Tensor, ...] = ()
+    num_passes: int = 1
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Runner(ABC):
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.on_work: Callable[[Sequence[str]], None] = lambda _request_ids: None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes on the device of requests between their steps, beside what their states hold."""
+        return 0
 
     @abstractmethod
     def encode(self, states: Sequence[RequestState]) -> list[Conditioning | Exception]:

@@ -155,6 +155,10 @@ class Pipeline(Protocol):
         """
         ...
 
+    def has_measured(self, workload: Workload) -> bool:
+        """Return whether `step_bytes` is known for so long a sequence, and not only guessed from shorter ones."""
+        ...
+
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
         """Return the noise levels of a request's steps, starting at the level of its `strength`."""
         ...
@@ -270,7 +274,14 @@ class RunningRequest(Protocol):
     @property
     def warnings(self) -> tuple[str, ...]: ...
     @property
-    def held_bytes(self) -> int: ...
+    def held_bytes(self) -> int:
+        """Return the bytes of what it holds on the device between its passes."""
+        ...
+
+    @property
+    def num_calls(self) -> int:
+        """Return how often its models were called so far, the calls at which it stands included."""
+        ...
 
     def progress(self) -> tuple[RunProgress, ...]:
         """Return what each of its images goes on from, on the CPU; called where `spec.resumes`."""
@@ -330,6 +341,10 @@ class PipelineDefaults:
     @property
     def blocks(self) -> CompilableParts | None:
         return None
+
+    def has_measured(self, workload: Workload) -> bool:
+        """Return that sizes are known by the architecture."""
+        return True
 
     def prepare(self, batch: Sequence[DenoiseInput]) -> None:
         """Do nothing: steps need nothing beside their input."""

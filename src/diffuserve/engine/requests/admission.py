@@ -130,6 +130,7 @@ def new_state(
         schedule=schedule,
         arrival=0,
         options=options,
+        untried=latents is None and not pipeline.has_measured(workload),
         latents=latents,
         step=0 if latents is None else schedule.num_steps,
     )

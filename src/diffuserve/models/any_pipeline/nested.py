@@ -18,6 +18,12 @@ def leaves(value: Any) -> Iterator[Tensor]:
             yield from leaves(item)
 
 
+def storage_bytes(value: Any) -> int:
+    """Return the bytes behind the tensors in a value, each storage once."""
+    found = (tensor.untyped_storage() for tensor in leaves(value))
+    return sum({each.data_ptr(): each.nbytes() for each in found}.values())
+
+
 def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Return a value of the same form with `change` applied to its tensors, in the order of `leaves`."""
     if isinstance(value, Tensor):
