@@ -21,6 +21,7 @@ from diffuserve.models.any_pipeline.components import (
     check_component,
     read_components,
 )
+from diffuserve.models.any_pipeline.known_latents import has_previews
 from diffuserve.models.any_pipeline.operations import count_operations
 from diffuserve.models.any_pipeline.proven import SHARE_PASSES, may_resume
 from diffuserve.models.any_pipeline.quantized_layers import quantized_layers
@@ -128,8 +129,8 @@ def _check_plain(folder: ModelFolder) -> None:
     found = stored_quantization(folder, tuple(quantized_layers(_components(folder))))
     if found is not Quantization.NONE:
         raise InvalidModel(
-            f"{folder.path}: its weights are quantized to {found}, which diffusers, by which it is run, does not "
-            f"read; take the model as it was published, and give --quantization {found}"
+            f"{folder.path}: its weights are quantized to {found}, which diffusers does not read; "
+            f"take the model as it was published, and give --quantization {found}"
         )
 
 
@@ -147,5 +148,5 @@ def _run_by(folder: ModelFolder, signature: Signature, components: Sequence[Comp
         "run_by": "diffusers",
         "shares_passes": signature.name in SHARE_PASSES,
         "resumes": may_resume(signature.name, schedulers),
-        "has_previews": False,
+        "has_previews": has_previews(folder),
     }

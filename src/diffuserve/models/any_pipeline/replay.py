@@ -7,7 +7,7 @@ tensors take the places of those that it has; all else, such as counters, is as 
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from cachetools import LRUCache
@@ -174,5 +174,4 @@ def _form(value: Any) -> Hashable:
         return tuple((name, _form(item)) for name, item in value.items())
     if isinstance(value, tuple | list):
         return tuple(map(_form, value))
-    settled: Hashable = value if isinstance(value, bool | int | str | None) else type(value)
-    return settled
+    return cast(Hashable, value if isinstance(value, bool | int | str | None) else type(value))
