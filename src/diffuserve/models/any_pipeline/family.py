@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.extras import Extra
 from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
@@ -23,7 +24,7 @@ from diffuserve.models.any_pipeline.components import (
 )
 from diffuserve.models.any_pipeline.known_latents import has_previews
 from diffuserve.models.any_pipeline.operations import count_operations
-from diffuserve.models.any_pipeline.proven import SHARE_PASSES, may_resume
+from diffuserve.models.any_pipeline.proven import OFFLOAD, SHARE_PASSES, may_resume
 from diffuserve.models.any_pipeline.quantized_layers import quantized_layers
 from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
 from diffuserve.models.any_pipeline.sources import class_sources, installed_version, is_installed
@@ -55,7 +56,12 @@ class AnyPipelineFamily:
         return build_spec(folder, defaults, fixed=FIXED)
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
-        return Capabilities(quantized_layers=quantized_layers(_components(folder)), quantizes_at_load=True)
+        may_offload = folder.pipeline_class in OFFLOAD
+        return Capabilities(
+            quantized_layers=quantized_layers(_components(folder)),
+            quantizes_at_load=True,
+            offloads=tuple(Offload) if may_offload else (Offload.NONE,),
+        )
 
     def check_files(self, folder: ModelFolder) -> None:
         for component in _components(folder):

@@ -8,6 +8,7 @@ import torch
 from diffuserve.models.any_pipeline.components import Component, Kind, read_components
 from diffuserve.models.any_pipeline.modular_loading import assemble
 from diffuserve.models.any_pipeline.quantized_layers import quantized_layers
+from diffuserve.models.any_pipeline.residency import may_wait
 from diffuserve.models.any_pipeline.signature import Signature
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.pretrained import load_module, load_processor
@@ -42,8 +43,8 @@ def _load(folder: ModelFolder, component: Component, plan: LoadPlan, layers: Qua
     if plan.on_read is not None:
         plan.on_read(folder.num_weight_bytes([component.name]))
     if layers is not None:
-        quantize_layers(module, layers, plan.kept_in, plan.device)
-    return module.to(plan.device)
+        quantize_layers(module, layers, plan.kept_in, None if plan.stay_on_host else plan.device)
+    return module if plan.stay_on_host and may_wait(component.name) else module.to(plan.device)
 
 
 def _class_of(component: Component) -> Any:

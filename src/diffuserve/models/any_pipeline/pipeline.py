@@ -25,6 +25,7 @@ from diffuserve.models.any_pipeline.previews import Previews
 from diffuserve.models.any_pipeline.proven import SHARE_PASSES
 from diffuserve.models.any_pipeline.refusals import refusal_of
 from diffuserve.models.any_pipeline.replay import Replay, Replies
+from diffuserve.models.any_pipeline.residency import waiting_components
 from diffuserve.models.any_pipeline.results import media_of, size_warnings
 from diffuserve.models.any_pipeline.run import Run
 from diffuserve.models.any_pipeline.signature import Signature, read_signature
@@ -34,6 +35,7 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Media
 from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
 from diffuserve.models.machine.devices import flops_per_second
+from diffuserve.models.offload.components import Component
 from diffuserve.models.run_progress import RunProgress
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.samplers.base import NoiseSchedule
@@ -103,7 +105,11 @@ class AnyPipeline(LoadedPipeline):
         return {**self.described("diffusers' own"), "run by": "diffusers", "passes": shared}
 
     def cost_prior(self) -> CostFit:
-        return self._operations.fit(flops_per_second(self.device, self.dtype))
+        fit = self._operations.fit(flops_per_second(self.device, self.dtype))
+        return self.residency.slowed(fit, self.device.type)
+
+    def components(self) -> Sequence[Component]:
+        return list(waiting_components(self._pipe.components))
 
     def step_bytes(self, workload: Workload) -> int:
         return self._step_memory.bytes_of(workload.step_tokens)
