@@ -95,7 +95,8 @@ class Previews:
     def __init__(self, folder: ModelFolder, spec: ModelSpec, device: torch.device) -> None:
         known = known_latents(folder)
         self._spec, channels = spec, num_channels(folder) or 16
-        default = _MAPS[known] if known in _MAPS else wan_map(folder, channels, device)
+        own = None if known is None else _MAPS.get(known)
+        default = own or wan_map(folder, channels, device)
         self._map = read_preview_map(folder, len(default.weight), default, device)
 
     def draw(self, result: object, params: GenerationParams) -> Tensor | None:

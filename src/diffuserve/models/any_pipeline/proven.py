@@ -80,7 +80,7 @@ OFFLOAD = frozenset(
         "ZImagePipeline",
     }
 )
-"""Classes that read no weights outside their models' passes, but an autoencoder's: others may be offloaded."""
+"""Classes that read no weights outside their models' passes, but an autoencoder's: others may wait."""
 
 RESUMING_SOLVERS = frozenset(
     {

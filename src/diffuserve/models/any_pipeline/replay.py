@@ -11,11 +11,10 @@ from typing import Any, Final, cast
 
 import torch
 from cachetools import LRUCache
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffuserve.domain.errors import CheckpointUnusable
 from diffuserve.models.any_pipeline.nested import changed, leaves
-from diffuserve.models.any_pipeline.run import Call
 from diffuserve.models.run_progress import RunProgress
 
 _MAX_REPLIES: Final = 256
@@ -32,8 +31,9 @@ class Replies:
     def __init__(self) -> None:
         self._replies: LRUCache[Hashable, Any] = LRUCache(_MAX_REPLIES)
 
-    def form(self, call: Call) -> Hashable:
-        return (id(call.module), call.method, _form(call.arguments))
+    def form(self, module: nn.Module, method: str, arguments: Mapping[str, Any]) -> Hashable:
+        """Return what the form of a call's reply depends on."""
+        return (id(module), method, _form(arguments))
 
     def learn(self, form: Hashable, reply: Any) -> None:
         """Note the form of a reply: each of its tensors becomes a single zero that is repeated."""

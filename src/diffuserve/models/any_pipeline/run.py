@@ -8,16 +8,14 @@ go on with its part of the result. Threads and not coroutines of one thread, sin
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from diffuserve.models.any_pipeline.own_randomness import OwnRandomness
+from diffuserve.models.any_pipeline.replay import Replay
 from diffuserve.models.any_pipeline.steps_told import StepsTold
-
-if TYPE_CHECKING:
-    from diffuserve.models.any_pipeline.replay import Replay
 
 _DENOISERS = ("transformer", "unet", "controlnet")  # and their numbered siblings
 _thread = threading.local()
@@ -62,7 +60,7 @@ class Run:
         turn: threading.Lock,
         steps: StepsTold,
         seed: int = 0,
-        replay: "Replay | None" = None,
+        replay: Replay | None = None,
     ) -> None:
         self.steps, self.replay = steps, replay
         self.call: Call | None = None
@@ -126,7 +124,7 @@ class Run:
         self.num_calls += 1
         self.steps.num_passes += call.is_denoising
         replies = self.replay.replies if self.replay is not None and call.is_denoising else None
-        form = None if replies is None else replies.form(call)
+        form = None if replies is None else replies.form(call.module, call.method, call.arguments)
         if replies is not None and self.is_replaying and (zeros := replies.zeros(form)) is not None:
             return zeros
         self.call = call
