@@ -36,7 +36,9 @@ class TinyPipeline:
 
     def field_of(self, argument: str) -> str:
         """Return the field of our requests whose image goes to an argument."""
-        return "control_image" if "ControlNet" in self.class_name else argument
+        if "ControlNet" in self.class_name:
+            return "control_image"
+        return "mask" if argument == "mask_image" else argument
 
     @property
     def is_clip(self) -> bool:
