@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from hashlib import sha256
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from PIL import Image
 
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
 from support.tiny_pipelines.registry import TinyPipeline
 
 
@@ -36,9 +39,28 @@ class TinyRequest:
             **self._pictures(tiny),
         }
 
+    def params(self, tiny: TinyPipeline, num_images: int = 1) -> GenerationParams:
+        """Return the same as a request of ours."""
+        pictures = self._pictures(tiny)
+        return GenerationParams(
+            prompt=self.prompt,
+            seed=self.seed,
+            num_images=num_images,
+            num_inference_steps=self.steps,
+            guidance_scale=None if tiny.guidance is None else self.guidance,
+            negative_prompt=self.negative if tiny.takes_negative else None,
+            num_frames=tiny.frames[self.frames] if tiny.is_clip else None,
+            max_sequence_length=tiny.call.get("max_sequence_length"),
+            mask=_input(pictures.pop("mask_image", None)),
+            **self._size(tiny),
+            **{name: _input(picture) for name, picture in pictures.items()},
+        )
+
+    def _size(self, tiny: TinyPipeline) -> dict[str, int]:
+        return dict(zip(("width", "height"), tiny.sizes[self.size], strict=True)) if tiny.sizes else {}
+
     def _shape(self, tiny: TinyPipeline) -> dict[str, Any]:
-        size = dict(zip(("width", "height"), tiny.sizes[self.size], strict=True)) if tiny.sizes else {}
-        return size | ({tiny.frames_argument: tiny.frames[self.frames]} if tiny.is_clip else {})
+        return self._size(tiny) | ({tiny.frames_argument: tiny.frames[self.frames]} if tiny.is_clip else {})
 
     def _guiding(self, tiny: TinyPipeline) -> dict[str, Any]:
         guidance = {} if tiny.guidance is None else {tiny.guidance: self.guidance}
@@ -56,6 +78,14 @@ def noise_picture(width: int, height: int, seed: int) -> Image.Image:
     """Return noise as an input image: no two parts of it are alike."""
     levels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
     return Image.fromarray(levels)
+
+
+def _input(picture: Image.Image | None) -> InputImage | None:
+    if picture is None:
+        return None
+    mode: Literal["RGB", "L"] = "L" if picture.mode == "L" else "RGB"
+    pixels = picture.tobytes()
+    return InputImage(sha256(pixels).hexdigest(), picture.width, picture.height, mode, pixels)
 
 
 def half_mask(width: int, height: int) -> Image.Image:

@@ -45,12 +45,13 @@ _LIMITS = (
     "needs_mask",
     "has_strength",
     "has_first_frame",
+    "has_last_frame",
+    "needs_last_frame",
+    "has_control_image",
+    "needs_control_image",
     "has_previews",
     "shares_passes",
     "resumes",
-    "has_last_frame",
-    "has_control_image",
-    "needs_control_image",
 )
 _BOUNDED = ("num_inference_steps", "guidance_scale", "fps", "seed")
 _LIMITS_OF_ALL = {
@@ -96,11 +97,6 @@ def model_resource(
     )
 
 
-def _limits(spec: ModelSpec) -> dict[str, Any]:
-    own = {name: getattr(spec, name) for name in _LIMITS} | {"samplers": list(spec.samplers)}
-    return own | _LIMITS_OF_ALL | ({} if spec.has_previews else {"max_previews": 0})
-
-
 def _takes_images(spec: ModelSpec) -> bool:
     return any(takes(spec, declared) for declared in IMAGE_FIELDS.values())
 
@@ -110,6 +106,11 @@ def _outputs(spec: ModelSpec) -> tuple[str, ...]:
         return ("audio",)
     sound = ("audio",) if spec.has_sound else ()
     return ("image", "video", *sound) if spec.is_video else ("image",)
+
+
+def _limits(spec: ModelSpec) -> dict[str, Any]:
+    own = {name: getattr(spec, name) for name in _LIMITS} | {"samplers": list(spec.samplers)}
+    return own | _LIMITS_OF_ALL | ({} if spec.has_previews else {"max_previews": 0})
 
 
 def _defaults(spec: ModelSpec) -> dict[str, Any]:

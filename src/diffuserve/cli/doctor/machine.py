@@ -20,7 +20,7 @@ from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.machine.hardware import count_cuda_devices
-from diffuserve.models.registry import check_model
+from diffuserve.models.registry import check_model, find_quantization
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.store import ModelStore, is_stored
 
@@ -97,7 +97,7 @@ def model_facts(model: str, parts: Parts = ALL_PARTS, stored: ModelStoreConfig |
         found = find_local_model(model)
         if found is None:
             return ModelFacts(name=model, is_here=False)
-        checked = check_model(str(found.path))
+        checked, quantization = check_model(str(found.path)), find_quantization(str(found.path), None)
     except (InvalidModel, InvalidParams, ModelNotFound) as error:
         return ModelFacts(name=model, problem=str(error))
     return ModelFacts(
@@ -105,6 +105,7 @@ def model_facts(model: str, parts: Parts = ALL_PARTS, stored: ModelStoreConfig |
         num_bytes=checked.num_weight_bytes(parts),
         run_by=checked.spec.run_by,
         lacks=_lacks(checked.spec),
+        quantization=quantization,
     )
 
 
