@@ -12,7 +12,7 @@ import pytest
 
 from diffuserve.engine.outputs import GenerationResult
 from support.tiny_pipelines import TINY_PIPELINES, tiny_folder
-from support.tiny_pipelines.requests import mixed_requests
+from support.tiny_pipelines.requests import TinyRequest, mixed_requests
 from support.tiny_pipelines.watched_engine import WatchedEngine, bare_levels, decibels
 
 MIN_DECIBELS = 60.0  # float32 on a CPU
