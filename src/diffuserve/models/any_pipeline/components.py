@@ -73,7 +73,9 @@ class Component:
     @property
     def kind(self) -> Kind:
         """What it is, as its class's name says by its end."""
-        return next((kind for end, kind in _ENDINGS if self.class_name.endswith(end)), Kind.MODEL)
+        kind = next((kind for end, kind in _ENDINGS if self.class_name.endswith(end)), Kind.MODEL)
+        is_text = self.library == "transformers"  # diffusers' tokenizers are models: of sounds
+        return Kind.MODEL if kind is Kind.TOKENIZER and not is_text else kind
 
 
 def read_components(folder: ModelFolder, signature: Signature) -> tuple[Component, ...]:
@@ -97,9 +99,7 @@ def check_component(folder: ModelFolder, component: Component) -> None:
     files = _FILES[component.kind]
     config = next((name for name in files if (path / name).is_file()), None)
     if config is None:
-        raise InvalidModel(
-            f"{path}: {' or '.join(files)} is missing, which {component.class_name} is built by"
-        )
+        raise InvalidModel(f"{path}: {' or '.join(files)} is missing, for {component.class_name}")
     _check_json(path / config)
     if component.kind is Kind.MODEL:
         folder.weights(component.name)
@@ -138,7 +138,7 @@ def _pair(folder: ModelFolder, signature: Signature, name: str) -> tuple[str, st
 
 def _not_a_pair(folder: ModelFolder, name: str, value: object) -> InvalidModel:
     return InvalidModel(
-        f"{folder.path}/{INDEX_FILE}: {shortened(name)}={shortened(value)} must be a library and a class, "
+        f"{folder.path}/{INDEX_FILE}: {name}={shortened(value)} must be a library and a class, "
         'such as ["diffusers", "AutoencoderKL"]'
     )
 
@@ -174,11 +174,12 @@ def _check_settings(folder: ModelFolder, signature: Signature) -> None:
 
 
 def _is_like(value: Any, default: Any) -> bool:
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(value, bool) and isinstance(default, bool)
+    """Return whether a setting is a truth value or a number if its default is; classes check others."""
+    if isinstance(default, bool):
+        return isinstance(value, bool)
     if isinstance(default, int | float):
-        return isinstance(value, int | float)
-    return isinstance(value, list) if isinstance(default, tuple | list) else isinstance(value, type(default))
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return True
 
 
 def _check_class(folder: ModelFolder, component: Component) -> None:

@@ -15,7 +15,8 @@ from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.domain.text.shortened import shortened
 from diffuserve.models.any_pipeline.abilities import describe
 from diffuserve.models.any_pipeline.components import Component, Kind, check_component, read_components
-from diffuserve.models.any_pipeline.proven import SHARE_PASSES
+from diffuserve.models.any_pipeline.operations import count_operations
+from diffuserve.models.any_pipeline.proven import SHARE_PASSES, may_resume
 from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
 from diffuserve.models.any_pipeline.sources import class_sources, installed_version, is_installed
 from diffuserve.models.any_pipeline.tasks import why_not_served
@@ -32,7 +33,6 @@ FIXED: Final = frozenset(
     {"family", "run_by", "shares_passes", "resumes", "has_previews", "sampler", "samplers"}
 )
 """Fields of the spec that a folder's settings file does not correct: they follow from this program."""
-_FIT = CostFit((2e-3, 2e-5), (2e-3, 3.2e-5, 1.75e-9, 1e-4), (5e-3, 5e-8))
 
 
 class AnyPipelineFamily:
@@ -40,8 +40,8 @@ class AnyPipelineFamily:
 
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
         signature = served_signature(folder)
-        read_components(folder, signature)
-        defaults = {**describe(folder, signature), **_run_by(signature)}
+        components = read_components(folder, signature)
+        defaults = {**describe(folder, signature), **_run_by(signature, components)}
         return build_spec(folder, defaults, fixed=FIXED)
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
@@ -58,7 +58,8 @@ class AnyPipelineFamily:
         return 0  # nothing is known of a class's activations before they are measured
 
     def default_fit(self, folder: ModelFolder, spec: ModelSpec) -> CostFit:
-        return _FIT
+        operations = count_operations(folder)
+        return operations.fit(operations.usual_rate)
 
     def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":
         from diffuserve.models.any_pipeline.pipeline import load_any_pipeline
@@ -108,10 +109,11 @@ def _components(folder: ModelFolder) -> tuple[Component, ...]:
     return read_components(folder, served_signature(folder))
 
 
-def _run_by(signature: Signature) -> dict[str, object]:
+def _run_by(signature: Signature, components: Sequence[Component]) -> dict[str, object]:
+    schedulers = [component.class_name for component in components if component.kind is Kind.SCHEDULER]
     return {
         "run_by": "diffusers",
         "shares_passes": signature.name in SHARE_PASSES,
-        "resumes": False,
+        "resumes": may_resume(signature.name, schedulers),
         "has_previews": False,
     }

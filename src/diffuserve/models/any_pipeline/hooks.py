@@ -66,9 +66,9 @@ def _telling(kind: type[Any]) -> type[Any]:
 
     @functools.wraps(step)  # pipelines ask whether it takes a generator
     def told(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = step(self, *args, **kwargs)
-        if (run := current_run()) is not None:
-            run.steps.num_scheduled += 1
-        return result
+        run = current_run()
+        if run is None:
+            return step(self, *args, **kwargs)
+        return run.step(self, functools.partial(step, self, *args, **kwargs))
 
     return type(kind.__name__, (kind,), {"step": told})

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.weak import WeakIdKeyDictionary
 
+from diffuserve.models.any_pipeline.nested import same_kind
 from diffuserve.models.any_pipeline.run import Call
 
 # Words in names of arguments that a model reads once for its whole batch, whatever their shapes: positions,
@@ -210,14 +211,10 @@ def _split(value: Any, rows: Sequence[int], rows_are_lists: bool) -> list[Any]:
         return [value[end - count : end] for end, count in zip(ends, rows, strict=True)]
     if isinstance(value, Mapping):  # such as a `ModelOutput`
         parts = {name: _split(item, rows, rows_are_lists) for name, item in value.items()}
-        return [_same_kind(value, {name: part[i] for name, part in parts.items()}) for i in range(len(rows))]
+        return [same_kind(value, {name: part[i] for name, part in parts.items()}) for i in range(len(rows))]
     if isinstance(value, tuple | list):
         columns = [_split(item, rows, rows_are_lists) for item in value]
         return [type(value)(column[i] for column in columns) for i in range(len(rows))]
     if value is None or isinstance(value, bool | int | float | str):
         return [value] * len(rows)
     raise TypeError(f"a merged pass returned {type(value).__name__}, which has no rows")
-
-
-def _same_kind(value: Mapping[str, Any], parts: dict[str, Any]) -> Any:
-    return parts if type(value) is dict else type(value)(**parts)

@@ -8,13 +8,16 @@ go on with its part of the result. Threads and not coroutines of one thread, sin
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from diffuserve.models.any_pipeline.own_randomness import OwnRandomness
 from diffuserve.models.any_pipeline.steps_told import StepsTold
+
+if TYPE_CHECKING:
+    from diffuserve.models.any_pipeline.replay import Replay
 
 _DENOISERS = ("transformer", "unet", "controlnet")  # and their numbered siblings
 _thread = threading.local()
@@ -49,13 +52,19 @@ class Run:
     """A pipeline's call from its first line to its result. Its own lines run one run at a time, in `turn`.
 
     `call` is the model's call at which it is parked. Once it has `ended` there is a `result` or an `error`,
-    or neither if it was closed. `steps` is how far its denoising loop has come.
+    or neither if it was closed. `steps` is how far its denoising loop has come. Where its class can,
+    `replay` keeps what another run goes on from.
     """
 
     def __init__(
-        self, generate: Callable[[], Any], turn: threading.Lock, steps: StepsTold, seed: int = 0
+        self,
+        generate: Callable[[], Any],
+        turn: threading.Lock,
+        steps: StepsTold,
+        replay: "Replay | None" = None,
+        seed: int = 0,
     ) -> None:
-        self.steps = steps
+        self.steps, self.replay = steps, replay
         self.call: Call | None = None
         self.num_calls = 0
         self.result: Any = None
@@ -85,6 +94,11 @@ class Run:
         self._reply = None
 
     @property
+    def is_replaying(self) -> bool:
+        """True on its way to the step that an earlier run had reached."""
+        return self.replay is not None and self.replay.is_under_way
+
+    @property
     def is_denoising(self) -> bool:
         """True at the passes of its denoising loop."""
         return self.call is not None and (self.call.is_denoising or self.steps.has_begun)
@@ -102,15 +116,31 @@ class Run:
         self._thread.join()
 
     def park(self, call: Call) -> Any:
-        """Wait at a call for what it returns; called on the run's own thread."""
+        """Wait at a call for what it returns; called on the run's own thread.
+
+        Passes that an earlier run has done return zeros, once a pass has shown in which form.
+        """
         self._check_open()
-        self.call, self.num_calls = call, self.num_calls + 1
+        self.num_calls += 1
         self.steps.num_passes += call.is_denoising
+        replies = self.replay.replies if self.replay is not None and call.is_denoising else None
+        form = None if replies is None else replies.form(call)
+        if replies is not None and self.is_replaying and (zeros := replies.zeros(form)) is not None:
+            return zeros
+        self.call = call
         del call  # its arguments are freed as soon as the engine has used them
         self._back.release()
         self._wait()
         self._check_open()
+        if replies is not None:
+            replies.learn(form, self._reply)
         return self._reply
+
+    def step(self, scheduler: Any, take: Callable[[], Any]) -> Any:
+        """Take a step of one of its schedulers; called on the run's own thread."""
+        result = take() if self.replay is None else self.replay.step(scheduler, take)
+        self.steps.num_scheduled += 1
+        return result
 
     def _wait(self) -> None:
         self._go.acquire()
@@ -131,6 +161,8 @@ class Run:
                 self._check_open()
                 assert self._generate is not None
                 self.result = self._generate()
+                if self.replay is not None:
+                    self.replay.check_over()
         except Ended:
             pass
         except Exception as error:

@@ -6,20 +6,18 @@ from itertools import islice
 from pathlib import Path
 
 INDEX_FILE = "model_index.json"
-_CONVERT = (
-    "convert it once with its pipeline in diffusers, such as StableDiffusionXLPipeline or FluxPipeline: "
-    "PIPELINE.from_single_file(FILE).save_pretrained(FOLDER); then give --model FOLDER"
+_SINGLE = (
+    "a single file of weights; make a model of it once with `diffuserve import FILE --as NAME`, and give "
+    "--model NAME"
 )
-_PICKLED = "pickled weights, which can run code and are never opened"
+_PICKLED = (
+    "pickled weights, which can run code and are never opened; look for the same model as .safetensors, or "
+    "give --model with a folder that has safetensors files"
+)
 _SINGLE_FILES = {
-    ".safetensors": f"a single file of weights; a model here is a folder in diffusers' format: {_CONVERT}",
-    ".gguf": "quantized weights for other programs, which are not served; give --model with the original "
-    "model's folder in diffusers' format",
-    ".ckpt": f"{_PICKLED}; {_CONVERT}",
-    ".bin": f"{_PICKLED}; give --model with a folder that has safetensors files",
-    ".pt": f"{_PICKLED}; give --model with a folder that has safetensors files",
-    ".pth": f"{_PICKLED}; give --model with a folder that has safetensors files",
-    ".pkl": f"{_PICKLED}; give --model with a folder that has safetensors files",
+    ".safetensors": _SINGLE,
+    ".gguf": _SINGLE,
+    **dict.fromkeys((".ckpt", ".bin", ".pt", ".pth", ".pkl"), _PICKLED),
 }
 _MAX_ENTRIES = 2_000  # entries of a folder that are searched
 _MAX_SHOWN = 5
