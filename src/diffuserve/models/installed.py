@@ -12,6 +12,7 @@ from diffuserve.domain.models.dtypes import SAFETENSORS_DTYPES
 from diffuserve.models.bundled import bundled_models, missing_weights
 from diffuserve.models.folders import hub
 from diffuserve.models.folders.local_models import find_imported, local_models
+from diffuserve.models.folders.model_paths import is_model
 from diffuserve.models.folders.names import HUB_COMMITS, full_name, is_hub_id
 from diffuserve.models.registry import read_spec
 
@@ -81,9 +82,7 @@ def plan_removal(model: str) -> Removal:
 
 def _downloaded() -> Iterator[InstalledModel]:
     for repo_id in hub.cached_repositories():
-        snapshots = [
-            path for path in _snapshots(hub.repo_folder(repo_id)) if (path / "model_index.json").is_file()
-        ]
+        snapshots = [path for path in _snapshots(hub.repo_folder(repo_id)) if is_model(path)]
         whole = [path.name for path in snapshots if not hub.missing_files(repo_id, path.name)]
         for path in snapshots:
             is_known = whole == [path.name] or HUB_COMMITS.get(repo_id) == path.name

@@ -33,6 +33,7 @@ class BlockInputs:
     required: frozenset[str]
     components: tuple[str, ...]
     settings: dict[str, Any]
+    blocks: str
     outputs: tuple[str, ...]
 
 
@@ -62,6 +63,7 @@ def read_blocks(name: str) -> BlockInputs | None:
         frozenset(_required(told)),
         tuple(_NAMED.findall(told.get("Components", ""))),
         {name: _literal(value) for name, value in _CONFIG.findall(told.get("Configs", ""))},
+        blocks.name,
         tuple(_outputs(told)),
     )
 

@@ -110,7 +110,7 @@ def _shrunk(shapes: Shapes) -> float:
         index = int(levels[name][2])
         return index if levels[name][1] == "down" else lowest - index
 
-    return sum(math.prod(shape) / 4 ** level(name) for name, shape in shapes.items())
+    return sum((math.prod(shape) / 4 ** level(name) for name, shape in shapes.items()), 0.0)
 
 
 def _components(folder: ModelFolder) -> Iterable[str]:

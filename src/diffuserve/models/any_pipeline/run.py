@@ -61,6 +61,7 @@ class Run:
         generate: Callable[[], Any],
         turn: threading.Lock,
         steps: StepsTold,
+        seed: int = 0,
         replay: "Replay | None" = None,
         seed: int = 0,
     ) -> None:

@@ -26,7 +26,7 @@ class Signature:
     a scale without one is an input of the model. `multiples` are the expressions that must divide a side,
     `most_tokens` bounds `max_sequence_length`, `sample_size` is that of latents where no config says it, and
     `rate` the frames a second of the class's own example; 0 where it says nothing. `outputs` are the names of
-    what a modular pipeline returns.
+    what a modular pipeline returns, and `blocks` is the class that it is made of.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Signature:
     sample_size: int = 0
     rate: int = 0
     outputs: tuple[str, ...] = ()
+    blocks: str = ""
 
     @property
     def is_modular(self) -> bool:
@@ -119,6 +120,7 @@ def _modular_signature(class_name: str) -> Signature | None:
         settings=taken.settings,
         annotations=taken.annotations,
         outputs=taken.outputs,
+        blocks=taken.blocks,
     )
 
 

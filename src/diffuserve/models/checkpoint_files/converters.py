@@ -12,14 +12,25 @@ import torch
 Tensors = dict[str, Any]
 Config = Mapping[str, Any]
 
-_IGNORED: Final = ("embeddings.position_ids", "logit_scale", "spiece_model", "scaled_fp8", "__index_timestep")
+_IGNORED: Final = (
+    "embeddings.position_ids",
+    "logit_scale",
+    "spiece_model",
+    "scaled_fp8",
+    "__index_timestep_zero__",
+)
 """Endings of tensors in original files that no module has: buffers, and what other programs add."""
 
 
 def convert(converter: str, tensors: Tensors, config: Config) -> Tensors:
     """Return a component's tensors in its library's layout."""
-    kept = {name: tensor for name, tensor in tensors.items() if not name.endswith(_IGNORED)}
+    kept = {name: tensor for name, tensor in tensors.items() if not is_ignored(name)}
     return _CONVERTERS[converter](kept, config)
+
+
+def is_ignored(name: str) -> bool:
+    """Return whether a tensor is of no use to any module."""
+    return name.endswith(_IGNORED)
 
 
 def _unet(tensors: Tensors, config: Config) -> Tensors:

@@ -171,7 +171,10 @@ def _converted(
     before = base.json(f"{name}/config.json")
     names = _without_prefix(file, prefix)
     tensors: Tensors = {short: file.tensors[own] for own, short in names.items()}
-    config = derive_config(layout.converter, tensors, before)
+    try:
+        config = derive_config(layout.converter, tensors, before)
+    except (KeyError, IndexError, ValueError) as error:
+        raise InvalidModel(f"{file.path}: its {layout.title} is incomplete: {str(error)[:200]}") from error
     differs = [key for key in recognized.kind.fixed if key in config and config[key] != before.get(key)]
     if name == recognized.kind.denoiser and differs:
         raise _wrong_base(recognized, base, f"its {differs[0]} is {before.get(differs[0])}")

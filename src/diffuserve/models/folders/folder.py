@@ -20,7 +20,7 @@ from diffuserve.models.bundled import bundled_models, missing_weights
 from diffuserve.models.folders import hub
 from diffuserve.models.folders.local_models import find_imported, local_models
 from diffuserve.models.folders.model_paths import (
-    INDEX_FILE,
+    INDEX_FILES,
     existing,
     explain_file,
     explain_folder,
@@ -49,9 +49,15 @@ class ModelFolder:
 
     @cached_property
     def index(self) -> dict[str, Any]:
-        if not (self.path / INDEX_FILE).is_file():
+        return self.json(self.index_file)
+
+    @cached_property
+    def index_file(self) -> str:
+        """The file that names the pipeline class: that of modular pipelines where there is no other."""
+        found = next((name for name in INDEX_FILES if (self.path / name).is_file()), None)
+        if found is None:
             raise InvalidModel(explain_folder(self.path))
-        return self.json(INDEX_FILE)
+        return found
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from diffuserve.domain.errors import DiffuserveError, HubUnavailable, ModelNotFo
 from diffuserve.domain.extras import Extra
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.domain.text.path_parts import SHA256
+from diffuserve.models.folders.model_paths import INDEX_FILES
 from diffuserve.models.folders.read_files import read_files
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ def plan_download(repo_id: str, revision: str) -> Download:
     """
     whole = _list_files(repo_id, revision)
     paths = read_files(file.path for file in whole.files)
-    if "model_index.json" not in paths:
+    if not any(path in INDEX_FILES for path in paths):
         singles = [file.path for file in whole.files if file.path.endswith((".safetensors", ".gguf"))]
         single = (
             f"; it has {singles[0]}: `diffuserve pull {repo_id}:{singles[0]} --as NAME`" if singles else ""

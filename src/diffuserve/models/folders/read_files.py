@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
+from diffuserve.models.folders.model_paths import INDEX_FILES
 from diffuserve.models.folders.variants import one_variant
 
 # A repository may also hold single-file weights of many gigabytes that nothing here reads.
 PATTERNS = (
-    "model_index.json",
+    *INDEX_FILES,
     "diffuserve.json",
     "*/*.json",
     "*/*.safetensors",

@@ -215,6 +215,36 @@ class TestAnImportThatFails:
         with pytest.raises(InvalidModel, match=r"incomplete: .*double_blocks.1.txt_mlp.2.bias"):
             imported(original, tmp_path)
 
+    @pytest.mark.parametrize(
+        ("name", "shape", "refusal"),
+        [
+            ("img_in.weight", (64,), "is incomplete"),
+            (
+                "single_blocks.77777777.linear1.weight",
+                (4, 4),
+                "77,777,778 blocks, where models have at most 512",
+            ),
+            ("double_blocks.x.img_attn.qkv.weight", (4, 4), "is incomplete"),
+            ("double_blocks.0.img_attn.qkv.weight", (3,), "is incomplete|is .* not"),
+        ],
+    )
+    def test_a_header_that_lies_is_refused(
+        self, name: str, shape: tuple[int, ...], refusal: str, tmp_path: Path
+    ) -> None:
+        original = flux_file(tmp_path, parts={"transformer": ("", flux_layout)})
+        tensors = load_file(original.file)
+        save_file({**tensors, name: torch.zeros(shape)}, original.file)
+        with pytest.raises(InvalidModel, match=refusal):
+            imported(original, tmp_path)
+
+    def test_tensors_without_a_place_are_left_out_and_named(self, tmp_path: Path) -> None:
+        original = flux_file(tmp_path, parts={"transformer": ("", flux_layout)})
+        save_file({**load_file(original.file), "extra.weight": torch.zeros(2)}, original.file)
+        told: list[str] = []
+        write_model(plan_import(original.file, str(original.folder)), tmp_path / "made", tell=told.append)
+        assert told == ["transformer: left out 1 tensors that its class does not have: extra.weight"]
+        assert_equal_parts(tmp_path / "made", original)
+
     def test_a_full_disk_is_told_before_the_first_byte(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
