@@ -63,6 +63,7 @@ class Run:
         steps: StepsTold,
         seed: int = 0,
         replay: "Replay | None" = None,
+        seed: int = 0,
     ) -> None:
         self.steps, self.replay = steps, replay
         self.call: Call | None = None
