@@ -61,8 +61,8 @@ class Run:
         generate: Callable[[], Any],
         turn: threading.Lock,
         steps: StepsTold,
-        seed: int = 0,
         replay: "Replay | None" = None,
+        seed: int = 0,
     ) -> None:
         self.steps, self.replay = steps, replay
         self.call: Call | None = None
