@@ -63,7 +63,6 @@ class Run:
         steps: StepsTold,
         seed: int = 0,
         replay: "Replay | None" = None,
-        seed: int = 0,
     ) -> None:
         self.steps, self.replay = steps, replay
         self.call: Call | None = None
