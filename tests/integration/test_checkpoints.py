@@ -197,7 +197,7 @@ def test_wan_goes_on_to_the_last_bit(load: Load, tmp_path: Path, case: str) -> N
 
 @pytest.mark.filterwarnings("ignore")  # diffusers' own
 def test_what_diffusers_runs_goes_on_to_the_last_bit(load: Load, tmp_path: Path) -> None:
-    """In another engine, to which each half-done run comes as a file, beside a request that has just begun."""
+    """In another engine, to which half-done runs come as files, beside a request that has just begun."""
     check_equal(load, ("any", "sd3"), replace(SQUARE, num_images=2, guidance_scale=4.0), tmp_path)
 
 

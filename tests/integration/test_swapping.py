@@ -105,10 +105,11 @@ def diffusers_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_folder("sd3", tmp_path_factory.mktemp("tiny")))
 
 
-def images_of_the_slow_one(engine: Engine) -> list[bytes]:
-    """Let an urgent request interrupt two images of a slow one, and return them."""
+def images_of_the_slow_one(engine: Engine, room: int) -> list[bytes]:
+    """Let an urgent request interrupt two images of a slow one where steps have so much `room`; return them."""
     slow = replace(SLOW, num_images=2, num_inference_steps=4)
     request_id = engine.add(slow)
+    engine._core.budgets.memory_bytes = room
     engine.step()
     engine.step()
     engine.add(URGENT, priority=1)
@@ -124,11 +125,10 @@ def images_of_the_slow_one(engine: Engine) -> list[bytes]:
 @pytest.mark.parametrize("resumes", [True, False])
 def test_runs_give_back_their_memory_where_they_can_begin_anew(diffusers_model: str, resumes: bool) -> None:
     with open_engine(model=diffusers_model) as engine:
-        needed = step_bytes(engine)
-        expected = images_of_the_slow_one(engine)
+        expected = images_of_the_slow_one(engine, room=1 << 34)
         assert engine.stats.num_swapped_out == 0
-    with open_engine(needed, diffusers_model) as engine:
+    with open_engine(model=diffusers_model) as engine:
         assert isinstance(engine.pipeline, AnyPipeline)
         engine.pipeline.spec = replace(engine.pipeline.spec, resumes=resumes)
-        assert images_of_the_slow_one(engine) == expected
+        assert images_of_the_slow_one(engine, room=step_bytes(engine)) == expected
         assert (engine.stats.num_swapped_out > 0) is resumes

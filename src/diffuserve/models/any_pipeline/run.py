@@ -61,7 +61,6 @@ class Run:
         generate: Callable[[], Any],
         turn: threading.Lock,
         steps: StepsTold,
-        seed: int = 0,
         replay: "Replay | None" = None,
     ) -> None:
         self.steps, self.replay = steps, replay
