@@ -14,6 +14,7 @@ BENCHMARKS = {
     "unet": "engine.unet",
     "batch": "engine.batch",
     "policies": "engine.policies",
+    "any-pipeline": "engine.any_pipeline",
     "quantization": "engine.quantization",
     "few-bits": "engine.few_bits",
     "offload": "engine.offload",

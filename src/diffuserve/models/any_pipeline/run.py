@@ -62,7 +62,6 @@ class Run:
         turn: threading.Lock,
         steps: StepsTold,
         replay: "Replay | None" = None,
-        seed: int = 0,
     ) -> None:
         self.steps, self.replay = steps, replay
         self.call: Call | None = None
