@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -45,17 +45,26 @@ def write_model(
     begin: Callable[[int], Report] = lambda _: lambda _: None,
     check: Callable[[Path], object] = lambda _: None,
     tell: Callable[[str], object] = log.info,
+    keeps_few_bits: bool = True,
 ) -> None:
     """Write the folder of a planned model; it appears at `target` once it is whole.
 
     Before any weight is written `check` sees the folder, `begin` is told the bytes to write and returns what
-    counts them, and `tell` hears which weights stay in few bits, and what is left out. What a run that broke
-    off has left is removed by the next. Raise `InvalidModel` if the tensors do not fit the model's configs,
-    `InvalidParams` where the disk has too little space or another process imports the same name.
+    counts them, and `tell` hears which weights stay in few bits, and what is left out; without
+    `keeps_few_bits` all become floats. What a run that broke off has left is removed by the next. Raise
+    `InvalidModel` if the tensors do not fit the model's configs, `InvalidParams` where the disk has too
+    little space or another process imports the same name.
     """
     with _partial_folder(target) as partial_folder:
         written = {
-            name: _prepare(plan, name, part, partial_folder / name, tell) for name, part in plan.parts.items()
+            name: _prepare(
+                part,
+                partial_folder / name,
+                plan.base.index[name],
+                _kept_layers(plan, name) if keeps_few_bits else None,
+                tell,
+            )
+            for name, part in plan.parts.items()
         }
         _write_json(partial_folder / INDEX_FILE, plan.index)
         _write_json(partial_folder / ORIGIN_FILE, plan.origin)
@@ -71,7 +80,11 @@ def write_model(
 
 
 def _prepare(
-    plan: ImportPlan, name: str, part: Part, target: Path, tell: Callable[[str], object]
+    part: Part,
+    target: Path,
+    module: Sequence[str],
+    layers: QuantizedLayers | None,
+    tell: Callable[[str], object],
 ) -> tuple[int, Callable[[Report], None]]:
     """Write what is small of a component; return the bytes of its weights, and what writes them."""
     target.mkdir()
@@ -82,11 +95,11 @@ def _prepare(
             _write_json(target / _SCHEDULER, {**config, **part.changes})
         return sum(file.stat().st_size for file in weights), partial(_copy_weights, weights, target)
     _write_json(target / "config.json", part.config)
-    library, class_name = plan.base.index[name]
+    library, class_name = module
     fitting = _fitting(part, expected_shapes(_find_class(library, class_name), target), class_name)
-    tensors = plan_tensors(part.file, fitting, _kept_layers(plan, name))
+    tensors = plan_tensors(part.file, fitting, layers)
     for line in (*_describe_unused(part, fitting), *describe_numbers(part.file, fitting, tensors)):
-        tell(f"{name}: {line}")
+        tell(f"{target.name}: {line}")
     file = target / _WEIGHTS_NAMES[library]
     return sum(tensor.num_bytes for tensor in tensors.values()), partial(write_tensors, file, tensors)
 
