@@ -157,8 +157,8 @@ class EngineCore:
         return bool(self.requests.retry) or any(state.exclusive for state in self.requests.decoding.values())
 
     def _may_start(self, first: RequestState) -> bool:
-        """Return `False` for an exclusive request while others are decoded; it starts after them."""
-        return not (first.exclusive and self.decoder.outstanding)
+        """Return `False` for a request that needs the device to itself while others are decoded."""
+        return not (first.needs_device and self.decoder.outstanding)
 
     def _make_room(self, chosen: Sequence[RequestState]) -> None:
         """Give the chosen requests their memory, of which waiting ones give back theirs where it is short."""
@@ -169,7 +169,7 @@ class EngineCore:
 
     def _swap_out(self, state: RequestState) -> None:
         self._prompts.drop(state)
-        swap_out(state)
+        swap_out(state, self._runner.progress(state))
         self._runner.forget(state.request_id)
         self.stats.num_swapped_out += 1
 
@@ -210,6 +210,7 @@ class EngineCore:
             state.predicted += (outcome.prediction,)
             return None
         state.advance(outcome.latents, outcome.memory)
+        self._count_as_tried(state)
         if state.is_denoised:
             state.stopwatch.denoised = time.perf_counter()
             if state.options.until_denoised:
@@ -217,6 +218,13 @@ class EngineCore:
             self._decode(state)
         previews = tuple(Image.fromarray(levels.numpy()) for levels in outcome.previews)
         return state.output(latent_previews=previews)
+
+    def _count_as_tried(self, state: RequestState) -> None:
+        """Let requests of up to this one's size share steps, once it has done one."""
+        if state.untried:
+            for each in self.requests.stepping.values():
+                each.untried &= each.workload.sequence_tokens > state.workload.sequence_tokens
+            state.untried = False
 
 
 def _frames_output(state: RequestState, chunk: FrameChunk) -> StepOutput:

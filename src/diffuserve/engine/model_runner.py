@@ -177,4 +177,4 @@ def enough_memory(model: str, device: object) -> Iterator[None]:
 
 def fails_for_lack_of_room(state: RequestState, outcome: object) -> bool:
     """Return whether a request ran out of memory beside others, and so may succeed by itself."""
-    return isinstance(outcome, Exception) and is_out_of_memory(outcome) and not state.exclusive
+    return isinstance(outcome, Exception) and is_out_of_memory(outcome) and not state.needs_device

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.requests.clip_decoding import ClipDecoding
+from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.requests.swapping import progress_of
 from diffuserve.models.base import Conditioning, Pipeline
 from diffuserve.models.frames import Media
 from diffuserve.samplers.base import Memory
@@ -19,12 +21,14 @@ class StepResult:
     """A request's latents and sampler memory after a step, and its previews if it asked for them.
 
     The previews' pixels are on the CPU once the stage has waited for its work. There are no latents where
-    the request runs by itself, and its pipeline tells none.
+    the request runs by itself, and its pipeline tells none. One without `num_passes` says nothing of costs: a
+    pipeline may make fewer steps than it was asked for.
     """
 
     latents: Tensor | None
     memory: Memory
     previews: tuple[Tensor, ...] = ()
+    num_passes: int = 1
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ class Runner(ABC):
         self.pipeline = pipeline
         self.on_work: Callable[[Sequence[str]], None] = lambda _request_ids: None
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes on the device of requests between their steps, beside what their states hold."""
+        return 0
+
     @abstractmethod
     def encode(self, states: Sequence[RequestState]) -> list[Conditioning | Exception]:
         """Encode prompts and input images."""
@@ -74,6 +83,10 @@ class Runner(ABC):
     def decode_chunk(self, clip: ClipDecoding) -> FrameChunk | Exception:
         """Return the next frames of the clips of a denoised request."""
         raise NotImplementedError
+
+    def progress(self, state: RequestState) -> RequestProgress | None:
+        """Return what a request goes on from, between two steps; `None` if there is nothing, or no way."""
+        return progress_of(state)
 
     def forget(self, request_id: str) -> None:  # noqa: B027
         """Release what is kept for a request that has ended, or that goes on elsewhere."""

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, Validati
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
 from diffuserve.domain.text.path_parts import FILE_NAME, FileName, Sha256
 from diffuserve.domain.text.shortened import shortened
-from diffuserve.models.folders.model_paths import INDEX_FILE
+from diffuserve.models.folders.model_paths import INDEX_FILE, INDEX_FILES
 from diffuserve.models.weights.fingerprint import combine_hashes
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES, Bencoded, bencode, pieces_root
 
@@ -147,7 +147,7 @@ def check_manifest(manifest: Manifest) -> None:
             raise InvalidModel(
                 f"{manifest.name}: {'/'.join(after)} comes after {'/'.join(before)}: twice, or out of order"
             )
-    if (INDEX_FILE,) not in parts:
+    if not any((name,) in parts for name in INDEX_FILES):
         raise InvalidModel(f"{manifest.name}: {INDEX_FILE} is missing")
     if sum(len(file.pieces) for file in manifest.files) > _MAX_PIECES:
         raise InvalidModel(f"{manifest.name}: more than {_MAX_PIECES:,} pieces")

@@ -75,8 +75,8 @@ class GenerateBody(RequestBody):
     prompt: Prompt
     kind: Kind | None = Field(
         default=None,
-        description="By default a sound where the format is one of sounds, a clip where a length is given, "
-        "and else an image.",
+        description="By default a sound where the format is one of sounds, a clip where a length or a last "
+        "frame is given, and else an image.",
     )
     output_format: FileFormat | None = FILE_FORMAT
     model: ModelName | None = None
@@ -96,7 +96,7 @@ def _usual_kind(said: Mapping[str, Any], output_format: str | None) -> Kind:
     if output_format in SOUND_FORMATS:
         return "audio.generate"
     has_length = said["seconds"] is not None or (said["num_frames"] or 1) > 1
-    return "video.generate" if has_length else "image.generate"
+    return "video.generate" if has_length or said["last_image"] is not None else "image.generate"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,6 +102,13 @@ def _check_watched(body: NewJobBody) -> None:
         raise InvalidParams("live", True, remedy)
 
 
+def _check_previews(body: NewJobBody, spec: ModelSpec) -> None:
+    """Raise `ModelNotCapable` for previews of a model that has none."""
+    if body.num_previews and not spec.has_previews:
+        remedy = f"{spec.name} shows nothing before it is done; leave it out"
+        raise ModelNotCapable("num_previews", body.num_previews, remedy)
+
+
 def drafted(
     tenant_id: str,
     body: NewJobBody,
@@ -123,6 +130,7 @@ def drafted(
     band = _band(body.priority, plan)
     _finish_in(body.deadline)
     _check_watched(body)
+    _check_previews(body, served.spec)
     file_format(body.kind, body.output_format, resolved, served.spec)
     return Draft(tenant_id, body, served, band, params, resolved)
 

@@ -274,6 +274,8 @@ class GenerationParams(Sendable):
         description="Last frame of a clip whose first one is `image`; named as that is.",
         needs="has_last_frame",
         refusal="takes no last frame; leave last_image out",
+        needed_by="needs_last_frame",
+        demand="draws clips between two frames; give last_image",
         beside="image",
         lack="the first frame of the clip; give image",
         topic=Topic.CLIP,

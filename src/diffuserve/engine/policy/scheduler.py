@@ -45,11 +45,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class StepLimits:
-    """The budgets of one step: packed tokens, predicted peak memory in bytes, and, if given, requests."""
+    """The budgets of one step: packed tokens, predicted peak memory in bytes, and, if given, requests.
+
+    With `encodes_ahead` prompts of requests that wait may be encoded along with those of the step.
+    """
 
     tokens: int
     step_bytes: int
     num_requests: int | None = None
+    encodes_ahead: bool = True
 
 
 @dataclass

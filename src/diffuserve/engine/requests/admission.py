@@ -13,6 +13,7 @@ from diffuserve.engine.costs.memory import check_memory
 from diffuserve.engine.requests.checkpoint import Checkpoint, check, take
 from diffuserve.engine.requests.request_state import DEFAULT_OPTIONS, RequestState, ServingOptions
 from diffuserve.engine.requests.swapping import go_on_from
+from diffuserve.engine.runner import Runner
 from diffuserve.media.input_image import load_input
 from diffuserve.models.base import PackedPipeline, Pipeline, packed
 
@@ -27,8 +28,8 @@ class RequestAdmission:
     `read_weights_hash` tells the engine's weights apart; it may take long the first time.
     """
 
-    def __init__(self, pipeline: Pipeline, memory_budget: int, read_weights_hash: Callable[[], str]) -> None:
-        self._pipeline, self._memory_budget = pipeline, memory_budget
+    def __init__(self, runner: Runner, memory_budget: int, read_weights_hash: Callable[[], str]) -> None:
+        self._runner, self._pipeline, self._memory_budget = runner, runner.pipeline, memory_budget
         self._read_weights_hash = read_weights_hash
 
     def admit(
@@ -47,7 +48,8 @@ class RequestAdmission:
 
     def checkpoint(self, state: RequestState | None) -> Checkpoint:
         """Return the checkpoint of a request between two steps. Raise `NoCheckpoint` if it has none."""
-        return take(self._pipeline, self._read_weights_hash(), state)
+        progress = None if state is None else self._runner.progress(state)
+        return take(self._pipeline, self._read_weights_hash(), state, progress)
 
 
 def params_of(request: Request) -> GenerationParams:
@@ -128,6 +130,7 @@ def new_state(
         schedule=schedule,
         arrival=0,
         options=options,
+        untried=latents is None and not pipeline.has_measured(workload),
         latents=latents,
         step=0 if latents is None else schedule.num_steps,
     )

@@ -17,6 +17,7 @@ from diffuserve.engine.requests.phases import MOVES, RequestPhase
 from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.frames import Media
+from diffuserve.models.run_progress import RunProgress
 from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
 
 
@@ -100,9 +101,11 @@ class RequestState:
     that is tried again draws nothing anew. `turn` are the images that are denoised or decoded next, all of
     them without one, and `predicted` has the predictions of those that had their turn in the present step.
     A request that is `exclusive` ran out of memory beside others, so nothing else runs on the device while it
-    does; it stays so in whatever phase follows. `saved` is what one that is swapped out goes on from.
-    `num_decoded` counts the frames of clips that were decoded, and `media` has them unless they are passed
-    on as they come, and the images and sounds that were decoded.
+    does; it stays so in whatever phase follows. One that is `untried` is longer than all whose memory was
+    measured, so its first step has the device to itself. `saved` is what one that is swapped out goes on
+    from. `runs` are what its runs begin at, until they have, and `run_bytes` what they hold, where they can
+    begin anew. `num_decoded` counts the frames of clips that were decoded, and `media` has them unless they
+    are passed on as they come, and the images and sounds that were decoded.
     """
 
     request_id: str
@@ -114,6 +117,7 @@ class RequestState:
     options: ServingOptions = DEFAULT_OPTIONS
     phase: RequestPhase = RequestPhase.WAITING
     exclusive: bool = False
+    untried: bool = False
     conditioning: Conditioning | None = None
     generators: Sequence[torch.Generator] = ()
     latents: Tensor | None = None
@@ -124,6 +128,8 @@ class RequestState:
     predicted: tuple[Tensor, ...] = ()
     step: int = 0
     saved: RequestProgress | None = None
+    runs: tuple[RunProgress, ...] = ()
+    run_bytes: int = 0
     skipped: int = 0
     num_decoded: int = 0
     media: list[Media] = field(default_factory=list)
@@ -135,10 +141,15 @@ class RequestState:
         self.phase = phase
 
     @property
+    def needs_device(self) -> bool:
+        """True if nothing else may run on the device while it does."""
+        return self.exclusive or self.untried
+
+    @property
     def held_bytes(self) -> int:
-        """Bytes that a swap-out frees on the device; 0 before the latents are drawn."""
+        """Bytes that a swap-out frees; 0 before the latents are drawn, but for what its runs hold."""
         if self.latents is None:
-            return 0
+            return self.run_bytes
         noise = () if self.noise is None else (self.noise,)
         tensors = (self.latents, *self.memory, *self.guides, *noise, *self.predicted)
         on_device: int = sum(tensor.nbytes for tensor in tensors if tensor.device.type != "cpu")
@@ -155,7 +166,7 @@ class RequestState:
     @property
     def is_ready_to_encode(self) -> bool:
         """True if its prompt may be encoded along with others', before its step."""
-        is_here = self.phase is not RequestPhase.SWAPPED and not self.exclusive
+        is_here = self.phase is not RequestPhase.SWAPPED and not self.needs_device
         return is_here and self.conditioning is None
 
     @property
@@ -219,7 +230,7 @@ class RequestState:
             skipped=self.skipped,
             tokens=self._workload_of(images).step_tokens,
             step_bytes=self._bytes_of(images),
-            is_alone=self.options.alone or self.exclusive,
+            is_alone=self.options.alone or self.needs_device,
             held_bytes=self.held_bytes,
             num_steps=self.num_steps,
             step=self.step,

@@ -7,11 +7,15 @@ from diffuserve.engine.policy.scheduler import StepLimits
 from diffuserve.engine.stages import Stage, StageExecutor
 from diffuserve.engine.steps.prompt_encoder import PromptEncoder
 
+_MAX_AHEAD = 1 / 8  # of the memory, for requests that run by themselves and wait
 _MIN_KNEE_TOKENS, _MAX_KNEE_TOKENS = 1_024, 65_536
 
 
 class Budgets:
-    """Says what a step may take; `memory_bytes` are shared with what is decoded, and with kept prompts."""
+    """Says what a step may take.
+
+    `memory_bytes` are shared with what is decoded, with kept prompts, and with what runs hold.
+    """
 
     def __init__(
         self,
@@ -35,5 +39,7 @@ class Budgets:
 
     def limits(self) -> StepLimits:
         """Return the budgets of this moment."""
-        room = self.memory_bytes - self._decoder.held_bytes - self._prompts.held_bytes
-        return StepLimits(self.tokens, room, self._config.max_batch_size)
+        held = self._prompts.parked_bytes
+        room = self.memory_bytes - self._decoder.held_bytes - self._prompts.held_bytes - held
+        encodes_ahead = held <= self.memory_bytes * _MAX_AHEAD
+        return StepLimits(self.tokens, room, self._config.max_batch_size, encodes_ahead)

@@ -7,7 +7,7 @@ from typing import TypeVar
 from diffuserve.domain.models.cost import Workload
 from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.requests.request_state import RequestState
-from diffuserve.engine.runner import Runner, StepOutcome
+from diffuserve.engine.runner import Runner, StepOutcome, StepResult
 from diffuserve.engine.stages import Stage, StageExecutor, StageRun
 from diffuserve.engine.stats import EngineStats
 
@@ -71,9 +71,9 @@ class Denoising:
             state.stopwatch.device_seconds += run.device_seconds * share
 
     def _observe(self, micro_batches: Sequence[MicroBatch], run: StageRun[list[StepOutcome]]) -> None:
-        """Learn from a step, unless a request failed: then it may have been cut short, or done in parts."""
-        has_failed = any(isinstance(outcome, Exception) for outcomes in run.results for outcome in outcomes)
-        if run.share == 1.0 and not has_failed:
+        """Learn from a step, unless it was not whole: a request failed, or its pipeline had nothing to do."""
+        is_whole = all(_is_whole(outcome) for outcomes in run.results for outcome in outcomes)
+        if run.share == 1.0 and is_whole:
             # The heaviest micro-batch is what the others waited for.
             of_micro_batches = [
                 [state.turn_workload for state in micro_batch] for micro_batch in micro_batches
@@ -83,6 +83,12 @@ class Denoising:
                 key=lambda micro_batch: sum(workload.step_tokens for workload in micro_batch),
             )
             self._cost_model.observe_step(heaviest, run.seconds)
+
+
+def _is_whole(outcome: StepOutcome) -> bool:
+    if isinstance(outcome, StepResult):
+        return outcome.num_passes > 0
+    return not isinstance(outcome, Exception)
 
 
 def _by_request(

@@ -7,6 +7,7 @@ from torch import Tensor
 from diffuserve.domain.errors import (
     DiffuserveError,
     EngineClosed,
+    InvalidParams,
     NumericalFailure,
     OutOfMemory,
     RequestFailed,
@@ -72,7 +73,7 @@ class Endings:
 
 def _as_failure(request_id: str, cause: Exception) -> DiffuserveError:
     """Return the error that a request ends with, and log unexpected ones."""
-    if isinstance(cause, RequestFailed | EngineClosed):
+    if isinstance(cause, RequestFailed | EngineClosed | InvalidParams):
         return cause
     kind = RequestFailed
     if is_out_of_memory(cause):

@@ -37,6 +37,11 @@ class PromptEncoder:
     def held_bytes(self) -> int:
         return int(self._cache.currsize)
 
+    @property
+    def parked_bytes(self) -> int:
+        """Bytes of encoded requests that the runner keeps itself, until they end."""
+        return self._runner.held_bytes
+
     def encode(self, states: Sequence[RequestState]) -> dict[str, Exception]:
         """Set the conditioning of each request; return the failures by request id."""
         keys = {state.request_id: self._key(state) for state in states}

@@ -62,7 +62,7 @@ class StepPlanner:
         Those of a lower priority wait: they have no part in the step.
         """
         unencoded = [state for state in chosen if state.conditioning is None]
-        if not unencoded or chosen[0].exclusive:
+        if not unencoded or chosen[0].needs_device or not self._limits().encodes_ahead:
             return unencoded
         room = max(0, self._config.encode_batch_size - len(unencoded))
         waiting = [

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from diffuserve.models.any_pipeline.run import Call, current_run
 from diffuserve.models.any_pipeline.steps_told import StepsTold
@@ -34,9 +35,19 @@ def _hook(component: str, module: nn.Module, method: str) -> None:
         run = current_run()
         if run is None:
             return function(*args, **kwargs)
-        return run.park(Call(component, module, method, function, _bound(signature, args, kwargs)))
+        arguments = _bound(signature, args, kwargs)
+        if method in _CODER_METHODS:
+            arguments = {name: _in_dtype_of(module, value) for name, value in arguments.items()}
+        return run.park(Call(component, module, method, function, arguments))
 
     setattr(module, method, parked)
+
+
+def _in_dtype_of(module: nn.Module, value: Any) -> Any:
+    """Return an argument in a coder's own precision, which is float32 where half of it overflows."""
+    dtype = getattr(module, "dtype", None)
+    is_other = isinstance(value, Tensor) and value.is_floating_point() and value.dtype is not dtype
+    return value.to(dtype) if is_other and isinstance(dtype, torch.dtype) else value
 
 
 def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -55,6 +66,8 @@ def own_copy(pipe: Any, steps: StepsTold) -> Any:
             scheduler = copy.deepcopy(part)
             scheduler.__class__ = _telling(type(part))  # type: ignore[arg-type]
             setattr(own, name, scheduler)
+        elif hasattr(part, "set_state"):  # a guider, which keeps the step that it is at
+            setattr(own, name, copy.deepcopy(part))
     own.progress_bar = steps.progress_bar
     return own
 
@@ -66,9 +79,9 @@ def _telling(kind: type[Any]) -> type[Any]:
 
     @functools.wraps(step)  # pipelines ask whether it takes a generator
     def told(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = step(self, *args, **kwargs)
-        if (run := current_run()) is not None:
-            run.steps.num_scheduled += 1
-        return result
+        run = current_run()
+        if run is None:
+            return step(self, *args, **kwargs)
+        return run.step(self, functools.partial(step, self, *args, **kwargs))
 
     return type(kind.__name__, (kind,), {"step": told})

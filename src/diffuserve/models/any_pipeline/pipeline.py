@@ -8,17 +8,21 @@ from typing import Any
 
 import torch
 
-from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.domain.requests.params import FIELDS, GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.any_pipeline.arguments import call_arguments
 from diffuserve.models.any_pipeline.configs import DENOISERS
 from diffuserve.models.any_pipeline.hooks import hook_models, own_copy
 from diffuserve.models.any_pipeline.loading import load_pipe
+from diffuserve.models.any_pipeline.measured_memory import MeasuredMemory, PeakMeter
+from diffuserve.models.any_pipeline.nested import storage_bytes
+from diffuserve.models.any_pipeline.operations import Operations, count_operations
 from diffuserve.models.any_pipeline.own_warnings import catch_warnings
 from diffuserve.models.any_pipeline.passes import Passes
 from diffuserve.models.any_pipeline.proven import SHARE_PASSES
+from diffuserve.models.any_pipeline.refusals import refusal_of
+from diffuserve.models.any_pipeline.replay import Replay, Replies
 from diffuserve.models.any_pipeline.results import media_of, size_warnings
 from diffuserve.models.any_pipeline.run import Run
 from diffuserve.models.any_pipeline.signature import Signature, read_signature
@@ -28,8 +32,12 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Media
 from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
 from diffuserve.models.machine.devices import flops_per_second
+from diffuserve.models.run_progress import RunProgress
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.samplers.base import NoiseSchedule
+
+_WIDEST_AT_ONCE = 4  # tensors of a block's widest features that live at a time, before any was measured
+_FEATURES_OF_PIXEL = 1024  # numbers of a decoder's last layers for each pixel, likewise
 
 
 class AnyRequest:
@@ -45,6 +53,19 @@ class AnyRequest:
         said = chain.from_iterable(run.warnings for run in self.runs)
         return tuple(dict.fromkeys([*said, *self.size_warnings]))
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of what its parked calls are given, and of what new runs would go on from."""
+        return sum(map(_held_bytes, self.runs))
+
+    @property
+    def num_calls(self) -> int:
+        """How often its runs have called a model."""
+        return sum(run.num_calls for run in self.runs)
+
+    def progress(self) -> tuple[RunProgress, ...]:
+        return tuple(RunProgress() if run.replay is None else run.replay.progress() for run in self.runs)
+
     def close(self) -> None:
         for run in self.runs:
             run.close()
@@ -53,12 +74,19 @@ class AnyRequest:
 class AnyPipeline(LoadedPipeline):
     """A pipeline of any class. Requests of classes whose merging is proven share passes."""
 
-    def __init__(self, pipe: Any, signature: Signature, spec: ModelSpec, plan: LoadPlan) -> None:
+    def __init__(
+        self, pipe: Any, signature: Signature, spec: ModelSpec, plan: LoadPlan, operations: Operations
+    ) -> None:
         super().__init__(spec, plan)
         self._pipe, self._signature = pipe, signature
         self.shares_passes = signature.name in SHARE_PASSES and not plan.deterministic
         self.passes = Passes(self.shares_passes)
+        self._replies = Replies()
         self._turn = threading.Lock()
+        self._operations = operations
+        meter, item = PeakMeter(plan.device), self.dtype.itemsize
+        self._step_memory = MeasuredMemory(meter, _WIDEST_AT_ONCE * self._operations.widest * item)
+        self._decode_memory = MeasuredMemory(meter, _FEATURES_OF_PIXEL * item)
         hook_models(pipe.components)
         catch_warnings()
 
@@ -67,16 +95,16 @@ class AnyPipeline(LoadedPipeline):
         return {**self.described("diffusers' own"), "run by": "diffusers", "passes": shared}
 
     def cost_prior(self) -> CostFit:
-        denoiser = getattr(self._pipe, "transformer", None) or self._pipe.unet
-        num_parameters = sum(parameter.numel() for parameter in denoiser.parameters())
-        token_seconds = 2 * num_parameters / flops_per_second(self.device, self.dtype)
-        return CostFit((2e-3, 1e-5), (2e-3, token_seconds, 1e-9, 1e-4), (5e-3, 1e-7))
+        return self._operations.fit(flops_per_second(self.device, self.dtype))
 
     def step_bytes(self, workload: Workload) -> int:
-        return workload.step_tokens * 4096 * 32
+        return self._step_memory.bytes_of(workload.step_tokens)
 
     def decode_bytes(self, params: GenerationParams) -> int:
-        return (params.width or 0) * (params.height or 0) * (params.num_frames or 1) * 4096
+        return self._decode_memory.bytes_of(self._pixels(params))
+
+    def has_measured(self, workload: Workload) -> bool:
+        return self._step_memory.has_measured(workload.sequence_tokens)
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
         """Return levels that count the steps down; the pipeline has its own."""
@@ -87,12 +115,13 @@ class AnyPipeline(LoadedPipeline):
     def conditioning_key(self, params: GenerationParams) -> Hashable | None:
         return None
 
-    def begin(self, params: GenerationParams) -> AnyRequest:
-        return AnyRequest(params, [self._run(params, index) for index in range(params.num_images)])
+    def begin(self, params: GenerationParams, progress: Sequence[RunProgress] = ()) -> AnyRequest:
+        begins_at = progress or [RunProgress()] * params.num_images
+        return AnyRequest(params, [self._run(params, *each) for each in enumerate(begins_at)])
 
     def encode(self, requests: Sequence[AnyRequest]) -> list[Exception | None]:
         runs = [run for request in requests for run in request.runs]
-        failures = self.passes.lead(runs, lambda run: run.is_denoising or run.is_decoding)
+        failures = self.passes.lead(runs, _is_encoded)
         return [_failure(request, request.runs, failures) for request in requests]
 
     def step(self, steps: Sequence[RunningStep[AnyRequest]]) -> list[Exception | None]:
@@ -103,23 +132,44 @@ class AnyPipeline(LoadedPipeline):
             step = step_of[run]
             return run.is_decoding or run.steps.has_done(step.index, step.count)
 
-        failures = self.passes.lead(list(step_of), has_arrived)
+        lengths = [self.spec.workload(step.request.params).sequence_tokens for step in steps]
+        failures = self._step_memory.run(
+            size=sum(length * self._rows(step) for step, length in zip(steps, lengths, strict=True)),
+            length=max(lengths),
+            work=lambda: self.passes.lead(list(step_of), has_arrived),
+        )
         return [_failure(step.request, runs, failures) for step, runs in zip(steps, wanted, strict=True)]
 
     def decode(
         self, requests: Sequence[AnyRequest], images: Sequence[range]
     ) -> list[list[Media] | Exception]:
         wanted = [_runs(*pair) for pair in zip(requests, images, strict=True)]
-        failures = self.passes.lead(list(chain.from_iterable(wanted)), lambda run: False)
+        runs = list(chain.from_iterable(wanted))
+        pixels = [self._pixels(request.params) for request in requests]
+        failures = self._decode_memory.run(
+            size=sum(each * len(of) for each, of in zip(pixels, images, strict=True)),
+            length=max(pixels, default=0),
+            work=lambda: self.passes.lead(runs, lambda run: False),
+        )
         return [
             _failure(request, runs, failures) or self._media(request, runs)
             for request, runs in zip(requests, wanted, strict=True)
         ]
 
-    def _run(self, params: GenerationParams, index: int) -> Run:
+    def _pixels(self, params: GenerationParams) -> int:
+        return (params.width or 0) * (params.height or 0) * (params.num_frames or 1)
+
+    def _rows(self, step: RunningStep[AnyRequest]) -> int:
+        """Return the sequences of a step: its images, by the passes that guidance takes."""
+        return len(step.images) * self.spec.num_passes(step.request.params)
+
+    def _run(self, params: GenerationParams, index: int, begins_at: RunProgress) -> Run:
         steps = StepsTold(self.spec.num_steps(params))
         arguments = call_arguments(self._signature, self.spec, params, index)
-        return Run(partial(own_copy(self._pipe, steps), **arguments), self._turn, steps)
+        generator = arguments["generator"]
+        replay = Replay(generator, self._replies, begins_at) if self.spec.resumes else None
+        generate = partial(own_copy(self._pipe, steps), **arguments)
+        return Run(generate, self._turn, steps, generator.initial_seed(), replay)
 
     def _media(self, request: AnyRequest, runs: Sequence[Run]) -> list[Media] | Exception:
         try:
@@ -128,6 +178,15 @@ class AnyPipeline(LoadedPipeline):
             return error
         request.size_warnings = size_warnings(media[0].frames, request.params)
         return media
+
+
+def _is_encoded(run: Run) -> bool:
+    return not run.is_replaying and (run.is_denoising or run.is_decoding)
+
+
+def _held_bytes(run: Run) -> int:
+    given = 0 if run.call is None else storage_bytes(run.call.arguments)
+    return given + (0 if run.replay is None else run.replay.held_bytes)
 
 
 def _runs(request: AnyRequest, images: range) -> Sequence[Run]:
@@ -139,15 +198,7 @@ def _failure(request: AnyRequest, runs: Sequence[Run], failures: Mapping[Run, Ex
     run = next((run for run in runs if run in failures), None)
     if run is None:
         return None
-    error = failures[run]
-    is_refusal = run.num_calls == 0 and isinstance(error, TypeError | ValueError)
-    return _refusal(request.params, str(error)) if is_refusal else error
-
-
-def _refusal(params: GenerationParams, reason: str) -> InvalidParams:
-    field = next((name for name in FIELDS if name in reason and name != "prompt"), "prompt")
-    value = getattr(params, field)
-    return InvalidParams(field, value, f"the model refuses it: {reason}")
+    return refusal_of(run, request.params, failures[run]) or failures[run]
 
 
 def load_any_pipeline(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> AnyPipeline:
@@ -156,4 +207,4 @@ def load_any_pipeline(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> A
     assert signature is not None
     denoiser = next(name for name in DENOISERS if folder.index.get(name))
     plan = with_dtype(plan, folder, denoiser, half=torch.bfloat16)
-    return AnyPipeline(load_pipe(folder, signature, plan), signature, spec, plan)
+    return AnyPipeline(load_pipe(folder, signature, plan), signature, spec, plan, count_operations(folder))

@@ -41,6 +41,8 @@ def _frames(pictures: Any) -> Frames:
 def _samples(sound: Any) -> NDArray[np.float32]:
     """Return samples of the shape (channels, samples); a single channel may come without that axis."""
     values = sound.float().cpu().numpy() if isinstance(sound, torch.Tensor) else np.asarray(sound, np.float32)
+    if not np.isfinite(values).all():
+        raise FloatingPointError("the sound is not finite")
     return np.ascontiguousarray(np.atleast_2d(values))
 
 
