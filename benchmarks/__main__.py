@@ -12,6 +12,7 @@ from pathlib import Path
 BENCHMARKS = {
     "engine": "engine.engine",
     "unet": "engine.unet",
+    "any-pipeline": "engine.any_pipeline",
     "batch": "engine.batch",
     "policies": "engine.policies",
     "quantization": "engine.quantization",
@@ -44,7 +45,7 @@ BENCHMARKS = {
 
 
 def main() -> None:
-    if len(sys.argv) == 1:
+    if len(sys.argv) == 1 or sys.argv[1] in ("-h", "--help"):
         print("\n".join(f"{name:18}{summary(module)}" for name, module in BENCHMARKS.items()))
         return
     name, *options = sys.argv[1:]
