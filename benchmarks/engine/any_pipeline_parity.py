@@ -42,7 +42,10 @@ def main() -> None:
     if not arguments.names:
         table = markdown_table("Pipelines that diffusers runs, on random small checkpoints", rows)
         write_report(
-            RESULTS / f"any-pipeline-parity_{arguments.label}", {"rows": rows}, table, read_conditions(_PACKAGES)
+            RESULTS / f"any-pipeline-parity_{arguments.label}",
+            {"rows": rows},
+            table,
+            read_conditions(_PACKAGES),
         )
 
 

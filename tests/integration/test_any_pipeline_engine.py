@@ -18,8 +18,8 @@ from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.output.job_output import job_failure
 from diffuserve.models.any_pipeline import arguments as words
 from diffuserve.models.any_pipeline import passes, pipeline
+from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.merging import run_merged
-from diffuserve.models.any_pipeline.run import Call
 from diffuserve.models.base import Pipeline
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
