@@ -15,6 +15,7 @@ BENCHMARKS = {
     "batch": "engine.batch",
     "policies": "engine.policies",
     "quantization": "engine.quantization",
+    "few-bits": "engine.few_bits",
     "offload": "engine.offload",
     "video": "video.video",
     "lockstep": "ranks.lockstep",

@@ -148,6 +148,9 @@ async def test_images_of_every_field_are_found_kept_and_handed_out(
     assert {field: lease.input[field]["id"] for field in ids} == ids
     await worker.complete(lease)
     assert (await http.delete(f"/v1/files/{ids['control_image']}")).status_code == 200
+    flat = {"prompt": "a star", "model": "guided", "image": start, "last_image": end}
+    ending = (await http.post("/generate", json=flat)).raise_for_status().json()["job_id"]
+    assert (await http.get(f"/v1/jobs/{ending}")).json()["kind"] == "video.generate", "as nothing else ends"
     alone = await submit(http, model="guided", input={"control_image": end})
     assert alone.json()["input"]["control_image"] == {"id": end, "width": 64, "height": 48, "mode": "RGB"}
     assert (alone.json()["input"]["height"], alone.json()["input"]["control_scale"]) == (48, 1.0)

@@ -1,5 +1,6 @@
-"""An engine of a tiny pipeline whose passes are counted, and whose results are seen before they are rounded."""
+"""An engine of a tiny pipeline whose passes are counted, and whose results are seen unrounded."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,15 @@ class WatchedEngine:
         self._decode = pipeline.decode
         pipeline.decode = self._watched_decode  # type: ignore[method-assign]
         self.engine = Engine(pipeline, EngineConfig(token_budget=1_000_000, num_threads=1))
+
+    @property
+    def scheduler(self) -> Any:
+        """The scheduler that each run gets a copy of."""
+        return self.pipeline._pipe.scheduler
+
+    @property
+    def transformer(self) -> Any:
+        return self.pipeline._pipe.transformer
 
     def staggered(self, wanted: Sequence[GenerationParams]) -> list[GenerationResult | DiffuserveError]:
         """Run requests that arrive a step apart, and return the outcomes in order."""
@@ -81,4 +91,4 @@ def bare_levels(pipe: Any, tiny: TinyPipeline, request: TinyRequest) -> Levels:
 def decibels(left: Levels, right: Levels) -> float:
     """Return the distance of two results whose levels span 1; 150 where they are equal."""
     assert left.shape == right.shape, (left.shape, right.shape)
-    return float(min(150, -10 * np.log10(max(np.mean((left - right) ** 2), 1e-15))))
+    return -10 * math.log10(max(float(np.mean((left - right) ** 2)), 1e-15))

@@ -54,7 +54,19 @@ GivenParts = Annotated[
 ]
 
 
-def import_model(file: File, name: Name, base: Base = None, parts: GivenParts = None) -> None:
+Dequantize = Annotated[
+    bool,
+    typer.Option(
+        "--dequantize",
+        help="Write all weights as floats, which takes more space and lets --quantization choose; by default "
+        "those of GGUF and fp8 stay in their bits where layers have such.",
+    ),
+]
+
+
+def import_model(
+    file: File, name: Name, base: Base = None, parts: GivenParts = None, dequantize: Dequantize = False
+) -> None:
     """Make a model of a single file of weights, once: a folder that `--model NAME` finds.
 
     The file is .safetensors or .gguf, in the layout of its authors or of ComfyUI, of Stable Diffusion 1.5 and
@@ -62,10 +74,12 @@ def import_model(file: File, name: Name, base: Base = None, parts: GivenParts = 
     come from a model that is on this machine, and if none is there, the message has the command that gets
     them. The folder goes to stdout.
     """
-    import_file(file, name, base, parts or ())
+    import_file(file, name, base, parts or (), keeps_few_bits=not dequantize)
 
 
-def import_file(file: Path, name: str, base: str | None, parts: Sequence[str] = ()) -> None:
+def import_file(
+    file: Path, name: str, base: str | None, parts: Sequence[str] = (), keeps_few_bits: bool = True
+) -> None:
     """Make a model of a file, and show what it has become. Raise `InvalidModel` or `InvalidParams`."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     target = check_new_name(name)
@@ -84,6 +98,7 @@ def import_file(file: Path, name: str, base: str | None, parts: Sequence[str] = 
             lambda num_bytes: shown.begin(name, num_bytes),
             lambda path: read_spec(str(path)),
             console.print,
+            keeps_few_bits,
         )
     console.print(f"Serve it: diffuserve serve --model {name}")
     echo(target)

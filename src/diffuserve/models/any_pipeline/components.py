@@ -99,13 +99,13 @@ def check_component(folder: ModelFolder, component: Component) -> None:
     config = next((name for name in files if (path / name).is_file()), None)
     if config is None:
         raise InvalidModel(f"{path}: {' or '.join(files)} is missing, for {component.class_name}")
-    _check_json(path / config)
+    read_json(path / config)
     if component.kind is Kind.MODEL:
         folder.weights(component.name)
 
 
-def _check_json(path: Path) -> None:
-    """Raise `InvalidModel` unless a file is a JSON object; diffusers writes infinities too."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object; diffusers writes infinities too. Raise `InvalidModel` if it is none."""
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise InvalidModel(f"{path}: more than {_MAX_JSON_BYTES:,} bytes")
@@ -114,6 +114,7 @@ def _check_json(path: Path) -> None:
         raise InvalidModel(f"{path}: not valid JSON ({type(error).__name__})") from error
     if not isinstance(content, dict):
         raise InvalidModel(f"{path}: must hold a JSON object")
+    return content
 
 
 def _pair(folder: ModelFolder, signature: Signature, name: str) -> tuple[str, str] | None:

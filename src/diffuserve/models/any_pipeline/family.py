@@ -14,7 +14,13 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.domain.text.shortened import shortened
 from diffuserve.models.any_pipeline.abilities import describe
-from diffuserve.models.any_pipeline.components import Component, Kind, check_component, read_components
+from diffuserve.models.any_pipeline.components import (
+    Component,
+    Kind,
+    check_component,
+    read_components,
+    read_json,
+)
 from diffuserve.models.any_pipeline.operations import count_operations
 from diffuserve.models.any_pipeline.proven import SHARE_PASSES, may_resume
 from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
@@ -33,6 +39,7 @@ FIXED: Final = frozenset(
 )
 """Fields of the spec that a folder's settings file does not correct: they follow from this program."""
 _PLAIN_BLOCKS = ("SequentialPipelineBlocks",)  # for which diffusers takes the class's own
+_FIT = CostFit((2e-3, 2e-5), (2e-3, 3.2e-5, 1.75e-9, 1e-4), (5e-3, 5e-8))  # without weights at hand
 
 
 class AnyPipelineFamily:
@@ -41,7 +48,7 @@ class AnyPipelineFamily:
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
         signature = served_signature(folder)
         components = read_components(folder, signature)
-        defaults = {**describe(folder, signature), **_run_by(signature, components)}
+        defaults = {**describe(folder, signature), **_run_by(folder, signature, components)}
         return build_spec(folder, defaults, fixed=FIXED)
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
@@ -59,7 +66,7 @@ class AnyPipelineFamily:
 
     def default_fit(self, folder: ModelFolder, spec: ModelSpec) -> CostFit:
         operations = count_operations(folder)
-        return operations.fit(operations.usual_rate)
+        return operations.fit(operations.usual_rate) if operations.num_weights else _FIT
 
     def load(self, folder: ModelFolder, plan: LoadPlan) -> "Pipeline":
         from diffuserve.models.any_pipeline.pipeline import load_any_pipeline
@@ -120,8 +127,12 @@ def _components(folder: ModelFolder) -> tuple[Component, ...]:
     return read_components(folder, served_signature(folder))
 
 
-def _run_by(signature: Signature, components: Sequence[Component]) -> dict[str, object]:
-    schedulers = [component.class_name for component in components if component.kind is Kind.SCHEDULER]
+def _run_by(folder: ModelFolder, signature: Signature, components: Sequence[Component]) -> dict[str, object]:
+    schedulers = {
+        each.class_name: read_json(folder.path / each.name / "scheduler_config.json")
+        for each in components
+        if each.kind is Kind.SCHEDULER
+    }
     return {
         "run_by": "diffusers",
         "shares_passes": signature.name in SHARE_PASSES,

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from diffuserve.models.any_pipeline.run import Call, current_run
 from diffuserve.models.any_pipeline.steps_told import StepsTold
@@ -34,9 +35,19 @@ def _hook(component: str, module: nn.Module, method: str) -> None:
         run = current_run()
         if run is None:
             return function(*args, **kwargs)
-        return run.park(Call(component, module, method, function, _bound(signature, args, kwargs)))
+        arguments = _bound(signature, args, kwargs)
+        if method in _CODER_METHODS:
+            arguments = {name: _in_dtype_of(module, value) for name, value in arguments.items()}
+        return run.park(Call(component, module, method, function, arguments))
 
     setattr(module, method, parked)
+
+
+def _in_dtype_of(module: nn.Module, value: Any) -> Any:
+    """Return an argument in a coder's own precision, which is float32 where half of it overflows."""
+    dtype = getattr(module, "dtype", None)
+    is_other = isinstance(value, Tensor) and value.is_floating_point() and value.dtype is not dtype
+    return value.to(dtype) if is_other and isinstance(dtype, torch.dtype) else value
 
 
 def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

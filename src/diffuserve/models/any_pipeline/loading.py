@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import Any
 
+import torch
+
 from diffuserve.models.any_pipeline.components import Component, Kind, read_components
 from diffuserve.models.any_pipeline.modular_loading import assemble
 from diffuserve.models.any_pipeline.signature import Signature
@@ -27,7 +29,11 @@ def _load(folder: ModelFolder, component: Component, plan: LoadPlan) -> Any:
     kind, path = _class_of(component), folder.component(component.name)
     if component.kind is not Kind.MODEL:
         return load_processor(kind, path)
-    module = load_module(kind, path, dtype=plan.chosen_dtype)
+    overflows = folder.config(component.name)[0].get("force_upcast") is True
+    is_precise = overflows and plan.chosen_dtype is torch.float16
+    module = load_module(kind, path, dtype=torch.float32 if is_precise else plan.chosen_dtype)
+    if overflows:  # a pipeline would cast it to and fro, while others' runs use it
+        module.register_to_config(force_upcast=False)
     if plan.on_read is not None:
         plan.on_read(folder.num_weight_bytes([component.name]))
     return module.to(plan.device)

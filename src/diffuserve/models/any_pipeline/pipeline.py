@@ -166,8 +166,10 @@ class AnyPipeline(LoadedPipeline):
     def _run(self, params: GenerationParams, index: int, begins_at: RunProgress) -> Run:
         steps = StepsTold(self.spec.num_steps(params))
         arguments = call_arguments(self._signature, self.spec, params, index)
-        replay = Replay(arguments["generator"], self._replies, begins_at) if self.spec.resumes else None
-        return Run(partial(own_copy(self._pipe, steps), **arguments), self._turn, steps, replay)
+        generator = arguments["generator"]
+        replay = Replay(generator, self._replies, begins_at) if self.spec.resumes else None
+        generate = partial(own_copy(self._pipe, steps), **arguments)
+        return Run(generate, self._turn, steps, replay, generator.initial_seed())
 
     def _media(self, request: AnyRequest, runs: Sequence[Run]) -> list[Media] | Exception:
         try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from diffuserve.models.any_pipeline.own_randomness import OwnRandomness
 from diffuserve.models.any_pipeline.steps_told import StepsTold
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Run:
         turn: threading.Lock,
         steps: StepsTold,
         replay: "Replay | None" = None,
+        seed: int = 0,
     ) -> None:
         self.steps, self.replay = steps, replay
         self.call: Call | None = None
@@ -71,6 +73,7 @@ class Run:
         self.warnings: dict[str, None] = {}  # in order, each once
         self._generate: Callable[[], Any] | None = generate
         self._turn = turn
+        self._randomness = OwnRandomness(seed)
         self._reply: Any = None
         self._stream: torch.cuda.Stream | None = None
         self._is_closing = False
@@ -84,8 +87,10 @@ class Run:
         with self._turn:
             self._reply, self.call = reply, None
             self._stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+            self._randomness.swap()
             self._go.release()
             self._back.acquire()
+            self._randomness.swap()
         self._reply = None
 
     @property

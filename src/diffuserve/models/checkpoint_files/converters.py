@@ -12,14 +12,25 @@ import torch
 Tensors = dict[str, Any]
 Config = Mapping[str, Any]
 
-_IGNORED: Final = ("embeddings.position_ids", "logit_scale", "spiece_model", "scaled_fp8", "__index_timestep")
+_IGNORED: Final = (
+    "embeddings.position_ids",
+    "logit_scale",
+    "spiece_model",
+    "scaled_fp8",
+    "__index_timestep_zero__",
+)
 """Endings of tensors in original files that no module has: buffers, and what other programs add."""
 
 
 def convert(converter: str, tensors: Tensors, config: Config) -> Tensors:
     """Return a component's tensors in its library's layout."""
-    kept = {name: tensor for name, tensor in tensors.items() if not name.endswith(_IGNORED)}
+    kept = {name: tensor for name, tensor in tensors.items() if not is_ignored(name)}
     return _CONVERTERS[converter](kept, config)
+
+
+def is_ignored(name: str) -> bool:
+    """Return whether a tensor is of no use to any module."""
+    return name.endswith(_IGNORED)
 
 
 def _unet(tensors: Tensors, config: Config) -> Tensors:
@@ -36,11 +47,11 @@ def _image_vae(tensors: Tensors, config: Config) -> Tensors:
 
 
 def _clip(tensors: Tensors, config: Config) -> Tensors:
-    """Return them as they are: the authors used transformers' own class."""
-    return {name: tensor for name, tensor in tensors.items() if name.startswith(_OF_CLIP)}
+    """Return them as they are, without an image encoder: the authors used transformers' own class."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_OF_IMAGES)}
 
 
-_OF_CLIP = ("text_model.", "text_projection.")
+_OF_IMAGES = ("vision_model.", "visual_projection.")
 
 
 def _open_clip(tensors: Tensors, config: Config) -> Tensors:

@@ -24,11 +24,13 @@ _LARGE = 1 << 20  # numbers
 class Deferred:
     """A tensor that will be: `meta` has its shape and dtype, `compute` its content.
 
-    `pieces` are the rows of the file that it consists of, as long as rows were only cut and joined.
+    `sources` are the tensors of the file that it is made of. `pieces` are the rows of the file that it
+    consists of, as long as rows were only cut and joined.
     """
 
     meta: Tensor
     compute: Callable[[], Tensor]
+    sources: frozenset[str]
     pieces: Pieces | None = None
 
     @classmethod
@@ -45,11 +47,11 @@ class Deferred:
         """Return a method of the tensor that is deferred, or what is known of it, such as its shape."""
         value = getattr(self.meta, name)
         if isinstance(value, Tensor):  # such as `.T`
-            return Deferred(value, lambda: getattr(self.compute(), name))
+            return Deferred(value, lambda: getattr(self.compute(), name), self.sources)
         return partial(_apply, getattr(Tensor, name), self) if callable(value) else value
 
     def __getitem__(self, place: Any) -> "Deferred":
-        return Deferred(self.meta[place], lambda: self.compute()[place])
+        return Deferred(self.meta[place], lambda: self.compute()[place], self.sources)
 
 
 class _Reader:
@@ -76,9 +78,11 @@ def defer(file: CheckpointFile, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _read_later(reader: _Reader, name: str, info: TensorInfo) -> Deferred:
+    if not hasattr(torch, info.dtype):
+        raise ValueError(f"{name} is stored as {info.stored_as}, which is not read")
     meta = torch.empty(info.shape, dtype=getattr(torch, info.dtype), device="meta")
     pieces = (Rows(name, 0, info.shape[0]),) if info.shape else None
-    return Deferred(meta, partial(reader.read, name), pieces)
+    return Deferred(meta, partial(reader.read, name), frozenset({name}), pieces)
 
 
 def _apply(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -92,10 +96,12 @@ def _apply(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any
     results = [found] if isinstance(found, Tensor) else found
     if not isinstance(results, tuple | list) or not all(isinstance(each, Tensor) for each in results):
         return found
-    inputs = [(tensor.meta.shape, tensor.pieces) for tensor in _deferred(arguments)]
+    given = list(_deferred(arguments))
+    sources = frozenset[str]().union(*(tensor.sources for tensor in given))
+    inputs = [(tensor.meta.shape, tensor.pieces) for tensor in given]
     pieces = pieces_after(function.__name__, inputs, [each.shape for each in results])
     deferred = tuple(
-        Deferred(each, partial(result, index), pieces[index]) for index, each in enumerate(results)
+        Deferred(each, partial(result, index), sources, pieces[index]) for index, each in enumerate(results)
     )
     return deferred[0] if isinstance(found, Tensor) else deferred
 

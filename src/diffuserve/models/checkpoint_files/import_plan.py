@@ -1,7 +1,7 @@
 """Decides where each part of a model comes from that is made of a file. Importing this loads no torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ _OF_TRAINING = (
     "logvar",
     "lvlb_weights",
     "denoiser.",
+    "v_pred",
+    "ztsnr",
     "cond_stage_model.logit_scale",
     "conditioner.embedders.1.model.logit_scale",
 )
@@ -53,9 +55,10 @@ class ConvertedPart:
 
 @dataclass(frozen=True)
 class CopiedPart:
-    """A component that is in a folder of diffusers' format already."""
+    """A component that is in a folder of diffusers' format already; `changes` are to values of its config."""
 
     folder: Path
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 Part = ConvertedPart | CopiedPart
@@ -79,6 +82,11 @@ class ImportPlan:
             **{name: [None, None] for name in left_out},
             "_class_name": given if given in classes else classes[0],
         }
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What its `diffuserve.json` will say: the base's defaults and limits, under the model's own name."""
+        return {name: value for name, value in self.base.settings.items() if name != "name"}
 
     @property
     def left_out(self) -> list[str]:
@@ -160,8 +168,16 @@ def _source(
         return _converted(name, file, part_prefix(file, name, kind.parts[name]), recognized, base)
     if name in own:
         return _converted(name, recognized.file, own[name], recognized, base)
-    folder = base.path / name
-    return CopiedPart(folder) if _is_whole(base, name, needs_weights=name in _weighted(base)) else None
+    if not _is_whole(base, name, needs_weights=name in _weighted(base)):
+        return None
+    return CopiedPart(base.path / name, _told_schedule(recognized.file) if name == "scheduler" else {})
+
+
+def _told_schedule(file: CheckpointFile) -> dict[str, Any]:
+    """Return what a file says of its schedule: models that predict velocities have a tensor that says so."""
+    if "v_pred" not in file.tensors:
+        return {}
+    return {"prediction_type": "v_prediction", "rescale_betas_zero_snr": "ztsnr" in file.tensors}
 
 
 def _converted(
@@ -171,7 +187,10 @@ def _converted(
     before = base.json(f"{name}/config.json")
     names = _without_prefix(file, prefix)
     tensors: Tensors = {short: file.tensors[own] for own, short in names.items()}
-    config = derive_config(layout.converter, tensors, before)
+    try:
+        config = derive_config(layout.converter, tensors, before)
+    except (KeyError, IndexError, ValueError) as error:
+        raise InvalidModel(f"{file.path}: its {layout.title} is incomplete: {str(error)[:200]}") from error
     differs = [key for key in recognized.kind.fixed if key in config and config[key] != before.get(key)]
     if name == recognized.kind.denoiser and differs:
         raise _wrong_base(recognized, base, f"its {differs[0]} is {before.get(differs[0])}")

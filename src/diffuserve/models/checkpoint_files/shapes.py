@@ -11,6 +11,8 @@ from diffuserve.models.checkpoint_files.kinds import Tensors
 
 Values = dict[str, Any]
 
+_MAX_BLOCKS = 512
+
 
 def derive_config(converter: str, tensors: Tensors, config: Values) -> Values:
     """Return the config of a component, where the shapes of its tensors say something else, by them.
@@ -22,9 +24,12 @@ def derive_config(converter: str, tensors: Tensors, config: Values) -> Values:
 
 
 def _count(tensors: Tensors, pattern: str) -> int:
-    """Return the number of blocks that a pattern with one number in it tells."""
+    """Return the number of blocks that a pattern with one number in it tells. Raise `ValueError`."""
     found = (re.match(pattern, name) for name in tensors)
-    return 1 + max((int(match[1]) for match in found if match), default=-1)
+    count = 1 + max((int(match[1]) for match in found if match), default=-1)
+    if count > _MAX_BLOCKS:
+        raise ValueError(f"{count:,} blocks, where models have at most {_MAX_BLOCKS}")
+    return count
 
 
 def _unet(tensors: Tensors, config: Values) -> Values:
@@ -36,8 +41,8 @@ def _flux(tensors: Tensors, config: Values) -> Values:
     return {
         "in_channels": channels,
         "out_channels": outputs if outputs != channels else config.get("out_channels"),
-        "num_layers": _count(tensors, r"double_blocks\.(\d+)\."),
-        "num_single_layers": _count(tensors, r"single_blocks\.(\d+)\."),
+        "num_layers": _count(tensors, r"double_blocks\.(\d{1,9})\."),
+        "num_single_layers": _count(tensors, r"single_blocks\.(\d{1,9})\."),
         "guidance_embeds": "guidance_in.in_layer.weight" in tensors,
     }
 
@@ -45,16 +50,16 @@ def _flux(tensors: Tensors, config: Values) -> Values:
 def _wan(tensors: Tensors, config: Values) -> Values:
     return {
         "in_channels": tensors["patch_embedding.weight"].shape[1],
-        "num_layers": _count(tensors, r"blocks\.(\d+)\."),
+        "num_layers": _count(tensors, r"blocks\.(\d{1,9})\."),
     }
 
 
 def _z_image(tensors: Tensors, config: Values) -> Values:
-    return {"n_layers": _count(tensors, r"layers\.(\d+)\.")}
+    return {"n_layers": _count(tensors, r"layers\.(\d{1,9})\.")}
 
 
 def _qwen_image(tensors: Tensors, config: Values) -> Values:
-    return {"num_layers": _count(tensors, r"transformer_blocks\.(\d+)\.")}
+    return {"num_layers": _count(tensors, r"transformer_blocks\.(\d{1,9})\.")}
 
 
 _DERIVATIONS: Final[Mapping[str, Callable[[Tensors, Values], Values]]] = {

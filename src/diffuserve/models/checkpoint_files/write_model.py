@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -14,22 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
-from diffuserve.models.checkpoint_files.converters import convert
+from diffuserve.models.checkpoint_files.converters import convert, is_ignored
 from diffuserve.models.checkpoint_files.deferred import Deferred, defer
 from diffuserve.models.checkpoint_files.import_plan import ConvertedPart, CopiedPart, ImportPlan, Part
 from diffuserve.models.checkpoint_files.planned_numbers import describe_numbers, plan_tensors
 from diffuserve.models.checkpoint_files.tensor_writer import write_tensors
-from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.folders.model_paths import INDEX_FILE
 from diffuserve.models.folders.pretrained import expected_shapes
+from diffuserve.models.folders.read_files import small_files
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.registry import known_families, load_family
 
 log = logging.getLogger(__name__)
 
 ORIGIN_FILE = "import.json"
+_SCHEDULER = "scheduler_config.json"
 _LIBRARIES = ("diffusers", "transformers")
-_SMALL_FILES = ("*.json", "*.txt", "*.model")
 _WEIGHTS_NAMES = {"diffusers": "diffusion_pytorch_model.safetensors", "transformers": "model.safetensors"}
 _SPARE_BYTES = 1_000_000_000  # kept free for logs and images
 _MAX_SHOWN = 3
@@ -44,50 +45,68 @@ def write_model(
     begin: Callable[[int], Report] = lambda _: lambda _: None,
     check: Callable[[Path], object] = lambda _: None,
     tell: Callable[[str], object] = log.info,
+    keeps_few_bits: bool = True,
 ) -> None:
-    """Write the folder of a planned model; it appears at `target` once it is whole and passed `check`.
+    """Write the folder of a planned model; it appears at `target` once it is whole.
 
-    `begin` is told the bytes to write before the first, and returns what counts them; before that `tell`
-    hears which weights stay in few bits and which do not. What a run that broke off has left is removed by
-    the next. Raise `InvalidModel` if the tensors do not fit the model's configs,
-    `InvalidParams` where the disk has too little space or another process imports the same name.
+    Before any weight is written `check` sees the folder, `begin` is told the bytes to write and returns what
+    counts them, and `tell` hears which weights stay in few bits, and what is left out; without
+    `keeps_few_bits` all become floats. What a run that broke off has left is removed by the next. Raise
+    `InvalidModel` if the tensors do not fit the model's configs, `InvalidParams` where the disk has too
+    little space or another process imports the same name.
     """
     with _partial_folder(target) as partial_folder:
         written = {
-            name: _prepare(plan, name, part, partial_folder / name, tell) for name, part in plan.parts.items()
+            name: _prepare(
+                part,
+                partial_folder / name,
+                plan.base.index[name],
+                _kept_layers(plan, name) if keeps_few_bits else None,
+                tell,
+            )
+            for name, part in plan.parts.items()
         }
         _write_json(partial_folder / INDEX_FILE, plan.index)
         _write_json(partial_folder / ORIGIN_FILE, plan.origin)
+        if plan.settings:
+            _write_json(partial_folder / SETTINGS_FILE, plan.settings)
         num_bytes = sum(size for size, _ in written.values())
         _check_space(target, num_bytes)
+        check(partial_folder)
         report = begin(num_bytes)
         for _, write in written.values():
             write(report)
-        check(partial_folder)
         partial_folder.rename(target)
 
 
 def _prepare(
-    plan: ImportPlan, name: str, part: Part, target: Path, tell: Callable[[str], object]
+    part: Part,
+    target: Path,
+    module: Sequence[str],
+    layers: QuantizedLayers | None,
+    tell: Callable[[str], object],
 ) -> tuple[int, Callable[[Report], None]]:
     """Write what is small of a component; return the bytes of its weights, and what writes them."""
     target.mkdir()
     if isinstance(part, CopiedPart):
         weights = _copy_small_files(part.folder, target)
+        if part.changes:
+            config = ModelFolder(target).json(_SCHEDULER)
+            _write_json(target / _SCHEDULER, {**config, **part.changes})
         return sum(file.stat().st_size for file in weights), partial(_copy_weights, weights, target)
     _write_json(target / "config.json", part.config)
-    library, class_name = plan.base.index[name]
+    library, class_name = module
     fitting = _fitting(part, expected_shapes(_find_class(library, class_name), target), class_name)
-    tensors = plan_tensors(part.file, fitting, _kept_layers(plan, name))
-    for line in describe_numbers(part.file, fitting, tensors):
-        tell(f"{name}: {line}")
+    tensors = plan_tensors(part.file, fitting, layers)
+    for line in (*_describe_unused(part, fitting), *describe_numbers(part.file, fitting, tensors)):
+        tell(f"{target.name}: {line}")
     file = target / _WEIGHTS_NAMES[library]
     return sum(tensor.num_bytes for tensor in tensors.values()), partial(write_tensors, file, tensors)
 
 
 def _copy_small_files(source: Path, target: Path) -> list[Path]:
     """Copy a component's configs and vocabularies; return its weights."""
-    for file in (file for pattern in _SMALL_FILES for file in source.glob(pattern)):
+    for file in small_files(source):
         shutil.copyfile(file, target / file.name)
     has_weights = any(source.glob("*.safetensors"))
     return ModelFolder(source.parent).weights(source.name) if has_weights else []
@@ -123,9 +142,11 @@ def _fitting(
     origin = f"{part.file.path}: its {part.layout.title}"
     try:
         converted = convert(part.layout.converter, defer(part.file, part.names), part.config)
-    except (KeyError, IndexError, ValueError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise InvalidModel(f"{origin} is incomplete: {str(error)[:200]}") from error
-    found: dict[str, Deferred] = {_plain(name): tensor for name, tensor in converted.items()}
+    found: dict[str, Deferred] = {
+        _plain(name): tensor for name, tensor in converted.items() if isinstance(tensor, Deferred)
+    }
     wanted = {_plain(name): shape for name, shape in shapes.items()}
     for what, names in (("lacks", wanted.keys() - found), ("has too much:", found.keys() - wanted)):
         if names:
@@ -134,6 +155,14 @@ def _fitting(
         if tuple(found[name].meta.shape) != shape:
             raise InvalidModel(f"{origin}: {name} is {tuple(found[name].meta.shape)}, not {shape}")
     return {_published(name, shapes): found[name] for name in wanted}
+
+
+def _describe_unused(part: ConvertedPart, tensors: Mapping[str, Deferred]) -> list[str]:
+    """Return which of a part's tensors no module has a place for, if there are any."""
+    used = {source for tensor in tensors.values() for source in tensor.sources}
+    unused = sorted(name for name, short in part.names.items() if name not in used and not is_ignored(short))
+    shown = ", ".join(unused[:_MAX_SHOWN])
+    return [f"left out {len(unused)} tensors that its class does not have: {shown}"] if unused else []
 
 
 def _kept_layers(plan: ImportPlan, component: str) -> QuantizedLayers | None:

@@ -18,7 +18,7 @@ from diffuserve.models.checkpoint_files.import_plan import plan_import
 from diffuserve.models.checkpoint_files.open_checkpoint import open_checkpoint
 from diffuserve.models.checkpoint_files.write_model import write_model
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
-from diffuserve.models.registry import load_pipeline
+from diffuserve.models.registry import check_model, load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
@@ -86,6 +86,16 @@ def test_a_gguf_file_draws_what_its_weights_drew_but_for_their_bits(
     assert said[0].startswith("transformer: weights in few bits")
     assert said[0].endswith(f" in {kind}")
     assert decibels(drawn(folder), drawn(base)) > least
+
+
+def test_all_weights_become_floats_where_that_is_asked_for(flux: Path, tmp_path: Path) -> None:
+    file = gguf_of(flux, flux_layout, {BLOCKS: "Q8_0"}, tmp_path)
+    write_model(plan_import(file, str(flux)), tmp_path / "made", keeps_few_bits=False)
+    assert {tensor.dtype for tensor in load_file(tmp_path / "made" / WEIGHTS).values()} == {
+        torch.bfloat16,
+        torch.float32,
+    }
+    check_model(str(tmp_path / "made"), FP8)
 
 
 def test_parts_of_a_joined_matrix_keep_their_codes(flux: Path, tmp_path: Path) -> None:

@@ -97,7 +97,8 @@ def test_a_model_is_told_by_its_tensors(shapes: Shapes, name: str, kind: str, pr
 
 
 def test_the_parts_of_a_full_file_are_told_apart_from_those_that_it_lacks() -> None:
-    full = prefixed(COMFY, DEV) | prefixed("vae.", VAE) | prefixed("text_encoders.clip_l.transformer.", CLIP)
+    clip = prefixed("text_encoders.clip_l.transformer.", CLIP)
+    full = {**prefixed(COMFY, DEV), **prefixed("vae.", VAE), **clip}
     found = recognize(listed(full))
     assert found.prefixes == {
         "transformer": COMFY,

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from support.original_layouts import (
     write_original,
     z_image_layout,
 )
+from support.tiny_pipelines.folders import tiny_folder
 
 COMFY = "model.diffusion_model."
 Parts = Mapping[str, tuple[str, Layout]]
@@ -82,6 +83,12 @@ def wan_file(folder: Path, kind: str, **options: object) -> Original:
     base = write_wan_checkpoint(folder / "base", kind=kind, seed=3, **options)  # type: ignore[arg-type]
     parts: Parts = {"transformer": ("", wan_layout)}
     return Original(write_original(folder / "file.safetensors", base, parts), base, parts)
+
+
+def tiny_wan_file(folder: Path) -> Original:
+    original = wan_file(folder, "tiny")
+    (original.folder / "diffuserve.json").write_text('{"num_frames": 1}')
+    return original
 
 
 def imported(original: Original, folder: Path) -> Path:
@@ -152,23 +159,31 @@ def test_a_file_of_z_image_holds_the_tensors_of_its_transformer(tmp_path: Path) 
 
 
 def z_image_file(folder: Path) -> Original:
-    """A transformer alone; its base has empty folders' worth of everything else."""
-    from diffusers import FlowMatchEulerDiscreteScheduler, ZImageTransformer2DModel
-
-    base = folder / "base"
-    transformer = ZImageTransformer2DModel(
-        dim=48, n_layers=2, n_refiner_layers=1, n_heads=2, n_kv_heads=2, cap_feat_dim=16, axes_dims=[8, 8, 8]
-    )
-    transformer.save_pretrained(base / "transformer")
-    FlowMatchEulerDiscreteScheduler(shift=3.0).save_pretrained(base / "scheduler")
-    index = {
-        "_class_name": "ZImagePipeline",
-        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
-        "transformer": ["diffusers", "ZImageTransformer2DModel"],
-    }
-    (base / "model_index.json").write_text(json.dumps(index))
+    base = tiny_folder("z-image", folder)
     parts: Parts = {"transformer": (COMFY, z_image_layout)}
-    return Original(write_original(folder / "file.safetensors", base, parts), base, parts)
+    return Original(write_original(folder / "z_image_turbo.safetensors", base, parts), base, parts)
+
+
+def test_a_text_encoder_of_an_older_file_has_no_name_of_its_own(tmp_path: Path) -> None:
+    base = write_unet_checkpoint(tmp_path / "base", kind="sd")
+    parts: Parts = {
+        "unet": (COMFY, unet_layout()),
+        "text_encoder": ("cond_stage_model.transformer.", lambda tensors: tensors),
+    }
+    original = Original(write_original(tmp_path / "file.safetensors", base, parts), base, parts)
+    assert "cond_stage_model.transformer.embeddings.token_embedding.weight" in load_file(original.file)
+    plan = plan_import(original.file, str(base))
+    assert plan.recognized.lacks == ["vae"]
+    assert_equal_parts(imported(original, tmp_path), original)
+
+
+def test_a_file_that_predicts_velocities_gets_their_schedule(tmp_path: Path) -> None:
+    original = sd_file(tmp_path, "xl")
+    save_file({**load_file(original.file), "v_pred": torch.ones(0), "ztsnr": torch.ones(0)}, original.file)
+    made = imported(original, tmp_path)
+    scheduler = json.loads((made / "scheduler" / "scheduler_config.json").read_text())
+    assert (scheduler["prediction_type"], scheduler["rescale_betas_zero_snr"]) == ("v_prediction", True)
+    assert scheduler["beta_end"] == 0.012
 
 
 class TestAnImportThatFails:
@@ -215,6 +230,36 @@ class TestAnImportThatFails:
         with pytest.raises(InvalidModel, match=r"incomplete: .*double_blocks.1.txt_mlp.2.bias"):
             imported(original, tmp_path)
 
+    @pytest.mark.parametrize(
+        ("name", "shape", "refusal"),
+        [
+            ("img_in.weight", (64,), "is incomplete"),
+            (
+                "single_blocks.77777777.linear1.weight",
+                (4, 4),
+                "77,777,778 blocks, where models have at most 512",
+            ),
+            ("double_blocks.x.img_attn.qkv.weight", (4, 4), "is incomplete"),
+            ("double_blocks.0.img_attn.qkv.weight", (3,), "is incomplete|is .* not"),
+        ],
+    )
+    def test_a_header_that_lies_is_refused(
+        self, name: str, shape: tuple[int, ...], refusal: str, tmp_path: Path
+    ) -> None:
+        original = flux_file(tmp_path, parts={"transformer": ("", flux_layout)})
+        tensors = load_file(original.file)
+        save_file({**tensors, name: torch.zeros(shape)}, original.file)
+        with pytest.raises(InvalidModel, match=refusal):
+            imported(original, tmp_path)
+
+    def test_tensors_without_a_place_are_left_out_and_named(self, tmp_path: Path) -> None:
+        original = flux_file(tmp_path, parts={"transformer": ("", flux_layout)})
+        save_file({**load_file(original.file), "extra.weight": torch.zeros(2)}, original.file)
+        told: list[str] = []
+        write_model(plan_import(original.file, str(original.folder)), tmp_path / "made", tell=told.append)
+        assert told == ["transformer: left out 1 tensors that its class does not have: extra.weight"]
+        assert_equal_parts(tmp_path / "made", original)
+
     def test_a_full_disk_is_told_before_the_first_byte(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -237,9 +282,11 @@ def fail_at(count: int) -> object:
 
 
 class TestTheSameImage:
-    @pytest.mark.parametrize("kind", ["sd", "xl", "dev"])
-    def test_is_drawn_from_the_folder_and_from_the_file(self, kind: str, tmp_path: Path) -> None:
-        original = flux_file(tmp_path) if kind == "dev" else sd_file(tmp_path, kind)
+    @pytest.mark.parametrize("make", [sd_file, flux_file, tiny_wan_file, z_image_file])
+    def test_is_drawn_from_the_folder_and_from_the_file(
+        self, make: Callable[[Path], Original], tmp_path: Path
+    ) -> None:
+        original = make(tmp_path)
         assert drawn(imported(original, tmp_path)) == drawn(original.folder)
 
 
