@@ -7,7 +7,7 @@ Models have random weights, the layouts of real ones and a denoiser of width 256
 milliseconds, as on a GPU. Eight requests differ in their steps. A static batch of the bare pipeline is one
 call with the prompts of all requests of equal steps, as its API demands. Lone requests come one at a time and
 show what the engine adds to each step. Figures and results are as in the engine's benchmark. Nothing else
-should run on the machine.
+should run on the machine, unless both sides have `--one-core` each: their CPU seconds are compared then.
 """
 
 import argparse
@@ -15,8 +15,9 @@ import random
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,13 @@ MODELS = {
 class BareSide:
     """The pipelines of diffusers as their documentation uses them, in float32."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_one_core: bool) -> None:
         import torch
         from diffusers import DiffusionPipeline
 
+        self._clock = _clock(has_one_core)
+        if has_one_core:
+            torch.set_num_threads(1)
         self._torch, self._load = torch, DiffusionPipeline.from_pretrained
         self._pipelines: dict[str, Any] = {}
 
@@ -70,10 +74,10 @@ class BareSide:
         """Return the seconds for all requests, one by one, or those of equal steps in one call."""
         batches = _alike(requests) if is_batched else [[request] for request in requests]
         self._pipeline(name)
-        start = time.perf_counter()
+        start = self._clock()
         for batch in batches:
             self._call(name, batch)
-        return time.perf_counter() - start
+        return self._clock() - start
 
     def _call(self, name: str, batch: Sequence[GenerationParams]) -> None:
         first, model = batch[0], MODELS[name]
@@ -101,15 +105,16 @@ class BareSide:
 class OurSide:
     """The engine with its default settings, in float32."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_one_core: bool) -> None:
+        self._clock, self._num_threads = _clock(has_one_core), 1 if has_one_core else None
         self._engines: dict[str, Any] = {}
 
     def run_all(self, name: str, requests: Sequence[GenerationParams]) -> float:
         """Submit all requests at once; return the seconds until all are finished."""
         engine = self._engine(name)
-        start = time.perf_counter()
+        start = self._clock()
         engine.generate(requests)
-        return time.perf_counter() - start
+        return self._clock() - start
 
     def rows(self, name: str) -> float:
         """Return the mean rows of a pass of the denoiser since the start."""
@@ -119,8 +124,10 @@ class OurSide:
     def _engine(self, name: str) -> Any:
         if name not in self._engines:
             from diffuserve import Engine
+            from diffuserve.engine.config import EngineConfig
 
-            engine = Engine.load(str(FOLDERS / name), device="cpu", dtype="fp32")
+            config = EngineConfig(num_threads=self._num_threads)
+            engine = Engine.load(str(FOLDERS / name), device="cpu", dtype="fp32", config=config)
             engine.denoiser_rows = _counted_rows(engine.pipeline)  # type: ignore[attr-defined]
             self._engines[name] = engine
         return self._engines[name]
@@ -131,10 +138,11 @@ def main() -> None:
     names = [arguments.only] if arguments.only else list(MODELS)
     for name in names:
         write_checkpoint(name)
-    bare, ours = RemoteSide(BareSide), RemoteSide(OurSide)
+    bare, ours = (RemoteSide(partial(side, arguments.one_core)) for side in (BareSide, OurSide))
     figures: list[Figure] = []
     conditions = read_conditions(("torch", "diffusers", "transformers")) | {
         "dtype": "float32",
+        "seconds": "of one core's CPU on each side" if arguments.one_core else "of the clock, all cores",
         "checkpoints": "random, in the layouts of the real ones, denoisers of width 256 and 4 layers",
     }
     for name in names:
@@ -202,6 +210,10 @@ def mixed(name: str, seed: int) -> list[GenerationParams]:
     ]
 
 
+def _clock(has_one_core: bool) -> Callable[[], float]:
+    return time.process_time if has_one_core else time.perf_counter
+
+
 def _alike(requests: Sequence[GenerationParams]) -> list[list[GenerationParams]]:
     groups = defaultdict[object, list[GenerationParams]](list)
     for request in requests:
@@ -251,6 +263,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds a model (default 5)")
     parser.add_argument("--only", choices=list(MODELS), help="one model; writes no result file")
+    parser.add_argument("--one-core", action="store_true", help="CPU seconds of one core on each side")
     parser.add_argument("--label", default="cpu", help="names the machine in the result's file name")
     return parser.parse_args()
 
