@@ -31,12 +31,12 @@ from benchmarks.shared.default_dtype import engine_dtype
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve import Engine
-from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.quantization import SMALL_GROUP, Quantization
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.checkpoint_files.import_plan import plan_import
 from diffuserve.models.checkpoint_files.write_model import write_model
 from diffuserve.models.folders.folder import SETTINGS_FILE
-from diffuserve.models.layers.quantization import SMALL_GROUP, quantize_weight
+from diffuserve.models.layers.quantization import quantize_weight
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from support.gguf_files import random_blocks, write_gguf
 from support.original_layouts import flux_layout, read_part

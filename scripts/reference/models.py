@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from diffuserve.models.any_pipeline.abilities import guidance, images
 from diffuserve.models.any_pipeline.modular import modular_names
-from diffuserve.models.any_pipeline.proven import SHARE_PASSES
+from diffuserve.models.any_pipeline.proven import RESUME, SHARE_PASSES
 from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
 from diffuserve.models.any_pipeline.sources import installed_version
 from diffuserve.models.any_pipeline.tasks import (
@@ -19,7 +19,7 @@ from diffuserve.models.any_pipeline.tasks import (
 from diffuserve.models.registry import known_families
 from reference.markdown import code, table
 
-_PROVEN: Mapping[str, frozenset[str]] = {"shares passes": SHARE_PASSES}
+_PROVEN: Mapping[str, frozenset[str]] = {"shares passes": SHARE_PASSES, "resumes": RESUME}
 """Columns of what a test has shown of classes."""
 _HEADINGS = (
     *("class", "for", "steps", "guidance", "negative prompts", "images of a request", "makes"),
@@ -105,5 +105,7 @@ def _images(signature: Signature) -> str:
 
 
 def _makes(signature: Signature) -> str:
+    if task_of(signature) is Task.SOUND:
+        return "sound"
     makes = "clip" if signature.first(*FRAMES) else "image"
     return f"{makes} with sound" if makes_sound(signature) else makes

@@ -43,19 +43,21 @@ class TinyRequest:
     def params(self, tiny: TinyPipeline, num_images: int = 1) -> GenerationParams:
         """Return the same as a request of ours."""
         pictures = self._pictures(tiny)
+        given: dict[str, Any] = {
+            "guidance_scale": None if tiny.guidance is None else self.guidance,
+            "negative_prompt": self.negative if tiny.takes_negative else None,
+            "num_frames": tiny.frames[self.frames] if tiny.is_clip else None,
+            "max_sequence_length": tiny.call.get("max_sequence_length"),
+            "seconds": tiny.call.get("audio_duration"),
+            **self._size(tiny),
+            **{tiny.field_of(name): _input(picture) for name, picture in pictures.items()},
+        }
         return GenerationParams(
             prompt=self.prompt,
             seed=self.seed,
             num_images=num_images,
             num_inference_steps=self.steps,
-            guidance_scale=None if tiny.guidance is None else self.guidance,
-            negative_prompt=self.negative if tiny.takes_negative else None,
-            num_frames=tiny.frames[self.frames] if tiny.is_clip else None,
-            max_sequence_length=tiny.call.get("max_sequence_length"),
-            mask=_input(pictures.pop("mask_image", None)),
-            seconds=tiny.call.get("audio_duration"),
-            **self._size(tiny),
-            **{tiny.field_of(name): _input(picture) for name, picture in pictures.items()},
+            **given,
         )
 
     def _size(self, tiny: TinyPipeline) -> dict[str, int]:
@@ -82,9 +84,7 @@ def noise_picture(width: int, height: int, seed: int) -> Image.Image:
     return Image.fromarray(levels)
 
 
-def _input(picture: Image.Image | None) -> InputImage | None:
-    if picture is None:
-        return None
+def _input(picture: Image.Image) -> InputImage:
     mode: Literal["RGB", "L"] = "L" if picture.mode == "L" else "RGB"
     pixels = picture.tobytes()
     return InputImage(sha256(pixels).hexdigest(), picture.width, picture.height, mode, pixels)

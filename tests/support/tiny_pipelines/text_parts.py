@@ -40,7 +40,7 @@ def t5_tokenizer(length: int = 512) -> Any:
     )
 
 
-def template_of(pipeline_class: type) -> str:
+def template_of(pipeline_class: Any) -> str:
     """Return the lines in which a pipeline class sets its prompt template."""
     return inspect.getsource(pipeline_class.__init__).encode().decode("unicode_escape")
 

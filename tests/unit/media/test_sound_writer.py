@@ -74,7 +74,7 @@ def test_frames_and_sound_alternate_in_the_file(tmp_path: Path) -> None:
     save_video(frames(40), tmp_path / "a.mp4", 8, {}, tone(seconds=5.0))
     with av.open(str(tmp_path / "a.mp4")) as container:
         order = [packet.stream.type for packet in container.demux() if packet.size]
-    turns = sum(one != other for one, other in pairwise(order))
+    turns = sum(earlier != later for earlier, later in pairwise(order))
     assert turns >= 4
 
 

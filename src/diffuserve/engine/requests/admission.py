@@ -25,8 +25,8 @@ _RANDOM_SEEDS = 2**32
 class RequestAdmission:
     """Admits requests to an engine, and gives checkpoints that they can be admitted with.
 
-    `read_weights_hash` tells the engine's weights apart; it may take long the first time. `progress` returns
-    what a request goes on from.
+    `read_weights_hash` tells the engine's weights apart; it may take long the first time. `read_progress`
+    returns what a request would go on from.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class RequestAdmission:
         pipeline: Pipeline,
         memory_budget: int,
         read_weights_hash: Callable[[], str],
-        progress: Callable[[RequestState], RequestProgress | None],
+        read_progress: Callable[[RequestState], RequestProgress | None],
     ) -> None:
         self._pipeline, self._memory_budget = pipeline, memory_budget
-        self._read_weights_hash, self._progress = read_weights_hash, progress
+        self._read_weights_hash, self._read_progress = read_weights_hash, read_progress
 
     def admit(
         self,
@@ -55,7 +55,7 @@ class RequestAdmission:
 
     def checkpoint(self, state: RequestState | None) -> Checkpoint:
         """Return the checkpoint of a request between two steps. Raise `NoCheckpoint` if it has none."""
-        progress = None if state is None else self._progress(state)
+        progress = None if state is None else self._read_progress(state)
         return take(self._pipeline, self._read_weights_hash(), state, progress)
 
 

@@ -42,9 +42,10 @@ def _load(folder: ModelFolder, component: Component, plan: LoadPlan, layers: Qua
         module.register_to_config(force_upcast=False)
     if plan.on_read is not None:
         plan.on_read(folder.num_weight_bytes([component.name]))
+    place = None if plan.stay_on_host and may_wait(component.name) else plan.device
     if layers is not None:
-        quantize_layers(module, layers, plan.kept_in, None if plan.stay_on_host else plan.device)
-    return module if plan.stay_on_host and may_wait(component.name) else module.to(plan.device)
+        quantize_layers(module, layers, plan.kept_in, place, plan.device)
+    return module if place is None else module.to(place)
 
 
 def _class_of(component: Component) -> Any:

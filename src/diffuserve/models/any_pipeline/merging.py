@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.weak import WeakIdKeyDictionary
 
+from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.nested import same_kind
-from diffuserve.models.any_pipeline.run import Call
 
 # Words in names of arguments that a model reads once for its whole batch, whatever their shapes: positions,
 # sizes, and factors. They must be equal in value.
@@ -102,8 +102,8 @@ def _described(call: Call) -> dict[str, _Argument]:
     described = {
         name: _argument(name, value, rows, isinstance(first, list)) for name, value in call.arguments.items()
     }
-    text, mask = _masked_text(call)
-    if text is not None:
+    if (names := _masked_text(call)) is not None:
+        text, mask = names
         value = call.arguments[text]
         described[text] = _Argument(_Kind.TEXT, (tuple(value.shape[2:]), value.dtype))
         described[mask] = _Argument(_Kind.MASK, None)
@@ -153,20 +153,21 @@ def _join(kind: _Kind, values: Sequence[Any], rows: Sequence[int]) -> Any:
             return torch.cat(list(values)) if has_rows else value
 
 
-def _masked_text(call: Call) -> tuple[str, str] | tuple[None, None]:
+def _masked_text(call: Call) -> tuple[str, str] | None:
     """Return the names of a call's text and of its mask, if its model masks texts."""
-    names = _MASKED_TEXTS.get(type(call.module).__name__)
-    return (None, None) if names is None or call.method != "forward" else names
+    return _MASKED_TEXTS.get(type(call.module).__name__)
 
 
 def _masked(first: Call, joined: dict[str, Any], calls: Sequence[Call]) -> dict[str, Any]:
-    """Add the mask of the joined texts, or `None`, as the pipeline does, if all are text from end to end."""
-    text, mask = _masked_text(first)
-    if text is None:
+    """Add the mask of the joined texts; texts of one length without masks need none."""
+    if (names := _masked_text(first)) is None:
         return joined
-    masks = [_mask(call.arguments[text], call.arguments.get(mask)) for call in calls]
-    whole = pad_sequence([row for part in masks for row in part], batch_first=True)
-    return joined | {mask: None if bool(whole.all()) else whole}
+    text, mask = names
+    given = [(call.arguments[text], call.arguments.get(mask)) for call in calls]
+    if all(each is None and value.shape[1] == joined[text].shape[1] for value, each in given):
+        return joined
+    masks = [row for value, each in given for row in _mask(value, each)]
+    return joined | {mask: pad_sequence(masks, batch_first=True)}
 
 
 def _mask(text: Tensor, mask: Tensor | None) -> Tensor:

@@ -6,6 +6,7 @@ SHARE_PASSES = frozenset(
     {
         "AceStepPipeline",
         "AuraFlowPipeline",
+        "ChromaImg2ImgPipeline",
         "ChromaPipeline",
         "CogVideoXPipeline",
         "Flux2KleinPipeline",
@@ -16,6 +17,7 @@ SHARE_PASSES = frozenset(
         "Kandinsky5T2IPipeline",
         "Kandinsky5T2VPipeline",
         "Krea2Pipeline",
+        "LTX2ImageToVideoPipeline",
         "LTX2Pipeline",
         "LTXImageToVideoPipeline",
         "LTXPipeline",
@@ -26,6 +28,8 @@ SHARE_PASSES = frozenset(
         "PixArtAlphaPipeline",
         "PixArtSigmaPipeline",
         "QwenImageEditPlusPipeline",
+        "QwenImageImg2ImgPipeline",
+        "QwenImageInpaintPipeline",
         "QwenImagePipeline",
         "SanaPipeline",
         "SanaVideoPipeline",
@@ -35,6 +39,8 @@ SHARE_PASSES = frozenset(
         "StableDiffusion3InpaintPipeline",
         "StableDiffusion3Pipeline",
         "StableDiffusionControlNetPipeline",
+        "ZImageImg2ImgPipeline",
+        "ZImageInpaintPipeline",
         "ZImagePipeline",
     }
 )

@@ -7,13 +7,14 @@ tensors take the places of those that it has; all else, such as counters, is as 
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 from cachetools import LRUCache
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffuserve.domain.errors import CheckpointUnusable
+from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.nested import changed, leaves
 from diffuserve.models.run_progress import RunProgress
 
@@ -31,9 +32,8 @@ class Replies:
     def __init__(self) -> None:
         self._replies: LRUCache[Hashable, Any] = LRUCache(_MAX_REPLIES)
 
-    def form(self, module: nn.Module, method: str, arguments: Mapping[str, Any]) -> Hashable:
-        """Return what the form of a call's reply depends on."""
-        return (id(module), method, _form(arguments))
+    def form(self, call: Call) -> Hashable:
+        return (id(call.module), call.method, _form(call.arguments))
 
     def learn(self, form: Hashable, reply: Any) -> None:
         """Note the form of a reply: each of its tensors becomes a single zero that is repeated."""
@@ -174,4 +174,4 @@ def _form(value: Any) -> Hashable:
         return tuple((name, _form(item)) for name, item in value.items())
     if isinstance(value, tuple | list):
         return tuple(map(_form, value))
-    return cast(Hashable, value if isinstance(value, bool | int | str | None) else type(value))
+    return value if isinstance(value, bool | int | str | None) else str(type(value))

@@ -47,11 +47,11 @@ def _image_vae(tensors: Tensors, config: Config) -> Tensors:
 
 
 def _clip(tensors: Tensors, config: Config) -> Tensors:
-    """Return them as they are: the authors used transformers' own class."""
-    return {name: tensor for name, tensor in tensors.items() if name.startswith(_OF_CLIP)}
+    """Return them as they are, without an image encoder: the authors used transformers' own class."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_OF_IMAGES)}
 
 
-_OF_CLIP = ("text_model.", "text_projection.")
+_OF_IMAGES = ("vision_model.", "visual_projection.")
 
 
 def _open_clip(tensors: Tensors, config: Config) -> Tensors:

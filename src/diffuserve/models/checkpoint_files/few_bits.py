@@ -1,7 +1,7 @@
 """Weights that stay in their few bits when a file becomes a folder: those whose rows a converter only moved.
 
-Codes, scales and zeros all have the rows of their weight, so what was cut from one or joined of several is
-cut and joined of each of these.
+Codes, scales and zeros all have the rows of their weight, so what a converter splits and joins of
+weights is split and joined of each of these.
 """
 
 from collections.abc import Iterator, Sequence

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.quantization import SMALL_GROUP, Quantization
 from diffuserve.models.checkpoint_files.checkpoint_file import FewBits, TensorInfo
 from diffuserve.models.checkpoint_files.gguf_header import (
-    SMALL_GROUP,
     GgufHeader,
     GgufTensor,
     Value,

@@ -59,8 +59,6 @@ BLOCK_TYPES: Mapping[int, BlockType] = {
 }
 """The formats that are read, by their numbers in files."""
 _PLAIN = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-SMALL_GROUP = 32
-"""Numbers that share a scale in weights that are kept in few bits."""
 _FOUR_BITS = {"Q4_0", "Q4_1", "Q4_K"}
 
 
@@ -75,17 +73,17 @@ class GgufTensor:
 
     @property
     def is_plain(self) -> bool:
-        """Whether its numbers stand for themselves."""
+        """True if its numbers stand for themselves."""
         return self.type.name in _PLAIN
 
     @property
     def dtype(self) -> str:
-        """What it is read in: bf16 is closer to blocks (55 dB) than the best of them to weights (45 dB)."""
+        """The dtype it is read in: bf16 is closer to blocks (55 dB) than any of them to weights (45 dB)."""
         return _PLAIN.get(self.type.name, "bfloat16")
 
     @property
     def keeps_4_bits(self) -> bool:
-        """Whether its groups of 32 codes of 4 bits have a scale and a zero each, as those of our layers."""
+        """True if its groups of 32 codes of 4 bits have a scale and a zero each, as those of our layers."""
         return self.type.name in _FOUR_BITS
 
     @property

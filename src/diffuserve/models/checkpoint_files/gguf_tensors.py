@@ -14,10 +14,9 @@ from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.extras import Extra
-from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.quantization import SMALL_GROUP, Quantization
 from diffuserve.models.checkpoint_files.gguf_header import GgufTensor
 from diffuserve.models.layers.quantization import (
-    SMALL_GROUP,
     QuantizedWeight,
     pack_groups,
     quantize_weight,

@@ -16,26 +16,29 @@ _COMFY: Final = "model.diffusion_model."
 
 @dataclass(frozen=True)
 class PartLayout:
-    """A component in the layout of its authors: a tensor `mark` shows it, after one of the `prefixes`.
+    """A component in the layout of its authors: one of the tensors `marks` shows it, after a prefix.
 
     `converter` names the function of `converters` that turns it into the library's own layout.
     """
 
     title: str
-    mark: str
+    marks: tuple[str, ...]
     prefixes: tuple[str, ...]
     converter: str
 
     def prefix_in(self, tensors: Tensors) -> str | None:
         """Return the prefix of this part's tensors in a file; `None` if the file lacks the part."""
-        return next((prefix for prefix in self.prefixes if f"{prefix}{self.mark}" in tensors), None)
+        shown = (prefix for prefix in self.prefixes for mark in self.marks if f"{prefix}{mark}" in tensors)
+        return next(shown, None)
 
 
-_UNET = PartLayout("UNet", "input_blocks.0.0.weight", (_COMFY, ""), "unet")
-_VAE = PartLayout("VAE", "decoder.up.0.block.0.norm1.weight", ("first_stage_model.", "vae.", ""), "image_vae")
+_UNET = PartLayout("UNet", ("input_blocks.0.0.weight",), (_COMFY, ""), "unet")
+_VAE = PartLayout(
+    "VAE", ("decoder.up.0.block.0.norm1.weight",), ("first_stage_model.", "vae.", ""), "image_vae"
+)
 _CLIP = PartLayout(
     "CLIP text encoder",
-    "text_model.embeddings.token_embedding.weight",
+    ("text_model.embeddings.token_embedding.weight", "embeddings.token_embedding.weight"),
     (
         "cond_stage_model.transformer.",
         "conditioner.embedders.0.transformer.",
@@ -46,25 +49,25 @@ _CLIP = PartLayout(
     "clip",
 )
 _CLIP_G = PartLayout(
-    "OpenCLIP text encoder", "token_embedding.weight", ("conditioner.embedders.1.model.", ""), "open_clip"
+    "OpenCLIP text encoder", ("token_embedding.weight",), ("conditioner.embedders.1.model.", ""), "open_clip"
 )
 _T5 = PartLayout(
     "T5 text encoder",
-    "encoder.block.0.layer.0.SelfAttention.q.weight",
+    ("encoder.block.0.layer.0.SelfAttention.q.weight",),
     ("text_encoders.t5xxl.transformer.", "text_encoders.t5xxl.", ""),
     "t5",
 )
 _UMT5 = PartLayout(
     "UMT5 text encoder",
-    "encoder.block.0.layer.0.SelfAttention.q.weight",
+    ("encoder.block.0.layer.0.SelfAttention.q.weight",),
     ("text_encoders.umt5xxl.transformer.", ""),
     "t5",
 )
-_FLUX = PartLayout("transformer", "double_blocks.0.img_attn.qkv.weight", (_COMFY, ""), "flux")
-_WAN = PartLayout("transformer", "head.modulation", (_COMFY, ""), "wan")
-_WAN_VAE = PartLayout("VAE", "decoder.middle.0.residual.0.gamma", ("vae.", ""), "wan_vae")
-_Z_IMAGE = PartLayout("transformer", "layers.0.adaLN_modulation.0.weight", (_COMFY, ""), "z_image")
-_QWEN_IMAGE = PartLayout("transformer", "transformer_blocks.0.img_mod.1.weight", (_COMFY, ""), "as_it_is")
+_FLUX = PartLayout("transformer", ("double_blocks.0.img_attn.qkv.weight",), (_COMFY, ""), "flux")
+_WAN = PartLayout("transformer", ("head.modulation",), (_COMFY, ""), "wan")
+_WAN_VAE = PartLayout("VAE", ("decoder.middle.0.residual.0.gamma",), ("vae.", ""), "wan_vae")
+_Z_IMAGE = PartLayout("transformer", ("layers.0.adaLN_modulation.0.weight",), (_COMFY, ""), "z_image")
+_QWEN_IMAGE = PartLayout("transformer", ("transformer_blocks.0.img_mod.1.weight",), (_COMFY, ""), "as_it_is")
 
 
 @dataclass(frozen=True)

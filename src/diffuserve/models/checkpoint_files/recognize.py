@@ -44,7 +44,7 @@ def part_prefix(file: CheckpointFile, component: str, part: PartLayout) -> str:
     prefix = part.prefix_in(file.tensors)
     if prefix is None:
         raise InvalidModel(
-            f"{file.path}: has no {part.title} for {component}: {part.mark} is missing; it begins with "
+            f"{file.path}: has no {part.title} for {component}: {part.marks[0]} is missing; it begins with "
             f"{_first_names(file)}"
         )
     return prefix

@@ -19,17 +19,18 @@ from diffuserve.models.checkpoint_files.deferred import Deferred, defer
 from diffuserve.models.checkpoint_files.import_plan import ConvertedPart, CopiedPart, ImportPlan, Part
 from diffuserve.models.checkpoint_files.planned_numbers import describe_numbers, plan_tensors
 from diffuserve.models.checkpoint_files.tensor_writer import write_tensors
-from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.folders.model_paths import INDEX_FILE
 from diffuserve.models.folders.pretrained import expected_shapes
+from diffuserve.models.folders.read_files import small_files
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.registry import known_families, load_family
 
 log = logging.getLogger(__name__)
 
 ORIGIN_FILE = "import.json"
+_SCHEDULER = "scheduler_config.json"
 _LIBRARIES = ("diffusers", "transformers")
-_SMALL_FILES = ("*.json", "*.txt", "*.model")
 _WEIGHTS_NAMES = {"diffusers": "diffusion_pytorch_model.safetensors", "transformers": "model.safetensors"}
 _SPARE_BYTES = 1_000_000_000  # kept free for logs and images
 _MAX_SHOWN = 3
@@ -67,6 +68,8 @@ def write_model(
         }
         _write_json(partial_folder / INDEX_FILE, plan.index)
         _write_json(partial_folder / ORIGIN_FILE, plan.origin)
+        if plan.settings:
+            _write_json(partial_folder / SETTINGS_FILE, plan.settings)
         num_bytes = sum(size for size, _ in written.values())
         _check_space(target, num_bytes)
         check(partial_folder)
@@ -87,6 +90,9 @@ def _prepare(
     target.mkdir()
     if isinstance(part, CopiedPart):
         weights = _copy_small_files(part.folder, target)
+        if part.changes:
+            config = ModelFolder(target).json(_SCHEDULER)
+            _write_json(target / _SCHEDULER, {**config, **part.changes})
         return sum(file.stat().st_size for file in weights), partial(_copy_weights, weights, target)
     _write_json(target / "config.json", part.config)
     library, class_name = module
@@ -100,7 +106,7 @@ def _prepare(
 
 def _copy_small_files(source: Path, target: Path) -> list[Path]:
     """Copy a component's configs and vocabularies; return its weights."""
-    for file in (file for pattern in _SMALL_FILES for file in source.glob(pattern)):
+    for file in small_files(source):
         shutil.copyfile(file, target / file.name)
     has_weights = any(source.glob("*.safetensors"))
     return ModelFolder(source.parent).weights(source.name) if has_weights else []

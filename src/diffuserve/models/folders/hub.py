@@ -99,7 +99,7 @@ def plan_download(repo_id: str, revision: str) -> Download:
     """
     whole = _list_files(repo_id, revision)
     paths = read_files(file.path for file in whole.files)
-    if not any(path in INDEX_FILES for path in paths):
+    if not paths.intersection(INDEX_FILES):
         singles = [file.path for file in whole.files if file.path.endswith((".safetensors", ".gguf"))]
         single = (
             f"; it has {singles[0]}: `diffuserve pull {repo_id}:{singles[0]} --as NAME`" if singles else ""

@@ -12,10 +12,9 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.models.quantization import SMALL_GROUP, Quantization
 
 GROUP = 64  # numbers that share a scale in 4 bits, where this module quantizes
-SMALL_GROUP = 32  # such numbers in the blocks of GGUF files
 INT8_MAX, FP8_MAX = 127.0, 448.0
 STORED_DTYPES = {
     Quantization.INT8: torch.int8,

@@ -8,8 +8,8 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from diffuserve.domain.models.quantization import Quantization
-from diffuserve.models.layers.quantization import GROUP, SMALL_GROUP, group_size, quantize_weight
+from diffuserve.domain.models.quantization import SMALL_GROUP, Quantization
+from diffuserve.models.layers.quantization import GROUP, group_size, quantize_weight
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
 from diffuserve.models.weights.stored_quantization import stored_weights
 

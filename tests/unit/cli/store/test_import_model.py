@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.folders.folder import open_model
 from diffuserve.models.folders.known_models import KNOWN_MODELS, known_model
+from diffuserve.models.registry import find_quantization
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from support.command import Invoke
 from support.fake_hub import FakeHub, fake_hub, use_hub
+from support.gguf_files import quantized_file
 from support.original_layouts import flux_layout, image_vae_layout, read_part, write_original
 
 REPO = "studio/shapes"
@@ -60,6 +63,19 @@ def test_a_file_becomes_a_model_that_is_listed_and_removed(
     assert (removed.code, list(data.iterdir())) == (0, [])
 
 
+@pytest.mark.parametrize("option", [(), ("--dequantize",)])
+def test_a_gguf_file_becomes_a_model_that_tells_its_bits(
+    option: tuple[str, ...], invoke: Invoke, base: Path, tmp_path: Path
+) -> None:
+    tensors = flux_layout(read_part(base, "transformer"))
+    file = quantized_file(tmp_path / "mine.gguf", tensors, {r".*blocks\..*": "Q8_0"}, "flux")
+    made = invoke("import", str(file), "--as", "mine", "--base", str(base), *option)
+    assert made.code == 0, made.err
+    assert ("transformer: weights in few bits" in made.err) is not bool(option)
+    assert "transformer: weights that become bfloat16: " in made.err
+    assert find_quantization("mine", None) is (Quantization.NONE if option else Quantization.INT8)
+
+
 def test_what_a_file_lacks_is_named_with_the_command_that_gets_it(invoke: Invoke, file: Path) -> None:
     refused = invoke("import", str(file), "--as", "mine")
     assert refused.code == 2
@@ -77,6 +93,14 @@ def test_parts_come_from_files_and_folders_that_are_given(
     for component, source in {"vae": other, "text_encoder": other, "text_encoder_2": base}.items():
         found, wanted = read_part(data / "mine", component), read_part(source, component)
         assert all(found[name].equal(wanted[name]) for name in wanted)
+
+
+def test_a_relative_path_is_a_folder_though_it_looks_like_a_hub_id(
+    invoke: Invoke, base: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(base.parents[1])
+    given = f"{base.parent.name}/{base.name}"
+    assert invoke("import", str(file), "--as", "mine", "--base", given).code == 0
 
 
 def test_a_base_of_another_kind_is_refused(invoke: Invoke, file: Path, tmp_path: Path) -> None:
@@ -170,6 +194,9 @@ class TestPulledFromTheHub:
         assert (refused.code, served.fetched()) == (2, [])
         assert "license: FLUX.1 [dev] Non-Commercial License" in refused.err
         assert "give --yes to accept" in refused.err
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+        monkeypatch.setattr("typer.confirm", lambda question, **_: "FLUX.1 [dev]" not in question)
+        assert (invoke("pull", "flux-dev", "--parts", "vae").code, served.fetched()) == (1, [])
         assert invoke("pull", "flux-dev", "--parts", "vae", "--yes").code == 0
 
 

@@ -6,17 +6,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.models.any_pipeline import family as any_family
 from diffuserve.models.any_pipeline.family import ANY_PIPELINE, check_plan
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.registry import check_model, read_spec
+from diffuserve.models.registry import check_model, read_offer, read_spec
 from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.modelstore.description import describe as published
 from support.foreign_folders import LTX, PAG, STABLE_AUDIO, STABLE_DIFFUSION_3, write_folder, write_json
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -184,6 +187,30 @@ def test_damaged_files_are_named(tmp_path: Path, damage: Callable[[Path], None],
     assert said in refusal_of(folder)
 
 
+def test_a_model_is_priced_whatever_its_weights_are_called(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "sd3")
+    weights = {f"down_blocks.{9**200}.a": [2, 2], "down_blocks.999999.a": [2, 2], "up.0.a": [2, 2]}
+    save_file({name: np.zeros(shape, np.float32) for name, shape in weights.items()}, _weights_of(folder))
+    assert read_offer(str(folder))[1].step[1] > 0
+    _weights_of(folder).write_bytes(b"\xff" * 9)
+    assert read_offer(str(folder))[1].step[1] > 0
+
+
+def _weights_of(folder: Path) -> Path:
+    return folder / "transformer/model.safetensors"
+
+
+def test_a_published_model_has_the_files_of_every_component_and_no_others(tmp_path: Path) -> None:
+    index = {**STABLE_DIFFUSION_3, "image_encoder": ["transformers", "SiglipVisionModel"]}
+    folder = write_folder(tmp_path / "sd3", index)
+    own = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    template, unread = "tokenizer/chat_template.jinja", ("vae/vae.py", "vae/vae.bin", "sd3.safetensors")
+    for name in (template, *unread):
+        (folder / name).write_text("")
+    manifest = published(folder, "sd3", license="", source="")
+    assert {file.path for file in manifest.files} == own | {template}
+
+
 def test_a_filter_of_the_folder_is_left_out(tmp_path: Path) -> None:
     index = {**STABLE_DIFFUSION_3, "safety_checker": ["stable_diffusion", "StableDiffusionSafetyChecker"]}
     folder = write_folder(tmp_path / "sd3", index)
@@ -213,6 +240,7 @@ def test_whatever_an_index_or_a_config_says_is_read_or_refused(
         write_json(folder / "model_index.json", {**STABLE_DIFFUSION_3, name: value})
     try:
         spec = check_model(str(folder)).spec
+        read_offer(str(folder))
     except InvalidModel:
         return
     assert spec.resolve(spec.simple_request("any"), seed=0).width == spec.width

@@ -125,7 +125,7 @@ def test_what_a_run_draws_without_a_generator_follows_from_its_seed_alone() -> N
             return [first, float(torch.randn(()))]
 
         steps = StepsTold(2)
-        return Run(generate, threading.Lock(), steps, seed)
+        return Run(generate, threading.Lock(), steps, seed=seed)
 
     transformer = Doubler()
     hook_models({"transformer": transformer})

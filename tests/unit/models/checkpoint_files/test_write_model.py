@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from support.original_layouts import (
     write_original,
     z_image_layout,
 )
+from support.tiny_pipelines.folders import tiny_folder
 
 COMFY = "model.diffusion_model."
 Parts = Mapping[str, tuple[str, Layout]]
@@ -82,6 +83,12 @@ def wan_file(folder: Path, kind: str, **options: object) -> Original:
     base = write_wan_checkpoint(folder / "base", kind=kind, seed=3, **options)  # type: ignore[arg-type]
     parts: Parts = {"transformer": ("", wan_layout)}
     return Original(write_original(folder / "file.safetensors", base, parts), base, parts)
+
+
+def tiny_wan_file(folder: Path) -> Original:
+    original = wan_file(folder, "tiny")
+    (original.folder / "diffuserve.json").write_text('{"num_frames": 1}')
+    return original
 
 
 def imported(original: Original, folder: Path) -> Path:
@@ -136,6 +143,21 @@ def test_a_file_of_wan_holds_the_tensors_of_its_transformer(kind: str, tmp_path:
     assert_equal_parts(imported(original, tmp_path), original)
 
 
+def test_a_model_of_two_experts_is_made_of_two_files(tmp_path: Path) -> None:
+    parts: Parts = {"transformer": ("", wan_layout), "transformer_2": ("", wan_layout)}
+    base = write_wan_checkpoint(tmp_path / "base", kind="a14b", seed=3)
+    high, low = (
+        write_original(
+            tmp_path / f"wan2.2_t2v_{noise}_noise_14B.safetensors", base, {component: parts[component]}
+        )
+        for noise, component in (("high", "transformer"), ("low", "transformer_2"))
+    )
+    write_model(plan_import(high, str(base), {"transformer_2": low}), tmp_path / "made")
+    assert_equal_parts(tmp_path / "made", Original(high, base, parts))
+    with pytest.raises(InvalidModel, match="import the one for high noise"):
+        plan_import(low, str(base))
+
+
 def test_the_vae_of_wan_is_converted_from_a_file_of_its_own(tmp_path: Path) -> None:
     original = wan_file(tmp_path, "t2v", vae={"dim_mult": [1, 2, 4, 4]})  # the converter knows no others
     vae = write_original(tmp_path / "vae.safetensors", original.folder, {"vae": ("", wan_vae_layout)})
@@ -152,23 +174,31 @@ def test_a_file_of_z_image_holds_the_tensors_of_its_transformer(tmp_path: Path) 
 
 
 def z_image_file(folder: Path) -> Original:
-    """A transformer alone; its base has empty folders' worth of everything else."""
-    from diffusers import FlowMatchEulerDiscreteScheduler, ZImageTransformer2DModel
-
-    base = folder / "base"
-    transformer = ZImageTransformer2DModel(
-        dim=48, n_layers=2, n_refiner_layers=1, n_heads=2, n_kv_heads=2, cap_feat_dim=16, axes_dims=[8, 8, 8]
-    )
-    transformer.save_pretrained(base / "transformer")
-    FlowMatchEulerDiscreteScheduler(shift=3.0).save_pretrained(base / "scheduler")
-    index = {
-        "_class_name": "ZImagePipeline",
-        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
-        "transformer": ["diffusers", "ZImageTransformer2DModel"],
-    }
-    (base / "model_index.json").write_text(json.dumps(index))
+    base = tiny_folder("z-image", folder)
     parts: Parts = {"transformer": (COMFY, z_image_layout)}
-    return Original(write_original(folder / "file.safetensors", base, parts), base, parts)
+    return Original(write_original(folder / "z_image_turbo.safetensors", base, parts), base, parts)
+
+
+def test_a_text_encoder_of_an_older_file_has_no_name_of_its_own(tmp_path: Path) -> None:
+    base = write_unet_checkpoint(tmp_path / "base", kind="sd")
+    parts: Parts = {
+        "unet": (COMFY, unet_layout()),
+        "text_encoder": ("cond_stage_model.transformer.", lambda tensors: tensors),
+    }
+    original = Original(write_original(tmp_path / "file.safetensors", base, parts), base, parts)
+    assert "cond_stage_model.transformer.embeddings.token_embedding.weight" in load_file(original.file)
+    plan = plan_import(original.file, str(base))
+    assert plan.recognized.lacks == ["vae"]
+    assert_equal_parts(imported(original, tmp_path), original)
+
+
+def test_a_file_that_predicts_velocities_gets_their_schedule(tmp_path: Path) -> None:
+    original = sd_file(tmp_path, "xl")
+    save_file({**load_file(original.file), "v_pred": torch.ones(0), "ztsnr": torch.ones(0)}, original.file)
+    made = imported(original, tmp_path)
+    scheduler = json.loads((made / "scheduler" / "scheduler_config.json").read_text())
+    assert (scheduler["prediction_type"], scheduler["rescale_betas_zero_snr"]) == ("v_prediction", True)
+    assert scheduler["beta_end"] == 0.012
 
 
 class TestAnImportThatFails:
@@ -267,9 +297,11 @@ def fail_at(count: int) -> object:
 
 
 class TestTheSameImage:
-    @pytest.mark.parametrize("kind", ["sd", "xl", "dev"])
-    def test_is_drawn_from_the_folder_and_from_the_file(self, kind: str, tmp_path: Path) -> None:
-        original = flux_file(tmp_path) if kind == "dev" else sd_file(tmp_path, kind)
+    @pytest.mark.parametrize("make", [sd_file, flux_file, tiny_wan_file, z_image_file])
+    def test_is_drawn_from_the_folder_and_from_the_file(
+        self, make: Callable[[Path], Original], tmp_path: Path
+    ) -> None:
+        original = make(tmp_path)
         assert drawn(imported(original, tmp_path)) == drawn(original.folder)
 
 

@@ -5,10 +5,9 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.models.quantization import Quantization, parse_quantization
+from diffuserve.domain.models.quantization import SMALL_GROUP, Quantization, parse_quantization
 from diffuserve.models.layers.quantization import (
     GROUP,
-    SMALL_GROUP,
     QuantizedWeight,
     can_quantize,
     group_size,
