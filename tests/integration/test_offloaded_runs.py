@@ -7,7 +7,9 @@ import pytest
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.offload import Offload
 from diffuserve.models.any_pipeline.proven import OFFLOAD
+from diffuserve.models.offload.copier import CudaCopier, SyncCopier
 from support.any_runs import drawn, load_tiny, request_of
+from support.pretend_cuda import StreamRace, pretend_cuda
 from support.tiny_pipelines import TINY_PIPELINES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # diffusers' own
@@ -38,3 +40,29 @@ def test_it_draws_the_same_to_the_bit(tmp_path: Path, name: str) -> None:
 def test_other_classes_refuse_it_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidModel, match="StableDiffusion3InpaintPipeline"):
         load_tiny("sd3-inpaint", tmp_path, offload=Offload.TEXT)
+
+
+@pytest.fixture
+def unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the CUDA copier read from common memory: torch pins none without a GPU, nor is it pretended."""
+    monkeypatch.setattr(CudaCopier, "host_run", SyncCopier.host_run)
+
+
+def test_copies_to_a_pretended_gpu_arrive_before_they_are_read(unpinned: None, tmp_path: Path) -> None:
+    with pretend_cuda():
+        whole = load_tiny("sd3", tmp_path, device="cuda")
+        params = request_of(TINY_PIPELINES["sd3"], whole, num_steps=2)
+        expected = drawn(whole, params)
+        for mode in MODES:
+            assert drawn(load_tiny("sd3", tmp_path, offload=mode, device="cuda"), params) == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_that_does_not_wait_for_them_is_caught(
+    unpinned: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Offload
+) -> None:
+    monkeypatch.setattr(CudaCopier, "wait", lambda _copier, _slot: None)
+    with pretend_cuda():
+        pipeline = load_tiny("sd3", tmp_path, offload=mode, device="cuda")
+        with pytest.raises(StreamRace):
+            drawn(pipeline, request_of(TINY_PIPELINES["sd3"], pipeline, num_steps=2))

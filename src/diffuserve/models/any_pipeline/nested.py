@@ -21,7 +21,7 @@ def leaves(value: Any) -> Iterator[Tensor]:
 def storage_bytes(value: Any) -> int:
     """Return the bytes behind the tensors in a value, each storage once."""
     found = (tensor.untyped_storage() for tensor in leaves(value))
-    return sum({each.data_ptr(): each.nbytes() for each in found}.values())
+    return sum({each._cdata: each.nbytes() for each in found}.values())
 
 
 def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
