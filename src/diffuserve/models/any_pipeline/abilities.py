@@ -92,10 +92,10 @@ def _sizes(signature: Signature, denoiser: DenoiserSizes, scale: int) -> dict[st
     A token covers as many pixels a side as divide sides, since that is why they must.
     """
     multiple = _multiple(signature, denoiser, scale)
-    sample = denoiser.sample or (signature.sample_size,) * 2
+    sample = denoiser.sample or (signature.own_defaults.get("sample_size", 0),) * 2
     own = [side * scale or _SIDE for side in sample]
     width, height = (
-        _rounded(_number(signature.default(name), side), multiple)
+        _rounded(_number(signature.default(name), signature.own_defaults.get(name, side)), multiple)
         for name, side in zip(("width", "height"), own, strict=True)
     )
     longest = max(width, height)
