@@ -12,8 +12,10 @@ from pathlib import Path
 BENCHMARKS = {
     "engine": "engine.engine",
     "unet": "engine.unet",
+    "any-pipeline": "engine.any_pipeline",
     "batch": "engine.batch",
     "policies": "engine.policies",
+    "any-pipeline-parity": "engine.any_pipeline_parity",
     "quantization": "engine.quantization",
     "few-bits": "engine.few_bits",
     "offload": "engine.offload",
@@ -45,7 +47,7 @@ BENCHMARKS = {
 
 
 def main() -> None:
-    if len(sys.argv) == 1:
+    if len(sys.argv) == 1 or sys.argv[1] in ("-h", "--help"):
         print("\n".join(f"{name:18}{summary(module)}" for name, module in BENCHMARKS.items()))
         return
     name, *options = sys.argv[1:]

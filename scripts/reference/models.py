@@ -105,5 +105,7 @@ def _images(signature: Signature) -> str:
 
 
 def _makes(signature: Signature) -> str:
+    if task_of(signature) is Task.SOUND:
+        return "sound"
     makes = "clip" if signature.first(*FRAMES) else "image"
     return f"{makes} with sound" if makes_sound(signature) else makes

@@ -16,9 +16,10 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.output.job_output import job_failure
+from diffuserve.models.any_pipeline import arguments as words
 from diffuserve.models.any_pipeline import passes, pipeline
+from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.merging import run_merged
-from diffuserve.models.any_pipeline.run import Call
 from diffuserve.models.base import Pipeline
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -120,7 +121,7 @@ def test_what_a_class_says_of_a_request_is_its_warning_and_in_no_log(
 
 
 def test_a_size_that_the_class_rounds_is_told(small_any: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = pipeline.call_arguments
+    asked = words.call_arguments
     monkeypatch.setattr(pipeline, "call_arguments", lambda *of: {**asked(*of), "width": 64})
     with Engine(small_any, config()) as engine:
         result = engine.generate(request(WIDE))
@@ -222,7 +223,7 @@ def test_a_request_that_runs_out_of_memory_beside_others_is_tried_by_itself(
 def test_a_step_in_which_nothing_ran_says_nothing_of_costs(
     small_any: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = pipeline.call_arguments
+    asked = words.call_arguments
     monkeypatch.setattr(pipeline, "call_arguments", lambda *of: {**asked(*of), "num_inference_steps": 2})
     with Engine(small_any, config()) as engine:
         observed: list[float] = []

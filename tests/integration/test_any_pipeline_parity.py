@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from diffuserve.engine.outputs import GenerationResult
+from diffuserve.models.any_pipeline.proven import SHARE_PASSES
 from support.tiny_pipelines import TINY_PIPELINES, tiny_folder
 from support.tiny_pipelines.requests import TinyRequest, mixed_requests
 from support.tiny_pipelines.watched_engine import WatchedEngine, bare_levels, decibels
@@ -43,6 +44,13 @@ SLOW = (
     "mochi",
     "sana-video",
     "hunyuan-video",
+    "qwen-image-edit-plus",
+    "qwen-image-img2img",
+    "qwen-image-inpaint",
+    "z-image-img2img",
+    "z-image-inpaint",
+    "chroma-img2img",
+    "ltx2-img2vid",
     "stable-audio",
     "ace-step",
 )
@@ -81,6 +89,10 @@ def watched(folder: Path) -> Iterator[WatchedEngine]:
     engine = WatchedEngine(folder)
     yield engine
     engine.engine.close()
+
+
+def test_the_classes_that_share_passes_are_those_compared_here() -> None:
+    assert {TINY_PIPELINES[name].class_name for name in FAST + SLOW} == SHARE_PASSES
 
 
 def test_requests_a_step_apart_share_passes_and_equal_the_bare_pipeline(

@@ -106,7 +106,7 @@ def diffusers_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def images_of_the_slow_one(engine: Engine, room: int) -> list[bytes]:
-    """Let an urgent request interrupt two images of a slow one where steps have so much `room`; return them."""
+    """Let an urgent request interrupt two images of a slow one in so much `room`; return them."""
     slow = replace(SLOW, num_images=2, num_inference_steps=4)
     request_id = engine.add(slow)
     engine._core.budgets.memory_bytes = room

@@ -156,7 +156,7 @@ class Pipeline(Protocol):
         ...
 
     def has_measured(self, workload: Workload) -> bool:
-        """Return whether `step_bytes` is known for so long a sequence, and not only guessed from shorter ones."""
+        """Return whether `step_bytes` is known for so long a sequence, not guessed from shorter ones."""
         ...
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:

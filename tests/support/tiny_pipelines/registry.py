@@ -149,4 +149,31 @@ TINY_PIPELINES: Mapping[str, TinyPipeline] = {
     "hunyuan-video": TinyPipeline(
         "HunyuanVideoPipeline", "more_clips.hunyuan_video", frames=(5, 9), takes_negative=False
     ),
+    "qwen-image-img2img": TinyPipeline(
+        "QwenImageImg2ImgPipeline",
+        "qwen_families.qwen_image",
+        guidance="true_cfg_scale",
+        contrast=2,
+        pictures=("image",),
+    ),
+    "qwen-image-inpaint": TinyPipeline(
+        "QwenImageInpaintPipeline",
+        "qwen_families.qwen_image",
+        guidance="true_cfg_scale",
+        contrast=2,
+        pictures=("image", "mask_image"),
+    ),
+    "z-image-img2img": TinyPipeline("ZImageImg2ImgPipeline", "qwen_families.z_image", pictures=("image",)),
+    "z-image-inpaint": TinyPipeline(
+        "ZImageInpaintPipeline", "qwen_families.z_image", pictures=("image", "mask_image")
+    ),
+    "chroma-img2img": TinyPipeline("ChromaImg2ImgPipeline", "t5_families.chroma", pictures=("image",)),
+    "ltx2-img2vid": TinyPipeline(
+        "LTX2ImageToVideoPipeline",
+        "gemma_families.ltx2",
+        frames=(9, 17),
+        sound=True,
+        pictures=("image",),
+        call={"max_sequence_length": 64},
+    ),
 }

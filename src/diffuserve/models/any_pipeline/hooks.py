@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffuserve.models.any_pipeline.run import Call, current_run
+from diffuserve.models.any_pipeline.call import Call
+from diffuserve.models.any_pipeline.run import current_run
 from diffuserve.models.any_pipeline.steps_told import StepsTold
 
 _CODER_METHODS = ("encode", "decode")

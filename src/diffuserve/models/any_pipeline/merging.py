@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.weak import WeakIdKeyDictionary
 
+from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.nested import same_kind
-from diffuserve.models.any_pipeline.run import Call
 
 # Words in names of arguments that a model reads once for its whole batch, whatever their shapes: positions,
 # sizes, and factors. They must be equal in value.

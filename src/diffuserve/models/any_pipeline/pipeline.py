@@ -169,7 +169,7 @@ class AnyPipeline(LoadedPipeline):
         generator = arguments["generator"]
         replay = Replay(generator, self._replies, begins_at) if self.spec.resumes else None
         generate = partial(own_copy(self._pipe, steps), **arguments)
-        return Run(generate, self._turn, steps, generator.initial_seed(), replay)
+        return Run(generate, self._turn, steps, replay, generator.initial_seed())
 
     def _media(self, request: AnyRequest, runs: Sequence[Run]) -> list[Media] | Exception:
         try:

@@ -7,6 +7,7 @@ SHARE_PASSES = frozenset(
     {
         "AceStepPipeline",
         "AuraFlowPipeline",
+        "ChromaImg2ImgPipeline",
         "ChromaPipeline",
         "CogVideoXPipeline",
         "Flux2KleinPipeline",
@@ -17,6 +18,7 @@ SHARE_PASSES = frozenset(
         "Kandinsky5T2IPipeline",
         "Kandinsky5T2VPipeline",
         "Krea2Pipeline",
+        "LTX2ImageToVideoPipeline",
         "LTX2Pipeline",
         "LTXImageToVideoPipeline",
         "LTXPipeline",
@@ -27,6 +29,8 @@ SHARE_PASSES = frozenset(
         "PixArtAlphaPipeline",
         "PixArtSigmaPipeline",
         "QwenImageEditPlusPipeline",
+        "QwenImageImg2ImgPipeline",
+        "QwenImageInpaintPipeline",
         "QwenImagePipeline",
         "SanaPipeline",
         "SanaVideoPipeline",
@@ -36,6 +40,8 @@ SHARE_PASSES = frozenset(
         "StableDiffusion3InpaintPipeline",
         "StableDiffusion3Pipeline",
         "StableDiffusionControlNetPipeline",
+        "ZImageImg2ImgPipeline",
+        "ZImageInpaintPipeline",
         "ZImagePipeline",
     }
 )

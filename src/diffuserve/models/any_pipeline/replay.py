@@ -14,8 +14,8 @@ from cachetools import LRUCache
 from torch import Tensor
 
 from diffuserve.domain.errors import CheckpointUnusable
+from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.nested import changed, leaves
-from diffuserve.models.any_pipeline.run import Call
 from diffuserve.models.run_progress import RunProgress
 
 _MAX_REPLIES: Final = 256
@@ -174,5 +174,4 @@ def _form(value: Any) -> Hashable:
         return tuple((name, _form(item)) for name, item in value.items())
     if isinstance(value, tuple | list):
         return tuple(map(_form, value))
-    settled: Hashable = value if isinstance(value, bool | int | str | None) else type(value)
-    return settled
+    return value if isinstance(value, bool | int | str | None) else str(type(value))

@@ -6,46 +6,21 @@ go on with its part of the result. Threads and not coroutines of one thread, sin
 """
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import nn
 
+from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.own_randomness import OwnRandomness
+from diffuserve.models.any_pipeline.replay import Replay
 from diffuserve.models.any_pipeline.steps_told import StepsTold
 
-if TYPE_CHECKING:
-    from diffuserve.models.any_pipeline.replay import Replay
-
-_DENOISERS = ("transformer", "unet", "controlnet")  # and their numbered siblings
 _thread = threading.local()
 
 
 class Ended(BaseException):
     """Unwinds a pipeline whose request has ended; no pipeline catches it."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A method of a model that a pipeline called, by its component's name, and what with."""
-
-    component: str
-    module: nn.Module
-    method: str
-    function: Callable[..., Any]
-    arguments: Mapping[str, Any]
-
-    @property
-    def is_denoising(self) -> bool:
-        """True for a pass of the model that predicts noise."""
-        return self.method == "forward" and self.component.startswith(_DENOISERS)
-
-    @property
-    def is_decoding(self) -> bool:
-        """True where finished latents become pixels or sound."""
-        return self.method == "decode"
 
 
 class Run:
@@ -61,8 +36,8 @@ class Run:
         generate: Callable[[], Any],
         turn: threading.Lock,
         steps: StepsTold,
+        replay: Replay | None = None,
         seed: int = 0,
-        replay: "Replay | None" = None,
     ) -> None:
         self.steps, self.replay = steps, replay
         self.call: Call | None = None

@@ -78,7 +78,7 @@ class GgufTensor:
 
     @property
     def dtype(self) -> str:
-        """The dtype that it is read in: bf16 is closer to blocks (55 dB) than any of them to weights (45 dB)."""
+        """The dtype it is read in: bf16 is closer to blocks (55 dB) than any of them to weights (45 dB)."""
         return _PLAIN.get(self.type.name, "bfloat16")
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
+from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile
 from diffuserve.models.checkpoint_files.kinds import ModelKind, PartLayout, Tensors
 from diffuserve.models.checkpoint_files.open_checkpoint import open_checkpoint
@@ -13,7 +13,7 @@ from diffuserve.models.checkpoint_files.recognize import RecognizedFile, part_pr
 from diffuserve.models.checkpoint_files.shapes import derive_config
 from diffuserve.models.folders import hub
 from diffuserve.models.folders.folder import ModelFolder, find_local_model
-from diffuserve.models.folders.model_paths import INDEX_FILE
+from diffuserve.models.folders.model_paths import INDEX_FILE, existing
 from diffuserve.models.folders.names import HUB_COMMITS, full_name, is_hub_id
 
 _OPTIONAL = frozenset({"safety_checker", "feature_extractor", "image_encoder", "image_processor"})
@@ -229,32 +229,32 @@ def _is_whole(base: ModelFolder, name: str, needs_weights: bool) -> bool:
 
 
 def _open_base(base: str, recognized: RecognizedFile) -> ModelFolder:
-    """Return the folder that gives the other parts, downloaded in part or as a whole."""
-    name = full_name(base)
-    repo_id, _, commit = name.partition("@")
-    if is_hub_id(name):
-        folders = (
-            [hub.snapshot_folder(repo_id, commit or HUB_COMMITS.get(repo_id, ""))]
-            if (commit or repo_id in HUB_COMMITS)
-            else hub.snapshots(repo_id)
-        )
-        found = [folder for folder in folders if (folder / INDEX_FILE).is_file()]
-        if len(found) == 1:
-            return ModelFolder(found[0], repo_id)
-        if len(found) > 1:
-            commits = " or ".join(f"{repo_id}@{folder.name}" for folder in found)
-            raise InvalidParams("base", base, f"is here at {len(found)} commits: give {commits}")
+    """Return the folder that gives the other parts. Raise `InvalidModel` or `InvalidParams` without one."""
+    name, path = full_name(base), existing(base)
+    if path is None and is_hub_id(name):
+        return _open_download(*name.partition("@")[::2], recognized)
+    found = find_local_model(base)
+    assert found is not None, "only a hub id may be known without being here"
+    return found
+
+
+def _open_download(repo_id: str, commit: str, recognized: RecognizedFile) -> ModelFolder:
+    """Return a model in the hub's cache, downloaded as a whole or in part."""
+    known = commit or HUB_COMMITS.get(repo_id)
+    folders = [hub.snapshot_folder(repo_id, known)] if known else hub.snapshots(repo_id)
+    found = [folder for folder in folders if (folder / INDEX_FILE).is_file()]
+    if len(found) > 1:
+        commits = " or ".join(f"{repo_id}@{folder.name}" for folder in found)
+        raise InvalidParams("base", repo_id, f"is here at {len(found)} commits: give {commits}")
+    if not found:
         needed = [name for name in recognized.lacks if name != "transformer_2"] or ["tokenizer"]
-        raise InvalidModel(_explain_missing(recognized, needed, base))
-    found_here = find_local_model(base)
-    if found_here is None:
-        raise ModelNotFound(f"no model {base!r} on this machine")
-    return found_here
+        raise InvalidModel(_explain_missing(recognized, needed, repo_id))
+    return ModelFolder(found[0], repo_id)
 
 
 def _explain_missing(recognized: RecognizedFile, missing: list[str], base: str | None) -> str:
     kind = recognized.kind
-    wanted = base if base is not None and is_hub_id(full_name(base)) else kind.base
+    wanted = kind.base if base in (None, full_name(kind.base)) or not is_hub_id(full_name(base)) else base
     has = ", ".join(recognized.prefixes)
     return (
         f"{recognized.file.path}: {kind.title}, of which it has {has}; what it lacks is not on this machine: "

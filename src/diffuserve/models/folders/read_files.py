@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from diffuserve.models.folders.model_paths import INDEX_FILES
 from diffuserve.models.folders.variants import one_variant
@@ -17,6 +17,8 @@ PATTERNS = (
     "*/*.model",
     "*/*.jinja",  # templates of chats, which transformers renders in its sandbox
 )
+SUFFIXES = tuple(dict.fromkeys(PurePosixPath(pattern).suffix for pattern in PATTERNS))
+"""Endings of these files."""
 _UNREAD = ("safety_checker/*",)  # a part of older pipelines that is not loaded
 _WEIGHTS = ".safetensors"
 

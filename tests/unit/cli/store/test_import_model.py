@@ -95,6 +95,14 @@ def test_parts_come_from_files_and_folders_that_are_given(
         assert all(found[name].equal(wanted[name]) for name in wanted)
 
 
+def test_a_relative_path_is_a_folder_though_it_looks_like_a_hub_id(
+    invoke: Invoke, base: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(base.parents[1])
+    given = f"{base.parent.name}/{base.name}"
+    assert invoke("import", str(file), "--as", "mine", "--base", given).code == 0
+
+
 def test_a_base_of_another_kind_is_refused(invoke: Invoke, file: Path, tmp_path: Path) -> None:
     schnell = write_flux_checkpoint(tmp_path / "schnell", kind="schnell")
     refused = invoke("import", str(file), "--as", "mine", "--base", str(schnell))
@@ -186,6 +194,9 @@ class TestPulledFromTheHub:
         assert (refused.code, served.fetched()) == (2, [])
         assert "license: FLUX.1 [dev] Non-Commercial License" in refused.err
         assert "give --yes to accept" in refused.err
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+        monkeypatch.setattr("typer.confirm", lambda question, **_: "FLUX.1 [dev]" not in question)
+        assert (invoke("pull", "flux-dev", "--parts", "vae").code, served.fetched()) == (1, [])
         assert invoke("pull", "flux-dev", "--parts", "vae", "--yes").code == 0
 
 

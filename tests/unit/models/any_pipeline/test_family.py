@@ -19,6 +19,7 @@ from diffuserve.models.any_pipeline.family import ANY_PIPELINE, check_plan
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.registry import check_model, read_offer, read_spec
 from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.modelstore.description import describe as published
 from support.foreign_folders import LTX, PAG, STABLE_AUDIO, STABLE_DIFFUSION_3, write_folder, write_json
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -197,6 +198,17 @@ def test_a_model_is_priced_whatever_its_weights_are_called(tmp_path: Path) -> No
 
 def _weights_of(folder: Path) -> Path:
     return folder / "transformer/model.safetensors"
+
+
+def test_a_published_model_has_the_files_of_every_component_and_no_others(tmp_path: Path) -> None:
+    index = {**STABLE_DIFFUSION_3, "image_encoder": ["transformers", "SiglipVisionModel"]}
+    folder = write_folder(tmp_path / "sd3", index)
+    own = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    template, unread = "tokenizer/chat_template.jinja", ("vae/vae.py", "vae/vae.bin", "sd3.safetensors")
+    for name in (template, *unread):
+        (folder / name).write_text("")
+    manifest = published(folder, "sd3", license="", source="")
+    assert {file.path for file in manifest.files} == own | {template}
 
 
 def test_a_filter_of_the_folder_is_left_out(tmp_path: Path) -> None:

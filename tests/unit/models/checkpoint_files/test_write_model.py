@@ -143,6 +143,21 @@ def test_a_file_of_wan_holds_the_tensors_of_its_transformer(kind: str, tmp_path:
     assert_equal_parts(imported(original, tmp_path), original)
 
 
+def test_a_model_of_two_experts_is_made_of_two_files(tmp_path: Path) -> None:
+    parts: Parts = {"transformer": ("", wan_layout), "transformer_2": ("", wan_layout)}
+    base = write_wan_checkpoint(tmp_path / "base", kind="a14b", seed=3)
+    high, low = (
+        write_original(
+            tmp_path / f"wan2.2_t2v_{noise}_noise_14B.safetensors", base, {component: parts[component]}
+        )
+        for noise, component in (("high", "transformer"), ("low", "transformer_2"))
+    )
+    write_model(plan_import(high, str(base), {"transformer_2": low}), tmp_path / "made")
+    assert_equal_parts(tmp_path / "made", Original(high, base, parts))
+    with pytest.raises(InvalidModel, match="import the one for high noise"):
+        plan_import(low, str(base))
+
+
 def test_the_vae_of_wan_is_converted_from_a_file_of_its_own(tmp_path: Path) -> None:
     original = wan_file(tmp_path, "t2v", vae={"dim_mult": [1, 2, 4, 4]})  # the converter knows no others
     vae = write_original(tmp_path / "vae.safetensors", original.folder, {"vae": ("", wan_vae_layout)})
