@@ -1,24 +1,17 @@
 """Runs of diffusers' pipelines that begin anew at a kept step end as the whole ones do, to the bit."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from PIL import Image
 
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.media.input_image import input_image
-from diffuserve.models.any_pipeline.pipeline import AnyPipeline, AnyRequest
+from diffuserve.models.any_pipeline.pipeline import AnyPipeline
 from diffuserve.models.any_pipeline.proven import RESUME, RESUMING_SOLVERS
-from diffuserve.models.base import RunningStep
-from diffuserve.models.frames import Media
-from diffuserve.models.registry import load_pipeline
-from diffuserve.models.run_progress import RunProgress
-from diffuserve.models.weights.load_plan import LoadPlan
-from support.tiny_pipelines import TINY_PIPELINES, TinyPipeline, tiny_folder
+from support.any_runs import finished, load_tiny, request_of, step
+from support.tiny_pipelines import TINY_PIPELINES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # diffusers' own
 
@@ -47,7 +40,9 @@ SOLVERS: list[tuple[str, str, dict[str, Any]]] = [
     ("pixart", "UniPCMultistepScheduler", {"solver_order": 3}),
     ("sd3", "DPMSolverMultistepScheduler", FLOW),
     ("sd3", "FlowMatchEulerDiscreteScheduler", {"shift": 2.0}),
+    ("sd3", "FlowMatchEulerDiscreteScheduler", {"stochastic_sampling": True}),
     ("sd3", "FlowMatchHeunDiscreteScheduler", {}),
+    ("sd3", "FlowMatchLCMScheduler", {}),
     ("sd3", "UniPCMultistepScheduler", FLOW),
     ("cogvideox", "CogVideoXDDIMScheduler", {}),
     ("cogvideox", "CogVideoXDPMScheduler", {}),
@@ -61,46 +56,9 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
 
     @cache
     def loaded(name: str) -> AnyPipeline:
-        folder = tiny_folder(name, parent)
-        pipeline = load_pipeline(str(folder), LoadPlan(torch.device("cpu"), torch.float32))
-        assert isinstance(pipeline, AnyPipeline)
-        return pipeline
+        return load_tiny(name, parent)
 
     return loaded
-
-
-def request_of(tiny: TinyPipeline, pipeline: AnyPipeline, num_steps: int = 5) -> GenerationParams:
-    photo = Image.effect_noise(tiny.sizes[0], 64).convert("RGB")
-    pictures: Mapping[str, Any] = {
-        "image": {"image": input_image(photo)},
-        "mask_image": {"mask": input_image(photo.convert("L").point(lambda level: 255 * (level > 128)), "L")},
-        "control_image": {"control_image": input_image(photo)},
-    }
-    values = {name: value for given in tiny.pictures for name, value in pictures[given].items()}
-    values |= {"num_frames": tiny.frames[0]} if tiny.is_clip else {}
-    values |= {"guidance_scale": 4.0} if pipeline.spec.has_guidance else {}
-    width, height = tiny.sizes[0]
-    params = GenerationParams(
-        prompt="a red star", width=width, height=height, num_inference_steps=num_steps, **values
-    )
-    return pipeline.spec.resolve(params, seed=3)
-
-
-def step(pipeline: AnyPipeline, request: AnyRequest, first: int = 0) -> Iterator[RunProgress]:
-    """Do a request's steps from the first one on, and yield what is kept after each."""
-    count = pipeline.spec.num_steps(request.params)
-    for index in range(first, count):
-        assert pipeline.step([RunningStep(request, index, count, range(1))]) == [None]
-        (progress,) = request.progress()
-        yield progress
-
-
-def finished(pipeline: AnyPipeline, request: AnyRequest) -> list[bytes]:
-    (made,) = pipeline.decode([request], [range(1)])
-    request.close()
-    assert isinstance(made, list), made
-    assert all(isinstance(media, Media) for media in made)
-    return [frame.tobytes() for media in made for frame in media.frames]
 
 
 def check_resumed(pipeline: AnyPipeline, params: GenerationParams) -> None:

@@ -200,9 +200,15 @@ def open_quantizable(model: str) -> tuple[ModelFolder, PipelineFamily, Mapping[s
     Raise as `open_model`, and `InvalidModel` for others.
     """
     folder, family = _open(model)
-    layers = family.capabilities(folder).quantized_layers
+    able = family.capabilities(folder)
+    layers = able.quantized_layers
     if not layers:
         raise InvalidModel(f"{folder.path}: models of {folder.pipeline_class} cannot be quantized")
+    if able.quantizes_at_load:
+        raise InvalidModel(
+            f"{folder.path}: models of {folder.pipeline_class} are quantized when they are loaded, not in "
+            "their files; give --quantization where the model is served"
+        )
     return folder, family, layers
 
 

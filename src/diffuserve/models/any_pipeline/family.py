@@ -10,6 +10,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.extras import Extra
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.domain.text.shortened import shortened
@@ -19,10 +20,10 @@ from diffuserve.models.any_pipeline.components import (
     Kind,
     check_component,
     read_components,
-    read_json,
 )
 from diffuserve.models.any_pipeline.operations import count_operations
 from diffuserve.models.any_pipeline.proven import SHARE_PASSES, may_resume
+from diffuserve.models.any_pipeline.quantized_layers import quantized_layers
 from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
 from diffuserve.models.any_pipeline.sources import class_sources, installed_version, is_installed
 from diffuserve.models.any_pipeline.tasks import why_not_served
@@ -30,6 +31,7 @@ from diffuserve.models.family import Capabilities, PipelineFamily
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.stored_quantization import stored_quantization
 
 if TYPE_CHECKING:
     from diffuserve.models.base import Pipeline
@@ -52,11 +54,13 @@ class AnyPipelineFamily:
         return build_spec(folder, defaults, fixed=FIXED)
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
-        return Capabilities()
+        return Capabilities(quantized_layers=quantized_layers(_components(folder)), quantizes_at_load=True)
 
     def check_files(self, folder: ModelFolder) -> None:
         for component in _components(folder):
             check_component(folder, component)
+
+        _check_plain(folder)
 
     def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
         return tuple(component.name for component in _components(folder) if component.kind is Kind.MODEL)
@@ -119,6 +123,16 @@ def check_plan(folder: ModelFolder, plan: LoadPlan) -> None:
         raise InvalidModel(f"{whose} runs it on one device; leave the number of GPUs out")
 
 
+def _check_plain(folder: ModelFolder) -> None:
+    """Raise `InvalidModel` for weights quantized in their files, which no module of diffusers reads."""
+    found = stored_quantization(folder, tuple(quantized_layers(_components(folder))))
+    if found is not Quantization.NONE:
+        raise InvalidModel(
+            f"{folder.path}: its weights are quantized to {found}, which diffusers, by which it is run, does not "
+            f"read; take the model as it was published, and give --quantization {found}"
+        )
+
+
 def _explain_unknown(name: str) -> str:
     return "; code of a folder's own is never run" if "[" in name or "." in name or "/" in name else ""
 
@@ -128,11 +142,7 @@ def _components(folder: ModelFolder) -> tuple[Component, ...]:
 
 
 def _run_by(folder: ModelFolder, signature: Signature, components: Sequence[Component]) -> dict[str, object]:
-    schedulers = {
-        each.class_name: read_json(folder.path / each.name / "scheduler_config.json")
-        for each in components
-        if each.kind is Kind.SCHEDULER
-    }
+    schedulers = [each.class_name for each in components if each.kind is Kind.SCHEDULER]
     return {
         "run_by": "diffusers",
         "shares_passes": signature.name in SHARE_PASSES,

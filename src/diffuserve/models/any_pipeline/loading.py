@@ -7,9 +7,12 @@ import torch
 
 from diffuserve.models.any_pipeline.components import Component, Kind, read_components
 from diffuserve.models.any_pipeline.modular_loading import assemble
+from diffuserve.models.any_pipeline.quantized_layers import quantized_layers
 from diffuserve.models.any_pipeline.signature import Signature
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.pretrained import load_module, load_processor
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
+from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.weights.load_plan import LoadPlan
 
 
@@ -17,7 +20,9 @@ def load_pipe(folder: ModelFolder, signature: Signature, plan: LoadPlan) -> Any:
     """Return a pipeline of diffusers on the plan's device. Raise `InvalidModel` for a broken component."""
     import diffusers
 
-    parts = {each.name: _load(folder, each, plan) for each in read_components(folder, signature)}
+    components = read_components(folder, signature)
+    layers = quantized_layers(components)
+    parts = {each.name: _load(folder, each, plan, layers.get(each.name)) for each in components}
     if signature.is_modular:
         return assemble(signature, parts, folder.index)
     missing = dict.fromkeys(signature.components)
@@ -25,7 +30,7 @@ def load_pipe(folder: ModelFolder, signature: Signature, plan: LoadPlan) -> Any:
     return getattr(diffusers, signature.name)(**{**missing, **parts, **settings})
 
 
-def _load(folder: ModelFolder, component: Component, plan: LoadPlan) -> Any:
+def _load(folder: ModelFolder, component: Component, plan: LoadPlan, layers: QuantizedLayers | None) -> Any:
     kind, path = _class_of(component), folder.component(component.name)
     if component.kind is not Kind.MODEL:
         return load_processor(kind, path)
@@ -36,6 +41,8 @@ def _load(folder: ModelFolder, component: Component, plan: LoadPlan) -> Any:
         module.register_to_config(force_upcast=False)
     if plan.on_read is not None:
         plan.on_read(folder.num_weight_bytes([component.name]))
+    if layers is not None:
+        quantize_layers(module, layers, plan.kept_in, plan.device)
     return module.to(plan.device)
 
 

@@ -133,6 +133,8 @@ class _Results(TorchDispatchMode):
         return result
 
     def _count(self, tensor: Tensor, is_new: bool) -> None:
+        if tensor.layout is not torch.strided:  # weights in an order of oneDNN's have no storage
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._sizes:

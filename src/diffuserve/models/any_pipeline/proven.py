@@ -1,7 +1,6 @@
 """Classes of diffusers for which a test has shown what their runs may do."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
 
 SHARE_PASSES = frozenset(
     {
@@ -65,6 +64,7 @@ RESUME = frozenset(
         "QwenImageEditPlusPipeline",
         "QwenImagePipeline",
         "SanaPipeline",
+        "StableDiffusion3ControlNetPipeline",
         "StableDiffusion3Img2ImgPipeline",
         "StableDiffusion3InpaintPipeline",
         "StableDiffusion3Pipeline",
@@ -86,6 +86,7 @@ RESUMING_SOLVERS = frozenset(
         "EulerDiscreteScheduler",
         "FlowMatchEulerDiscreteScheduler",
         "FlowMatchHeunDiscreteScheduler",
+        "FlowMatchLCMScheduler",
         "HeunDiscreteScheduler",
         "KDPM2AncestralDiscreteScheduler",
         "KDPM2DiscreteScheduler",
@@ -95,17 +96,9 @@ RESUMING_SOLVERS = frozenset(
         "UniPCMultistepScheduler",
     }
 )
-"""Schedulers that keep a few tensors from step to step, and draw from the request's own generator."""
-
-DRAWS_ITS_OWN = "stochastic_sampling"
-"""The setting of a scheduler that draws noise, in pipelines that do not give it the request's generator."""
+"""Schedulers that keep a few tensors from step to step, and draw from the request's seed."""
 
 
-def may_resume(pipeline_class: str, schedulers: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Return whether a class goes on from half-done work with these schedulers: their classes and configs."""
-    are_proven = RESUMING_SOLVERS.issuperset(schedulers)
-    return pipeline_class in RESUME and are_proven and not any(map(_draws_its_own, schedulers.values()))
-
-
-def _draws_its_own(config: Mapping[str, Any]) -> bool:
-    return bool(config.get(DRAWS_ITS_OWN))
+def may_resume(pipeline_class: str, schedulers: Iterable[str]) -> bool:
+    """Return whether a class goes on from half-done work with schedulers of these classes."""
+    return pipeline_class in RESUME and RESUMING_SOLVERS.issuperset(schedulers)

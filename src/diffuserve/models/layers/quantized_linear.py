@@ -79,10 +79,16 @@ def input_dtype(layer: nn.Module) -> torch.dtype:
     return weight.dtype
 
 
-def quantize_layers(module: nn.Module, layers: QuantizedLayers, quantization: Quantization) -> None:
+def quantize_layers(
+    module: nn.Module,
+    layers: QuantizedLayers,
+    quantization: Quantization,
+    device: torch.device | None = None,
+) -> None:
     """Replace the linear layers of `module` that may be quantized.
 
-    Their weights are quantized. On the meta device they are empty, and `load_weights` fills them.
+    Their weights are quantized, where there is a `device` one by one on it. On the meta device they are
+    empty, and `load_weights` fills them.
     """
     for name, layer in list(module.named_modules()):
         if not isinstance(layer, nn.Linear | Linear) or isinstance(layer, QuantizedLinear):
@@ -91,7 +97,7 @@ def quantize_layers(module: nn.Module, layers: QuantizedLayers, quantization: Qu
         if kind is Quantization.NONE or not can_quantize(kind, layer.weight.shape[1]):
             continue
         owner, _, attribute = name.rpartition(".")
-        quantized = QuantizedLinear(layer, kind, layers.is_weight_only)
+        quantized = QuantizedLinear(layer.to(device), kind, layers.is_weight_only)
         module.get_submodule(owner).register_module(attribute, quantized)
         if not layer.weight.is_meta:
             quantized.prepare()
