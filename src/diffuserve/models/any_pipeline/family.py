@@ -128,7 +128,7 @@ def _check_plain(folder: ModelFolder) -> None:
     found = stored_quantization(folder, tuple(quantized_layers(_components(folder))))
     if found is not Quantization.NONE:
         raise InvalidModel(
-            f"{folder.path}: its weights are quantized to {found}, which diffusers, by which it is run, does not "
+            f"{folder.path}: its weights are quantized to {found}, which diffusers, which runs it, does not "
             f"read; take the model as it was published, and give --quantization {found}"
         )
 
