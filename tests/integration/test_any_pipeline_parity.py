@@ -23,6 +23,7 @@ SLOW = (
     "sd3-inpaint",
     "sd3-controlnet",
     "stable-diffusion-controlnet",
+    "stable-diffusion-xl-controlnet",
     "flux2",
     "flux2-klein",
     "pixart",
