@@ -40,7 +40,7 @@ def main() -> None:
         rows.append(measure(name))
         print(rows[-1], flush=True)
     if not arguments.names:
-        table = markdown_table("Pipelines that diffusers runs, on random small checkpoints", rows)
+        table = markdown_table("Pipelines that diffusers runs, on random small checkpoints in float32", rows)
         write_report(
             RESULTS / f"any-pipeline-parity_{arguments.label}",
             {"rows": rows},

@@ -137,6 +137,11 @@ TINY_PIPELINES: Mapping[str, TinyPipeline] = {
     "stable-diffusion-controlnet": TinyPipeline(
         "StableDiffusionControlNetPipeline", "more_images.stable_diffusion_controlnet", pictures=("image",)
     ),
+    "stable-diffusion-xl-controlnet": TinyPipeline(
+        "StableDiffusionXLControlNetPipeline",
+        "more_images.stable_diffusion_xl_controlnet",
+        pictures=("image",),
+    ),
     "mochi": TinyPipeline("MochiPipeline", "more_clips.mochi", frames=(7, 13), contrast=0.5),
     "sana-video": TinyPipeline(
         "SanaVideoPipeline",
