@@ -46,9 +46,9 @@ class Operations:
     def fit(self, rate: float) -> CostFit:
         """Return the fit of a device with so many operations a second."""
         return CostFit(
-            (2e-3, self.text_token / rate),
+            (5e-3, self.text_token / rate),
             (2e-3, self.token / rate, self.pair / rate, 1e-4 + self.sequence / rate),
-            (2e-3, self.pixel / rate),
+            (5e-3, self.pixel / rate),
         )
 
     @property
