@@ -87,7 +87,7 @@ def draw_bare(pipe: Any, tiny: TinyPipeline, requests: Sequence[TinyRequest]) ->
 def load_bare(folder: Path) -> Any:
     from diffusers import DiffusionPipeline
 
-    pipe = DiffusionPipeline.from_pretrained(folder, local_files_only=True)
+    pipe = DiffusionPipeline.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 

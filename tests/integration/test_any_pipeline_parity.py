@@ -80,7 +80,7 @@ def folder(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bare(folder: Path) -> Any:
     from diffusers import DiffusionPipeline
 
-    pipe = DiffusionPipeline.from_pretrained(folder, local_files_only=True)
+    pipe = DiffusionPipeline.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 

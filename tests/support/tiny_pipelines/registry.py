@@ -42,7 +42,7 @@ class TinyPipeline:
 
     @property
     def is_clip(self) -> bool:
-        """Whether a call returns frames."""
+        """True if a call returns frames."""
         return bool(self.frames)
 
 

@@ -17,7 +17,7 @@ from diffuserve.models.any_pipeline.hooks import hook_models, own_copy
 from diffuserve.models.any_pipeline.loading import load_pipe
 from diffuserve.models.any_pipeline.measured_memory import MeasuredMemory, PeakMeter
 from diffuserve.models.any_pipeline.nested import storage_bytes
-from diffuserve.models.any_pipeline.operations import Operations, count_operations
+from diffuserve.models.any_pipeline.operations import OperationCount, count_operations
 from diffuserve.models.any_pipeline.own_warnings import catch_warnings
 from diffuserve.models.any_pipeline.passes import Passes
 from diffuserve.models.any_pipeline.proven import SHARE_PASSES
@@ -75,7 +75,7 @@ class AnyPipeline(LoadedPipeline):
     """A pipeline of any class. Requests of classes whose merging is proven share passes."""
 
     def __init__(
-        self, pipe: Any, signature: Signature, spec: ModelSpec, plan: LoadPlan, operations: Operations
+        self, pipe: Any, signature: Signature, spec: ModelSpec, plan: LoadPlan, operations: OperationCount
     ) -> None:
         super().__init__(spec, plan)
         self._pipe, self._signature = pipe, signature

@@ -64,7 +64,7 @@ class Pipe:
             for _ in range(NUM_STEPS):
                 predictions = [self.transformer(each)[0] for each in latents]
                 pairs = zip(schedulers, predictions, latents, strict=True)
-                latents = [one.step(made, each, generator)[0] for one, made, each in pairs]
+                latents = [scheduler.step(made, each, generator)[0] for scheduler, made, each in pairs]
                 bar.update()
         return latents
 
@@ -77,7 +77,7 @@ def pipe() -> Pipe:
 def begin(pipe: Pipe, replies: Replies, begins_at: RunProgress) -> Run:
     steps, generator = StepsTold(NUM_STEPS), torch.Generator().manual_seed(3)
     own = own_copy(pipe, steps)
-    return Run(lambda: own(generator), threading.Lock(), steps, seed=3, replay=Replay(generator, replies, begins_at))
+    return Run(lambda: own(generator), threading.Lock(), steps, Replay(generator, replies, begins_at), 3)
 
 
 def lead(run: Run, index: int = NUM_STEPS) -> RunProgress:
