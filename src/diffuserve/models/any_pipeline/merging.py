@@ -53,6 +53,7 @@ class _Kind(Enum):
 class _Argument:
     kind: _Kind
     key: Hashable
+    inner: "tuple[tuple[str, _Argument], ...]" = ()
 
 
 def num_rows(call: Call) -> int:
@@ -115,7 +116,7 @@ def _described(call: Call) -> dict[str, _Argument]:
 def _argument(name: str, value: Any, rows: int, rows_are_lists: bool) -> _Argument:
     if name in _NESTED and isinstance(value, Mapping):
         inner = {key: _argument(key, each, rows, rows_are_lists) for key, each in value.items()}
-        return _Argument(_Kind.NESTED, tuple(sorted(inner.items())))
+        return _Argument(_Kind.NESTED, None, tuple(sorted(inner.items())))
     is_shared = any(word in name for word in _SHARED_WORDS) and name not in _ROWS_IN_SPITE_OF_THEIR_NAME
     if isinstance(value, Tensor) and not is_shared:
         if name.startswith("timestep") and value.ndim < 2 and value.numel() in (1, rows):
@@ -148,7 +149,7 @@ def _join(argument: _Argument, values: Sequence[Any], rows: Sequence[int]) -> An
         case _Kind.LIST:
             return [each for part in values for each in part]
         case _Kind.NESTED:
-            inner = dict(argument.key)
+            inner = dict(argument.inner)
             return {key: _join(inner[key], [each[key] for each in values], rows) for key in value}
         case _Kind.COLUMNS:
             return type(value)(map(torch.cat, zip(*values, strict=True)))

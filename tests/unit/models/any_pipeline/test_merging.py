@@ -104,7 +104,8 @@ def test_what_has_no_rows_is_no_merged_result() -> None:
 def test_nested_arguments_are_joined_each_by_itself() -> None:
     def model(hidden_states: Tensor, added_cond_kwargs: dict[str, Any]) -> Tensor:
         assert added_cond_kwargs["resolution"] is None
-        return hidden_states + added_cond_kwargs["time_ids"]
+        time_ids: Tensor = added_cond_kwargs["time_ids"]
+        return hidden_states + time_ids
 
     calls = [
         call(
