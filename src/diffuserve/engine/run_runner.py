@@ -63,7 +63,7 @@ class RunRunner(Runner):
         num_passes = [each.request.num_calls - count for each, count in zip(steps, before, strict=True)]
         self._count_held(states)
         return [
-            failure or _advanced(state, count)
+            failure or self._advanced(state, count)
             for state, failure, count in zip(states, failures, num_passes, strict=True)
         ]
 
@@ -80,6 +80,16 @@ class RunRunner(Runner):
         self._end_decoding(requests)
         outcomes = dict(zip(requests, decoded, strict=True))
         return [outcomes.get(state.request_id, _has_ended(state)) for state in states]
+
+    def _advanced(self, state: RequestState, num_passes: int) -> StepOutcome:
+        """Return that the images in a request's turn have done their step."""
+        images = torch.empty(len(_images(state)), 0)
+        if sum(map(len, state.predicted)) + len(images) < state.params.num_images:
+            return TurnResult(images)
+        wants = state.options.wants_preview(state.step + 1)
+        drawn = self._running.previews(self._requests[state.request_id]) if wants else ()
+        previews = tuple(levels.to("cpu", non_blocking=True) for levels in drawn)
+        return StepResult(None, (), previews, num_passes=num_passes)
 
     def progress(self, state: RequestState) -> RequestProgress | None:
         """Return the progress of a request's runs; one that is denoised has a last step without work."""
@@ -126,13 +136,6 @@ def runner_of(pipeline: Pipeline) -> Runner:
 
 def _images(state: RequestState) -> range:
     return range(state.params.num_images) if state.turn is None else state.turn
-
-
-def _advanced(state: RequestState, num_passes: int) -> StepOutcome:
-    """Return that the images in a request's turn have done their step."""
-    images = torch.empty(len(_images(state)), 0)
-    is_whole = sum(map(len, state.predicted)) + len(images) == state.params.num_images
-    return StepResult(None, (), num_passes=num_passes) if is_whole else TurnResult(images)
 
 
 def _has_ended(state: RequestState) -> Exception:

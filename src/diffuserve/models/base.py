@@ -315,6 +315,10 @@ class RunningPipeline(Pipeline, Protocol[Request]):
         """Take each request through its step, in shared passes where they fit together."""
         ...
 
+    def previews(self, request: Request) -> tuple[Tensor, ...]:
+        """Return a small preview of each image, as `PackedPipeline.preview` does; none if it has none."""
+        ...
+
     def decode(self, requests: Sequence[Request], images: Sequence[range]) -> list[list[Media] | Exception]:
         """Run some images of each denoised request to their ends, and return what they are."""
         ...

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.extras import Extra
 from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
@@ -21,8 +22,9 @@ from diffuserve.models.any_pipeline.components import (
     check_component,
     read_components,
 )
+from diffuserve.models.any_pipeline.known_latents import has_previews
 from diffuserve.models.any_pipeline.operations import count_operations
-from diffuserve.models.any_pipeline.proven import SHARE_PASSES, may_resume
+from diffuserve.models.any_pipeline.proven import OFFLOAD, SHARE_PASSES, may_resume
 from diffuserve.models.any_pipeline.quantized_layers import quantized_layers
 from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
 from diffuserve.models.any_pipeline.sources import class_sources, installed_version, is_installed
@@ -54,7 +56,12 @@ class AnyPipelineFamily:
         return build_spec(folder, defaults, fixed=FIXED)
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
-        return Capabilities(quantized_layers=quantized_layers(_components(folder)), quantizes_at_load=True)
+        may_offload = folder.pipeline_class in OFFLOAD
+        return Capabilities(
+            quantized_layers=quantized_layers(_components(folder)),
+            quantizes_at_load=True,
+            offloads=tuple(Offload) if may_offload else (Offload.NONE,),
+        )
 
     def check_files(self, folder: ModelFolder) -> None:
         for component in _components(folder):
@@ -128,8 +135,8 @@ def _check_plain(folder: ModelFolder) -> None:
     found = stored_quantization(folder, tuple(quantized_layers(_components(folder))))
     if found is not Quantization.NONE:
         raise InvalidModel(
-            f"{folder.path}: its weights are quantized to {found}, which diffusers, which runs it, does not "
-            f"read; take the model as it was published, and give --quantization {found}"
+            f"{folder.path}: its weights are quantized to {found}, which diffusers does not read; "
+            f"take the model as it was published, and give --quantization {found}"
         )
 
 
@@ -149,5 +156,5 @@ def _run_by(
         "run_by": "diffusers",
         "shares_passes": signature.name in SHARE_PASSES,
         "resumes": may_resume(signature.name, schedulers),
-        "has_previews": False,
+        "has_previews": has_previews(folder),
     }

@@ -14,6 +14,7 @@ from diffuserve.models.any_pipeline.run import current_run
 from diffuserve.models.any_pipeline.steps_told import StepsTold
 
 _CODER_METHODS = ("encode", "decode")
+UNPARKED = "unparked_"  # before the names of methods: they run a pass, whoever calls them
 _MODEL_METHODS = ("forward", "generate")  # prompt enhancers and text encoders write texts by `generate`
 
 
@@ -28,18 +29,19 @@ def hook_models(components: dict[str, Any]) -> None:
 
 
 def _hook(component: str, module: nn.Module, method: str) -> None:
-    function = getattr(module, method)
+    function, unparked = getattr(module, method), UNPARKED + method
     signature = inspect.signature(function)
+    setattr(module, unparked, function)  # what is offloaded is brought in within it
 
     @functools.wraps(function)  # pipelines ask what a model takes
     def parked(*args: Any, **kwargs: Any) -> Any:
         run = current_run()
         if run is None:
-            return function(*args, **kwargs)
+            return getattr(module, unparked)(*args, **kwargs)
         arguments = _bound(signature, args, kwargs)
         if method in _CODER_METHODS:
             arguments = {name: _in_dtype_of(module, value) for name, value in arguments.items()}
-        return run.park(Call(component, module, method, function, arguments))
+        return run.park(Call(component, module, method, getattr(module, unparked), arguments))
 
     setattr(module, method, parked)
 

@@ -8,6 +8,7 @@ import torch
 from diffuserve.models.any_pipeline.components import Kind, PipelineComponent, read_components
 from diffuserve.models.any_pipeline.modular_loading import assemble
 from diffuserve.models.any_pipeline.quantized_layers import quantized_layers
+from diffuserve.models.any_pipeline.residency import may_wait
 from diffuserve.models.any_pipeline.signature import Signature
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.pretrained import load_module, load_processor
@@ -43,9 +44,10 @@ def _load(
         module.register_to_config(force_upcast=False)
     if plan.on_read is not None:
         plan.on_read(folder.num_weight_bytes([component.name]))
+    place = None if plan.stay_on_host and may_wait(component.name) else plan.device
     if layers is not None:
-        quantize_layers(module, layers, plan.kept_in, plan.device)
-    return module.to(plan.device)
+        quantize_layers(module, layers, plan.kept_in, place, plan.device)
+    return module if place is None else module.to(place)
 
 
 def _class_of(component: PipelineComponent) -> Any:

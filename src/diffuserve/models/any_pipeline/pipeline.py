@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
@@ -20,9 +21,11 @@ from diffuserve.models.any_pipeline.nested import storage_bytes
 from diffuserve.models.any_pipeline.operations import OperationCount, count_operations
 from diffuserve.models.any_pipeline.own_warnings import catch_warnings
 from diffuserve.models.any_pipeline.passes import Passes
+from diffuserve.models.any_pipeline.previews import Previews
 from diffuserve.models.any_pipeline.proven import SHARE_PASSES
 from diffuserve.models.any_pipeline.refusals import refusal_of
 from diffuserve.models.any_pipeline.replay import Replay, Replies
+from diffuserve.models.any_pipeline.residency import waiting_components
 from diffuserve.models.any_pipeline.results import media_of, size_warnings
 from diffuserve.models.any_pipeline.run import Run
 from diffuserve.models.any_pipeline.signature import Signature, read_signature
@@ -32,6 +35,7 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Media
 from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
 from diffuserve.models.machine.devices import flops_per_second
+from diffuserve.models.offload.components import Component
 from diffuserve.models.run_progress import RunProgress
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.samplers.base import NoiseSchedule
@@ -75,10 +79,16 @@ class AnyPipeline(LoadedPipeline):
     """A pipeline of any class. Requests of classes whose merging is proven share passes."""
 
     def __init__(
-        self, pipe: Any, signature: Signature, spec: ModelSpec, plan: LoadPlan, operations: OperationCount
+        self,
+        pipe: Any,
+        signature: Signature,
+        spec: ModelSpec,
+        plan: LoadPlan,
+        operations: OperationCount,
+        previews: Previews | None,
     ) -> None:
         super().__init__(spec, plan)
-        self._pipe, self._signature = pipe, signature
+        self._pipe, self._signature, self._previews = pipe, signature, previews
         self.shares_passes = signature.name in SHARE_PASSES and not plan.deterministic
         self.passes = Passes(self.shares_passes)
         self._replies = Replies()
@@ -95,7 +105,11 @@ class AnyPipeline(LoadedPipeline):
         return {**self.described("diffusers' own"), "run by": "diffusers", "passes": shared}
 
     def cost_prior(self) -> CostFit:
-        return self._operations.fit(flops_per_second(self.device, self.dtype))
+        fit = self._operations.fit(flops_per_second(self.device, self.dtype))
+        return self.residency.slowed(fit, self.device.type)
+
+    def components(self) -> Sequence[Component]:
+        return list(waiting_components(self._pipe.components))
 
     def step_bytes(self, workload: Workload) -> int:
         return self._step_memory.bytes_of(workload.step_tokens)
@@ -139,6 +153,12 @@ class AnyPipeline(LoadedPipeline):
             work=lambda: self.passes.lead(list(step_of), has_arrived),
         )
         return [_failure(step.request, runs, failures) for step, runs in zip(steps, wanted, strict=True)]
+
+    def previews(self, request: AnyRequest) -> tuple[Tensor, ...]:
+        if self._previews is None:
+            return ()
+        drawn = [self._previews.draw(run.stepped, request.params) for run in request.runs]
+        return tuple(levels for levels in drawn if levels is not None)
 
     def decode(
         self, requests: Sequence[AnyRequest], images: Sequence[range]
@@ -207,4 +227,6 @@ def load_any_pipeline(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> A
     assert signature is not None
     denoiser = next(name for name in DENOISERS if folder.index.get(name))
     plan = with_dtype(plan, folder, denoiser, half=torch.bfloat16)
-    return AnyPipeline(load_pipe(folder, signature, plan), signature, spec, plan, count_operations(folder))
+    previews = Previews(folder, spec, plan.device) if spec.has_previews else None
+    pipe = load_pipe(folder, signature, plan)
+    return AnyPipeline(pipe, signature, spec, plan, count_operations(folder), previews)

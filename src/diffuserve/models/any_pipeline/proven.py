@@ -74,6 +74,21 @@ RESUME = frozenset(
 )
 """Classes whose loops keep nothing but what replay puts back: what is resumed equals the whole to the bit."""
 
+OFFLOAD = frozenset(
+    {
+        "ChromaPipeline",
+        "CogVideoXPipeline",
+        "Flux2KleinPipeline",
+        "LTXPipeline",
+        "PixArtAlphaPipeline",
+        "QwenImagePipeline",
+        "SanaPipeline",
+        "StableDiffusion3Pipeline",
+        "ZImagePipeline",
+    }
+)
+"""Classes that read no weights outside their models' passes, but an autoencoder's: others may wait."""
+
 RESUMING_SOLVERS = frozenset(
     {
         "CogVideoXDDIMScheduler",

@@ -27,8 +27,8 @@ class Run:
     """A pipeline's call from its first line to its result. Its own lines run one run at a time, in `turn`.
 
     `call` is the model's call at which it is parked. Once it has `ended` there is a `result` or an `error`,
-    or neither if it was closed. `steps` is how far its denoising loop has come. Where its class can,
-    `replay` keeps what another run goes on from.
+    or neither if it was closed. `stepped` is what the last step of its scheduler returned, and `steps` is how
+    far its denoising loop has come. Where its class can, `replay` keeps what another run goes on from.
     """
 
     def __init__(
@@ -42,6 +42,8 @@ class Run:
         self.steps, self.replay = steps, replay
         self.call: Call | None = None
         self.num_calls = 0
+        self.stepped: Any = None
+        self._first: Any = None
         self.result: Any = None
         self.error: Exception | None = None
         self.ended = False
@@ -115,6 +117,9 @@ class Run:
         """Take a step of one of its schedulers; called on the run's own thread."""
         result = take() if self.replay is None else self.replay.step(scheduler, take)
         self.steps.num_scheduled += 1
+        self._first = self._first or scheduler
+        if scheduler is self._first:  # others step what is heard
+            self.stepped = result
         return result
 
     def _wait(self) -> None:

@@ -83,12 +83,13 @@ def quantize_layers(
     module: nn.Module,
     layers: QuantizedLayers,
     quantization: Quantization,
+    place: torch.device | None = None,
     device: torch.device | None = None,
 ) -> None:
-    """Replace the linear layers of `module` that may be quantized.
+    """Replace the linear layers of `module` that may be quantized, one by one.
 
-    Their weights are quantized, where there is a `device` one by one on it. On the meta device they are
-    empty, and `load_weights` fills them.
+    Their weights are quantized, brought to a `place` before, and computed with on a `device`; by default all
+    where they are. On the meta device they are empty, and `load_weights` fills them.
     """
     for name, layer in list(module.named_modules()):
         if not isinstance(layer, nn.Linear | Linear) or isinstance(layer, QuantizedLinear):
@@ -97,10 +98,10 @@ def quantize_layers(
         if kind is Quantization.NONE or not can_quantize(kind, layer.weight.shape[1]):
             continue
         owner, _, attribute = name.rpartition(".")
-        quantized = QuantizedLinear(layer.to(device), kind, layers.is_weight_only)
+        quantized = QuantizedLinear(layer.to(place), kind, layers.is_weight_only)
         module.get_submodule(owner).register_module(attribute, quantized)
         if not layer.weight.is_meta:
-            quantized.prepare()
+            quantized.prepare(device)
 
 
 def _parameter(tensor: Tensor) -> nn.Parameter:
