@@ -34,13 +34,18 @@ Wheels = Mapping[str, set[str]]
 def main() -> int:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     project = declared["project"]
-    worker = resolve(requirements(project, "engine"), MACHINES, without="torch")
+    worker, foreign = (
+        resolve(requirements(project, extra), MACHINES, without="torch") for extra in ("engine", "diffusers")
+    )
     torch = resolve(["torch"], MACHINES[:1])
     of_cuda = {pin: hashes for pin, hashes in torch.items() if _CUDA.fullmatch(name_of(pin))}
     write("build", resolve(declared["build-system"]["requires"], MACHINES))
     write("control", resolve(requirements(project, "server"), MACHINES))
     write("control[images]", resolve(requirements(project, "images"), MACHINES))
-    write("worker", merged(worker, {pin: found for pin, found in torch.items() if pin not in of_cuda}))
+    beside_torch = {pin: found for pin, found in torch.items() if pin not in of_cuda}
+    write("worker", merged(worker, beside_torch))
+    own = {pin: found for pin, found in foreign.items() if not _CUDA.fullmatch(name_of(pin))}
+    write("worker[diffusers]", merged(own, beside_torch))  # accelerate brings torch, which has its own lock
     write("torch-cuda", of_cuda)
     return 0
 

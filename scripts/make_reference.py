@@ -11,7 +11,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from reference import capabilities, commands, errors, metrics, modules, request_fields, settings
+from reference import (
+    capabilities,
+    commands,
+    errors,
+    known_models,
+    metrics,
+    models,
+    modules,
+    request_fields,
+    settings,
+)
 from reference.markdown import filled
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -21,7 +31,9 @@ PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "engine.md": request_fields.parameters,
     "errors.md": errors.regions,
     "http-api.md": request_fields.names,
+    "known-models.md": known_models.regions,
     "metrics.md": metrics.regions,
+    "models.md": models.regions,
     "modules.md": modules.regions,
     "settings.md": settings.regions,
 }

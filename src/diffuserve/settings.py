@@ -31,6 +31,7 @@ from diffuserve.models.folders.names import full_name
 from diffuserve.options import configured, option_fields, option_of
 from diffuserve.private_files import Access
 from diffuserve.protocol.config import EngineProcessConfig
+from diffuserve.safety.sound_judges import lets_sounds_out
 from diffuserve.setting_errors import PREFIX, invalid_setting, not_json
 from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.version import __version__
@@ -324,6 +325,10 @@ class Settings(BaseSettings):
             auth=auth,
             own_hosts=(self.host, *self.allowed_hosts),
             api_docs=is_loopback(self.host) if self.api_docs is None else self.api_docs,
+            lets_sounds_out=lets_sounds_out(
+                self.image_filter,  # type: ignore[attr-defined]
+                self.allow_unjudged_audio,  # type: ignore[attr-defined]
+            ),
             version=__version__,
             commit=source_commit(),
         )

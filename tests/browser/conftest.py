@@ -205,7 +205,12 @@ def hand_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThre
     """A server in this process without a worker of its own."""
     folder = tmp_path_factory.mktemp("hand") / "data"
     settings = Settings.with_options(
-        data_dir=folder, port=0, plans=PLAN, default_plan="page", lease_seconds=3600
+        data_dir=folder,
+        port=0,
+        plans=PLAN,
+        default_plan="page",
+        lease_seconds=3600,
+        allow_unjudged_audio=True,
     )
     with ServerThread(settings, has_worker=False) as server:
         yield server

@@ -277,6 +277,15 @@ def test_a_field_of_one_image_has_an_upload_of_its_own(
     expect(card.get_by_role("status")).to_have_text(DONE)
 
 
+def test_the_last_frame_is_for_clips(open_hand: Callable[..., Page]) -> None:
+    page = open_hand(prompt="a ball falls", model="clips")
+    expect(page.get_by_role("region", name="First frame")).to_be_visible()
+    expect(page.get_by_role("region", name="Last frame")).to_be_visible()
+    page.get_by_role("radio", name="An image").check(force=True)
+    expect(page.get_by_role("region", name="First frame")).to_be_visible()
+    expect(page.get_by_role("region", name="Last frame")).to_have_count(0)
+
+
 def test_clips_tell_their_frames_and_play(open_hand: Callable[..., Page], hand: Hand) -> None:
     page = open_hand(prompt="a ball falls", model="clips")
     page.get_by_role("radio", name="1.1 s").check(force=True)

@@ -13,9 +13,10 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from diffuserve.api.submit.file_formats import IMAGE_FORMATS
-from diffuserve.domain.jobs.job import IMAGE_GENERATE, VIDEO_GENERATE
+from diffuserve.domain.jobs.job import AUDIO_GENERATE, IMAGE_GENERATE, VIDEO_GENERATE
 from diffuserve.domain.tenant import Role
 from diffuserve.domain.workers.worker import Lease
+from diffuserve.media.sound_file import SOUND_FORMATS
 from diffuserve.media.video_file import VIDEO_FORMATS
 from diffuserve.settings import Settings
 from support.clips import complete_clip
@@ -161,7 +162,11 @@ def test_the_parts_without_a_page_decide_as_they_should(open_hand: Callable[...,
     """Sizes, lengths, the address and progress are pure functions of what the API tells."""
     page = open_hand()
 
-    formats = {IMAGE_GENERATE: list(IMAGE_FORMATS), VIDEO_GENERATE: list(VIDEO_FORMATS)}
+    formats = {
+        IMAGE_GENERATE: list(IMAGE_FORMATS),
+        VIDEO_GENERATE: list(VIDEO_FORMATS),
+        AUDIO_GENERATE: list(SOUND_FORMATS),
+    }
     assert call(page, "job_request", "module.FORMATS") == formats
 
     flux = """{defaults: {width: 128, height: 128}, learned_sizes: {min: 96, max: 256},

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.output.job_output import job_failure
 from diffuserve.models.any_pipeline import arguments as words
 from diffuserve.models.any_pipeline import passes, pipeline
+from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.merging import run_merged
-from diffuserve.models.any_pipeline.run import Call
 from diffuserve.models.base import Pipeline
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -160,8 +161,15 @@ def test_what_does_not_fit_by_measurement_is_refused_with_what_would(fresh: Pipe
         engine.generate(GenerationParams(prompt="a cat", width=int(width), height=int(height)))
 
 
-def test_what_parked_runs_hold_counts_until_they_end(small_any: Pipeline) -> None:
-    with Engine(small_any, config()) as engine:
+@pytest.fixture
+def unresumed(small_any: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """Return a pipeline whose requests cannot be swapped out; those of others count with their states."""
+    monkeypatch.setattr(small_any, "spec", replace(small_any.spec, resumes=False))
+    return small_any
+
+
+def test_what_parked_runs_hold_counts_until_they_end(unresumed: Pipeline) -> None:
+    with Engine(unresumed, config()) as engine:
         for seed in range(3):
             engine.add(request(seed=seed, steps=3))
         engine.step()
@@ -174,9 +182,9 @@ def test_what_parked_runs_hold_counts_until_they_end(small_any: Pipeline) -> Non
         assert engine.runner.held_bytes == 0
 
 
-def test_requests_are_not_encoded_ahead_where_parked_ones_fill_their_part(small_any: Pipeline) -> None:
-    probe = small_any.step_bytes(small_any.spec.workload(small_any.spec.resolve(request(), 0)))
-    with Engine(small_any, config(memory_budget_bytes=2 * probe, max_batch_size=1)) as engine:
+def test_requests_are_not_encoded_ahead_where_parked_ones_fill_their_part(unresumed: Pipeline) -> None:
+    probe = unresumed.step_bytes(unresumed.spec.workload(unresumed.spec.resolve(request(), 0)))
+    with Engine(unresumed, config(memory_budget_bytes=2 * probe, max_batch_size=1)) as engine:
         for seed in range(12):
             engine.add(request(seed=seed))
         held = []

@@ -32,6 +32,7 @@ from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from support.forked_ranks import run_on_ranks
 from support.images import psnr
+from support.tiny_pipelines import tiny_folder
 
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
 MAX_BYTES = 10_000_000
@@ -54,7 +55,15 @@ def half(width: int, height: int) -> InputImage:
 PHOTO, HALF = photo(64, 64), half(64, 64)
 SQUARE = GenerationParams(prompt="a red star", width=64, height=64, num_inference_steps=3, seed=3)
 CLIP = replace(SQUARE, width=48, height=32, num_frames=5, guidance_scale=3.0)
+
+
+def write_any(path: Path, *, kind: str, seed: int) -> Path:
+    """Write a random checkpoint of a pipeline that diffusers runs."""
+    return tiny_folder(kind, path, seed)
+
+
 WRITERS: dict[str, Callable[..., Path]] = {
+    "any": write_any,
     "flux": write_flux_checkpoint,
     "unet": write_unet_checkpoint,
     "wan": write_wan_checkpoint,
@@ -184,6 +193,12 @@ WAN: dict[str, tuple[str, dict[str, Any]]] = {
 def test_wan_goes_on_to_the_last_bit(load: Load, tmp_path: Path, case: str) -> None:
     kind, values = WAN[case]
     check_equal(load, ("wan", kind), replace(CLIP, **values), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")  # diffusers' own
+def test_what_diffusers_runs_goes_on_to_the_last_bit(load: Load, tmp_path: Path) -> None:
+    """In another engine, to which half-done runs come as files, beside a request that has just begun."""
+    check_equal(load, ("any", "sd3"), replace(SQUARE, num_images=2, guidance_scale=4.0), tmp_path)
 
 
 FAST = {

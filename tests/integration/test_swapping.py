@@ -1,6 +1,7 @@
 """Requests that wait for more urgent ones give back their memory, and come back where they were."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,17 +9,19 @@ import torch
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
+from diffuserve.models.any_pipeline.pipeline import AnyPipeline
+from support.tiny_pipelines import tiny_folder
 
 SLOW = GenerationParams(prompt="a red circle", seed=1, width=64, height=64, num_inference_steps=8)
 URGENT = GenerationParams(prompt="a blue star", seed=2, width=64, height=64, num_inference_steps=4)
 
 
-def open_engine(memory_bytes: int | None = None) -> Engine:
+def open_engine(memory_bytes: int | None = None, model: str = "tiny-flux") -> Engine:
     """Open an engine in which one request fills a step."""
     config = EngineConfig(
         token_budget=1, memory_budget_bytes=memory_bytes, prompt_cache_bytes=0, deterministic=True
     )
-    return Engine.load("tiny-flux", device="cpu", dtype="float32", config=config)
+    return Engine.load(model, device="cpu", dtype="float32", config=config)
 
 
 def step_bytes(engine: Engine) -> int:
@@ -95,3 +98,37 @@ def test_one_that_is_aborted_meanwhile_is_gone() -> None:
         while engine.step():
             pass
         assert engine.num_unfinished == 0
+
+
+@pytest.fixture(scope="module")
+def diffusers_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_folder("sd3", tmp_path_factory.mktemp("tiny")))
+
+
+def images_of_the_slow_one(engine: Engine, room: int) -> list[bytes]:
+    """Let an urgent request interrupt two images of a slow one in so much `room`; return them."""
+    slow = replace(SLOW, num_images=2, num_inference_steps=4)
+    request_id = engine.add(slow)
+    engine._core.budgets.memory_bytes = room
+    engine.step()
+    engine.step()
+    engine.add(URGENT, priority=1)
+    while outputs := engine.step():
+        for output in outputs:
+            assert output.error is None
+            if output.result is not None and output.request_id == request_id:
+                return [image.tobytes() for image in output.result.images]
+    raise AssertionError("it never finished")
+
+
+@pytest.mark.filterwarnings("ignore")  # diffusers' own
+@pytest.mark.parametrize("resumes", [True, False])
+def test_runs_give_back_their_memory_where_they_can_begin_anew(diffusers_model: str, resumes: bool) -> None:
+    with open_engine(model=diffusers_model) as engine:
+        expected = images_of_the_slow_one(engine, room=1 << 34)
+        assert engine.stats.num_swapped_out == 0
+    with open_engine(model=diffusers_model) as engine:
+        assert isinstance(engine.pipeline, AnyPipeline)
+        engine.pipeline.spec = replace(engine.pipeline.spec, resumes=resumes)
+        assert images_of_the_slow_one(engine, room=step_bytes(engine)) == expected
+        assert (engine.stats.num_swapped_out > 0) is resumes

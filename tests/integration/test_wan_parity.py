@@ -24,7 +24,7 @@ from support.wan_reference import WanReference
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
-KINDS: tuple[WanKind, ...] = ("t2v", "ti2v", "a14b", "i2v", "a14b-i2v", "tiny")
+KINDS: tuple[WanKind, ...] = ("t2v", "ti2v", "a14b", "i2v", "flf2v", "a14b-i2v", "tiny")
 FRAMES = (1, 5, 9, 17)
 PROMPTS = ("a red circle moves", "ring " * 40, "fish &amp;amp; chips\n  “x”", "x")
 
@@ -66,20 +66,25 @@ def make_mixed_batch(kind: WanKind, seed: int, size: int = 6) -> list[Generation
     """Requests that differ in everything that may differ; steps 1-6 and all numbers of frames occur."""
     draw = random.Random(seed)
     multiple = 32 if kind == "ti2v" else 16
-    takes_image, needs_image = kind in ("ti2v", "tiny"), kind.endswith("i2v") and kind != "ti2v"
+    takes_image, needs_image = kind in ("ti2v", "tiny"), kind in ("i2v", "flf2v", "a14b-i2v")
+    needs_last = kind == "flf2v"
+    frames = [max(count, 5) for count in FRAMES] if needs_last else FRAMES
     return [
         GenerationParams(
             prompt=draw.choice(PROMPTS),
             negative_prompt=(None, "", "blurry", "a blue ring")[index % 4],
             width=multiple * draw.randint(1, 64 // multiple),
             height=multiple * draw.randint(1, 64 // multiple),
-            num_frames=FRAMES[index % len(FRAMES)],
+            num_frames=frames[index % len(frames)],
             num_inference_steps=1 + index % 6,
             guidance_scale=(5.0, 1.0, 5.0)[index % 3],
             seed=draw.randrange(2**40),
             num_images=1 + (index % 4 == 1),
             image=photo(40 + 9 * index, 50, seed=index)
             if needs_image or (takes_image and index % 2)
+            else None,
+            last_image=photo(64, 30 + 5 * index, seed=50 + index)
+            if needs_last or (kind == "a14b-i2v" and index in (1, 2))
             else None,
         )
         for index in range(size)

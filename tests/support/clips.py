@@ -28,8 +28,9 @@ CLIPS = replace(
     fps=16,
     max_input_images=1,
     has_first_frame=True,
+    has_last_frame=True,
 )
-"""Generates 4k+1 frames, and takes an image as the first of them."""
+"""Generates 4k+1 frames, and takes images as the first and the last of them."""
 
 MP4 = b"\0\0\0\x18ftypisom, and frames"
 

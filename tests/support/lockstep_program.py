@@ -74,7 +74,7 @@ def with_images(requests: Sequence[GenerationParams], spec: ModelSpec) -> list[G
     given: dict[int, dict[str, Any]] = {
         0: {"image": image},
         2: {"image": image, "mask": mask},
-        4: {"image": image},
+        4: {"image": image} | ({"control_image": image} if spec.has_control_image else {}),
     }
     return [replace(params, **given.get(number, {})) for number, params in enumerate(requests)]
 

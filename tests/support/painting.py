@@ -14,12 +14,13 @@ PAINTER = replace(
     max_input_images=1,
     has_mask=True,
     has_strength=True,
+    has_control_image=True,
     has_guidance=True,
     has_negative_prompt=True,
     samplers=("euler", "ddim"),
 )
-"""Starts from an image, and fills in where a mask is white."""
-EDITOR = replace(HAND_SPEC, name="editor", max_input_images=3, max_reference_pixels=4096)
+"""Starts from an image, fills in where a mask is white, and follows a control image."""
+EDITOR = replace(HAND_SPEC, name="editor", max_input_images=16, max_reference_pixels=4096)
 """Takes images as references."""
 
 

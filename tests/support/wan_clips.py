@@ -24,6 +24,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
     "t2v": {},
     "ti2v": {"in_channels": 6, "out_channels": 6, "num_attention_heads": 2, "attention_head_dim": 32},
     "i2v": {"in_channels": 12, "image_dim": 24, "added_kv_proj_dim": 64},
+    "flf2v": {"in_channels": 12, "image_dim": 24, "added_kv_proj_dim": 64, "pos_embed_seq_len": 14},
 }
 IMAGE_TOKENS = 7
 
@@ -107,7 +108,7 @@ def make_clip(
     generator = torch.Generator().manual_seed(seed)
     latents = torch.randn(1, config.in_channels, *sides, generator=generator)
     states = torch.randn(text, config.text_dim, generator=generator)
-    image = torch.randn(IMAGE_TOKENS, config.image_dim or 1, generator=generator)
+    image = torch.randn(config.pos_embed_seq_len or IMAGE_TOKENS, config.image_dim or 1, generator=generator)
     return Clip(
         latents.to(dtype),
         timesteps,
@@ -166,7 +167,7 @@ def predict_by_reference(model: Any, clip: Clip) -> Tensor:
             hidden_states=clip.latents,
             timestep=timestep,
             encoder_hidden_states=text[None],
-            encoder_hidden_states_image=None if image is None else image[None],
+            encoder_hidden_states_image=None if image is None else image.unflatten(0, (-1, IMAGE_TOKENS)),
             return_dict=False,
         )[0]
     return velocity

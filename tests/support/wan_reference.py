@@ -6,7 +6,6 @@ from typing import Any
 
 import diffusers
 import torch
-from PIL import Image
 
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
@@ -47,7 +46,10 @@ class WanReference:
             pipeline.scheduler = kind.from_config(flow_config(own.config, params.sampler))
         torch.set_num_threads(1)
         if params.images:
-            options["image"] = _stretched(params)
+            named = {"image": params.image, "last_image": params.last_image}
+            options |= {
+                name: as_image(image) for name, image in named.items() if isinstance(image, InputImage)
+            }
         clips = [
             pipeline(
                 prompt=params.prompt,
@@ -66,8 +68,3 @@ class WanReference:
         torch.set_num_threads(threads)
         pipeline.scheduler = own
         return clips
-
-
-def _stretched(params: GenerationParams) -> Image.Image:
-    assert isinstance(params.image, InputImage)
-    return as_image(params.image)

@@ -27,7 +27,7 @@ class ApiConfig:
     Webhooks are sent to public addresses and to `webhook_allowed_networks`, on `webhook_allowed_ports` only;
     after a rotation the old secret signs for `webhook_overlap_seconds` more. `poll_seconds` is the interval
     of reads that do not wait for a message of the bus, which may be lost. `commit` is that of the source
-    code, where it is known.
+    code, where it is known. Jobs of sounds are refused unless it `lets_sounds_out`.
     """
 
     public_api_url: str | None = option(
@@ -104,6 +104,7 @@ class ApiConfig:
     longest_poll_seconds: float = 25.0
     poll_seconds: float = 1.0
     ping_seconds: float = 15.0
+    lets_sounds_out: bool = True
     version: str = "0"
     commit: str | None = None
 

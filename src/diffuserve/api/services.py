@@ -119,7 +119,7 @@ class Services:
         signatures = Signatures(store)
         url_signer = UrlSigner(signatures, config.result_url_seconds)
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
-        catalog = Catalog(store, config.default_model, config.tiers)
+        catalog = Catalog(store, config.default_model, config.tiers, config.lets_sounds_out)
         pool = images or IntakePool()
         snapshots = Snapshots(store, bus)
         authenticator = Authenticator(store, without_keys=not config.auth)

@@ -62,9 +62,17 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             extra=Extra.ENGINE,
         ),
         LazyCommand(
+            "import",
+            "diffuserve.cli.store.import_model",
+            "Make a model of a single file of weights, once.",
+            attribute="import_model",
+            needs_arguments=True,
+            extra=Extra.ENGINE,
+        ),
+        LazyCommand(
             "rm",
             "diffuserve.cli.store.models",
-            "Remove a model that was pulled, and free its space.",
+            "Remove a model that was pulled or imported, and free its space.",
             needs_arguments=True,
             extra=Extra.SERVER,
         ),

@@ -80,6 +80,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         "image_rules",
         "image_intake_processes",
         "filter_frames_every",
+        "allow_unjudged_audio",
         "audit_seconds",
     ),
     ENGINE: (

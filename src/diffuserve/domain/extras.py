@@ -32,6 +32,7 @@ _TELLTALES: Final = {
     Extra.SERVER: ("fastapi", "sqlalchemy", "numpy", "obstore"),
     Extra.ENGINE: ("torch", "tokenizers", "jaxtyping", "einops"),
     Extra.PICTURES: ("PIL",),
+    Extra.DIFFUSERS: ("diffusers", "transformers"),
 }
 """Modules by which an extra is told to be installed, those first that messages should name."""
 

@@ -92,7 +92,7 @@ class FilterInfo:
 
 @dataclass(frozen=True)
 class ImagesRecord:
-    """The filter that checked a job's images, and its verdict on each."""
+    """The filter that checked a job's images or sounds, and its verdict on each."""
 
     filter: FilterInfo
     verdicts: tuple[Verdict, ...]
@@ -109,11 +109,12 @@ class ImagesRecord:
 
 
 class SafetyStage(StrEnum):
-    """The stage of a job at which a verdict is given: on its prompt, the images it brings, and its own."""
+    """The stage of a job at which a verdict is given: its prompt, the images it brings, and what it makes."""
 
     PROMPT = "prompt"
     INPUT = "input"
     IMAGE = "image"
+    SOUND = "sound"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,7 +169,7 @@ class EngineCore:
 
     def _swap_out(self, state: RequestState) -> None:
         self._prompts.drop(state)
-        swap_out(state)
+        swap_out(state, self._runner.progress(state))
         self._runner.forget(state.request_id)
         self.stats.num_swapped_out += 1
 

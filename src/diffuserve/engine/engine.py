@@ -59,7 +59,9 @@ class Engine(AbstractContextManager["Engine"]):
         self.read_weights_hash = read_weights_hash
         self._inbox = Inbox()
         self._core = EngineCore(self.runner, self.config, on_decoded=self._inbox.announce)
-        self._admission = RequestAdmission(pipeline, self._core.budgets.memory_bytes, read_weights_hash)
+        self._admission = RequestAdmission(
+            pipeline, self._core.budgets.memory_bytes, read_weights_hash, self.runner.progress
+        )
         self._loop = StepLoop(self._core, self._inbox, self._admission.checkpoint)
 
     @classmethod

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from diffuserve.engine.model_runner import ModelRunner
+from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.requests.swapping import progress_of
 from diffuserve.engine.runner import Runner, StepOutcome, StepResult, TurnResult
 from diffuserve.models.base import (
     Conditioning,
@@ -32,6 +34,8 @@ class RunRunner(Runner):
 
     @property
     def held_bytes(self) -> int:
+        if self.pipeline.spec.resumes:
+            return 0  # counted with each state, since swapping it out frees them
         with self._lock:
             requests = list(self._requests.values())
         return sum(request.held_bytes for request in requests)
@@ -39,9 +43,13 @@ class RunRunner(Runner):
     def encode(self, states: Sequence[RequestState]) -> list[Conditioning | Exception]:
         for state in states:
             self.forget(state.request_id)  # an earlier attempt, which ran out of memory
-            self._requests[state.request_id] = self._running.begin(state.params)
+            self._requests[state.request_id] = self._running.begin(state.params, state.runs)
         requests = [self._requests[state.request_id] for state in states]
         failures = self._running.encode(requests)
+        for state, failure in zip(states, failures, strict=True):
+            if failure is None:
+                state.runs = ()
+        self._count_held(states)
         return [failure or Conditioning(()) for failure in failures]
 
     def step(self, states: Sequence[RequestState]) -> list[StepOutcome]:
@@ -53,6 +61,7 @@ class RunRunner(Runner):
         before = [each.request.num_calls for each in steps]
         failures = self._running.step(steps)
         num_passes = [each.request.num_calls - count for each, count in zip(steps, before, strict=True)]
+        self._count_held(states)
         return [
             failure or _advanced(state, count)
             for state, failure, count in zip(states, failures, num_passes, strict=True)
@@ -71,6 +80,22 @@ class RunRunner(Runner):
         self._end_decoding(requests)
         outcomes = dict(zip(requests, decoded, strict=True))
         return [outcomes.get(state.request_id, _has_ended(state)) for state in states]
+
+    def progress(self, state: RequestState) -> RequestProgress | None:
+        """Return the progress of a request's runs; one that is denoised has a last step without work."""
+        if not self.pipeline.spec.resumes:
+            return None
+        request = self._requests.get(state.request_id)
+        if request is None or state.conditioning is None:
+            return progress_of(state)
+        step = min(state.step, state.num_steps - 1)
+        return RequestProgress(step, latents=None, predicted=state.predicted, runs=request.progress())
+
+    def _count_held(self, states: Sequence[RequestState]) -> None:
+        """Note what swapping requests out would free; those that cannot begin anew are never swapped out."""
+        for state in states:
+            request = self._requests[state.request_id]
+            state.run_bytes = request.held_bytes if self.pipeline.spec.resumes else 0
 
     def forget(self, request_id: str) -> None:
         with self._lock:

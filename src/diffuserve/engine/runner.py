@@ -8,7 +8,9 @@ from torch import Tensor
 
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.requests.clip_decoding import ClipDecoding
+from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.engine.requests.request_state import RequestState
+from diffuserve.engine.requests.swapping import progress_of
 from diffuserve.models.base import Conditioning, Pipeline
 from diffuserve.models.frames import Media
 from diffuserve.samplers.base import Memory
@@ -81,6 +83,10 @@ class Runner(ABC):
     def decode_chunk(self, clip: ClipDecoding) -> FrameChunk | Exception:
         """Return the next frames of the clips of a denoised request."""
         raise NotImplementedError
+
+    def progress(self, state: RequestState) -> RequestProgress | None:
+        """Return what a request goes on from, between two steps; `None` if there is nothing, or no way."""
+        return progress_of(state)
 
     def forget(self, request_id: str) -> None:  # noqa: B027
         """Release what is kept for a request that has ended, or that goes on elsewhere."""

@@ -189,6 +189,8 @@ class EngineHost:
     def _add(self, job: AddJob) -> None:
         try:
             params = self._engine.spec.resolve(job_params(job), seed=0)
+            if self._engine.spec.is_audio:
+                self._output.check_sounds_leave(job)
             num_steps = self._engine.spec.num_steps(params)
             steps = preview_steps(num_steps, job.num_previews)
             given = self._handover.given(job, params)

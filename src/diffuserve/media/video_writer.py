@@ -18,10 +18,12 @@ from PIL.Image import Image, fromarray
 
 from diffuserve.media.animation import AnimationEncoder
 from diffuserve.media.image_file import read_parameters
-from diffuserve.media.video_file import VIDEO_FORMATS, check_clip
+from diffuserve.media.sound_file import SOUND_FORMATS, SOUND_TRACKS
+from diffuserve.media.sound_writer import PARAMETERS, SoundStream, sound_track
+from diffuserve.media.video_file import check_clip
 from diffuserve.media.x264 import THREADS, codec_options, cpu_flags
+from diffuserve.models.frames import Sound
 
-_PARAMETERS = "comment"  # the metadata that MP4 and WebM both have, and that most programs show
 H264 = "libx264"
 _CODECS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "mp4": (H264, {"crf": "17", "preset": "fast"}),
@@ -54,16 +56,20 @@ class VideoWriter:
     """Writes a clip to `path` frame by frame; the file is there, whole, once `close` has returned.
 
     Its format is that of the path's suffix, one of `VIDEO_FORMATS`; all frames have the size of the first.
-    Without `parameters` the file carries nothing but the clip. As a context manager it closes, or abandons
-    the file if an exception was raised.
+    Without `parameters` the file carries nothing but the clip. The `sound` is as long as the frames, at most;
+    formats that are not in `SOUND_TRACKS` have none. As a context manager it closes, or abandons the file if
+    an exception was raised.
     """
 
-    def __init__(self, path: Path, fps: int, parameters: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path, fps: int, parameters: Mapping[str, Any], sound: Sound | None = None
+    ) -> None:
         self.path = path
         self.num_frames = 0
         self._format = path.suffix.lower().removeprefix(".")
         self._partial = path.with_name(f".{path.name}.partial")
         self._fps, self._parameters = fps, parameters
+        self.sound = sound if self._format in SOUND_TRACKS else None
         self._encoder: ClipEncoder | None = None
 
     def write(self, frames: Iterable[Image]) -> None:
@@ -105,15 +111,22 @@ class VideoWriter:
 
     def _open(self, frame: Image) -> ClipEncoder:
         if self._format in _CODECS:
-            return _StreamEncoder(self._partial, self._format, frame.size, self._fps, self._parameters)
+            encoder = _StreamEncoder(self._partial, self._format, frame.size, self._fps, self._parameters)
+            if self.sound is not None:
+                encoder.add_sound(self.sound)
+            return encoder
         return AnimationEncoder(self._partial, self._format, self._fps, self._parameters)
 
 
 def save_video(
-    frames: Iterable[Image], path: Path, fps: int, parameters: Mapping[str, Any] | None = None
+    frames: Iterable[Image],
+    path: Path,
+    fps: int,
+    parameters: Mapping[str, Any] | None = None,
+    sound: Sound | None = None,
 ) -> None:
     """Write a clip atomically in the format of the path's suffix, one of `VIDEO_FORMATS`."""
-    with VideoWriter(path, fps, parameters or {}) as writer:
+    with VideoWriter(path, fps, parameters or {}, sound) as writer:
         writer.write(frames)
 
 
@@ -130,20 +143,29 @@ class _StreamEncoder:
     ) -> None:
         os.environ.setdefault(*_QUIET)  # noqa: TID251 (read by a library, which has no other switch)
         codec, options = _CODECS[container_format]
-        self._path = path
+        self._path, self._fps, self._format = path, fps, container_format
         self._container = av.open(
             str(path), "w", format=container_format, options=dict(_CONTAINERS[container_format])
         )
         if parameters:
-            self._container.metadata[_PARAMETERS] = json.dumps(parameters, ensure_ascii=False)
+            self._container.metadata[PARAMETERS] = json.dumps(parameters, ensure_ascii=False)
         self._stream = video_stream(self._container, codec, options, size, fps)
+        self._sound: SoundStream | None = None
         self._num_frames = 0
+
+    def add_sound(self, sound: Sound) -> None:
+        """Give the clip a sound, before its first frame."""
+        self._sound = sound_track(self._container, self._format, sound)
 
     def add(self, frame: Image) -> None:
         self._container.mux(self._stream.encode(video_frame(frame, self._num_frames, self._stream)))
         self._num_frames += 1
+        if self._sound is not None:
+            self._sound.encode_until(self._num_frames / self._fps)
 
     def finish(self) -> None:
+        if self._sound is not None:
+            self._sound.finish()
         self._container.mux(self._stream.encode(None))
         self._container.close()
 
@@ -190,13 +212,14 @@ def _even(image: Image) -> Image:
 
 
 def read_clip_parameters(path: Path) -> dict[str, Any]:
-    """Return the parameters that a clip's file carries; `{}` if it has none or is no clip."""
-    if path.suffix.lower() not in {VIDEO_FORMATS[name].suffix for name in _CODECS}:
+    """Return the parameters that the file of a clip or sound carries; `{}` if it has none or is neither."""
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in _CODECS and suffix not in SOUND_FORMATS:
         return read_parameters(path)
     try:
         with av.open(str(path)) as container:
             tags = {name.lower(): value for name, value in container.metadata.items()}
-        parameters = json.loads(tags.get(_PARAMETERS, "{}"))
+        parameters = json.loads(tags.get(PARAMETERS, "{}"))
     except (OSError, ValueError):
         return {}
     return parameters if isinstance(parameters, dict) else {}

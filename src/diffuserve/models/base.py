@@ -20,6 +20,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
 from diffuserve.models.frames import Frames, Media, Sound
 from diffuserve.models.offload.components import Component
+from diffuserve.models.run_progress import RunProgress
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 
@@ -155,7 +156,7 @@ class Pipeline(Protocol):
         ...
 
     def has_measured(self, workload: Workload) -> bool:
-        """Return whether `step_bytes` is known for so long a sequence, and not only guessed from shorter ones."""
+        """Return whether `step_bytes` is known for so long a sequence, not guessed from shorter ones."""
         ...
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
@@ -266,7 +267,8 @@ def packed(pipeline: Pipeline) -> PackedPipeline:
 class RunningRequest(Protocol):
     """A request in a pipeline that runs by itself: its state is here, and not in the engine.
 
-    `warnings` tell the client what the pipeline changed about its request.
+    `warnings` tell the client what the pipeline changed about its request, and `held_bytes` is about what
+    ending it frees.
     """
 
     @property
@@ -279,6 +281,10 @@ class RunningRequest(Protocol):
     @property
     def num_calls(self) -> int:
         """Return how often its models were called so far, the calls at which it stands included."""
+        ...
+
+    def progress(self) -> tuple[RunProgress, ...]:
+        """Return what each of its images goes on from, on the CPU; called where `spec.resumes`."""
         ...
 
     def close(self) -> None:
@@ -294,12 +300,15 @@ class RunningPipeline(Pipeline, Protocol[Request]):
     failed in a pass stands where it stood, and the same pass may be tried again.
     """
 
-    def begin(self, params: GenerationParams) -> Request:
-        """Return a request that stands before its first line; image `i` has the seed `seed + i`."""
+    def begin(self, params: GenerationParams, progress: Sequence[RunProgress] = ()) -> Request:
+        """Return a request that stands before its first line; image `i` has the seed `seed + i`.
+
+        With `progress`, one for each image, it goes on from there.
+        """
         ...
 
     def encode(self, requests: Sequence[Request]) -> list[Exception | None]:
-        """Run each request up to its first denoising pass."""
+        """Run each request up to its first denoising pass, or the first one after its progress."""
         ...
 
     def step(self, steps: Sequence["RunningStep[Request]"]) -> list[Exception | None]:

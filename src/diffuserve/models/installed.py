@@ -11,6 +11,8 @@ from diffuserve.domain.errors import InvalidModel, ModelNotFound
 from diffuserve.domain.models.dtypes import SAFETENSORS_DTYPES
 from diffuserve.models.bundled import bundled_models, missing_weights
 from diffuserve.models.folders import hub
+from diffuserve.models.folders.local_models import find_imported, local_models
+from diffuserve.models.folders.model_paths import is_model
 from diffuserve.models.folders.names import HUB_COMMITS, full_name, is_hub_id
 from diffuserve.models.registry import read_spec
 
@@ -28,6 +30,7 @@ class InstalledModel:
     num_bytes: int
     dtype: str
     family: str = ""
+    run_by: str = ""
     width: int = 0
     height: int = 0
     num_inference_steps: int = 0
@@ -35,9 +38,10 @@ class InstalledModel:
 
 
 def installed_models() -> list[InstalledModel]:
-    """Return the bundled models, then those that were downloaded, whole or in part."""
+    """Return the bundled models, then imported ones, then those that were downloaded, whole or in part."""
     bundled = [_described(name, "bundled", path) for name, path in bundled_models().items()]
-    return [*bundled, *_downloaded()]
+    imported = [_described(name, "imported", path) for name, path in local_models().items()]
+    return [*bundled, *imported, *_downloaded()]
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,12 @@ class Removal:
 
 
 def plan_removal(model: str) -> Removal:
-    """Return what belongs to a downloaded model alone. Raise `ModelNotFound` if it was not downloaded."""
+    """Return what belongs to a model of this machine alone. Raise `ModelNotFound` if there is none."""
     name = full_name(model)
     if model in bundled_models():
         raise ModelNotFound(f"model {model!r} is part of the package and cannot be removed by itself")
+    if (imported := find_imported(model)) is not None:
+        return Removal(model, (imported,), _size_of(imported))
     if not is_hub_id(name):
         raise ModelNotFound(f"model {model!r} was not downloaded by diffuserve; remove its folder yourself")
     repo_id, _, commit = name.partition("@")
@@ -76,9 +82,7 @@ def plan_removal(model: str) -> Removal:
 
 def _downloaded() -> Iterator[InstalledModel]:
     for repo_id in hub.cached_repositories():
-        snapshots = [
-            path for path in _snapshots(hub.repo_folder(repo_id)) if (path / "model_index.json").is_file()
-        ]
+        snapshots = [path for path in _snapshots(hub.repo_folder(repo_id)) if is_model(path)]
         whole = [path.name for path in snapshots if not hub.missing_files(repo_id, path.name)]
         for path in snapshots:
             is_known = whole == [path.name] or HUB_COMMITS.get(repo_id) == path.name
@@ -101,7 +105,8 @@ def _described(name: str, source: str, path: Path, is_whole: bool = True) -> Ins
     return replace(
         model,
         family=spec.family,
-        width=spec.width,
+        run_by=spec.run_by,
+        width=spec.width if spec.has_size else 0,
         height=spec.height,
         num_inference_steps=spec.num_inference_steps,
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
-from diffuserve.models.folders.model_paths import INDEX_FILE
+from diffuserve.models.folders.read_files import small_files
 from diffuserve.models.layers.quantization import can_quantize, quantize_weight
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.registry import open_quantizable
@@ -48,7 +48,7 @@ def write_quantized(model: str, target: Path, quantization: Quantization) -> Non
 
 def _copy_root(folder: ModelFolder, target: Path) -> None:
     """Copy what is beside the components, under the model's own name."""
-    shutil.copyfile(folder.path / INDEX_FILE, target / INDEX_FILE)
+    shutil.copyfile(folder.path / folder.index_file, target / folder.index_file)
     settings = {"name": folder.name, **folder.settings}
     (target / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n")
 
@@ -64,9 +64,8 @@ def _copy_component(folder: ModelFolder, component: str, target: Path, has_weigh
     target.mkdir()
     source = folder.path / component
     weights = folder.weights(component) if has_weights and any(source.glob("*.safetensors")) else []
-    small = [*source.glob("*.json"), *source.glob("*.txt"), *source.glob("*.model")]
     indexes = () if has_weights else set(source.glob(_INDEX))
-    for file in (*weights, *(each for each in small if each not in indexes)):
+    for file in (*weights, *(each for each in small_files(source) if each not in indexes)):
         shutil.copyfile(file, target / file.name)
 
 

@@ -76,7 +76,7 @@ def load_pipeline(model: str, plan: LoadPlan) -> "Pipeline":
     if plan.kept_in is Quantization.INT4:
         log.warning(
             "%s is loaded in 4 bits: that saves memory alone; steps take longer, and images differ visibly "
-            "from those of its own weights",
+            "from those of the weights as they were published",
             folder.name,
         )
     load = partial(family.load, folder)

@@ -13,7 +13,8 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, Validati
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
 from diffuserve.domain.text.path_parts import FILE_NAME, FileName, Sha256
 from diffuserve.domain.text.shortened import shortened
-from diffuserve.models.folders.model_paths import INDEX_FILE
+from diffuserve.models.folders.model_paths import INDEX_FILE, INDEX_FILES
+from diffuserve.models.folders.read_files import SUFFIXES
 from diffuserve.models.weights.fingerprint import combine_hashes
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES, Bencoded, bencode, pieces_root
 
@@ -21,7 +22,6 @@ MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 _MAX_FILES = 2_000
 _MAX_FILE_BYTES = 1 << 40
 _MAX_PIECES = 500_000  # 2 TB
-_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _PATH = r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,99}/)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$"  # none begins with a dot
 _MIN_DIGITS = 12  # of an abbreviated hash
 
@@ -134,8 +134,8 @@ def parse_manifest(content: bytes, expected_hash: str | None = None) -> Manifest
 def check_manifest(manifest: Manifest) -> None:
     """Raise `InvalidModel` if files contradict one another, or a pipeline does not read them."""
     for file in manifest.files:
-        if PurePosixPath(file.path).suffix not in _SUFFIXES:
-            known = ", ".join(_SUFFIXES)
+        if PurePosixPath(file.path).suffix not in SUFFIXES:
+            known = ", ".join(SUFFIXES)
             raise InvalidModel(f"{manifest.name}: {file.path} is none of the files that are read ({known})")
         if len(file.pieces) != -(-file.size // PIECE_BYTES):
             raise InvalidModel(
@@ -147,7 +147,7 @@ def check_manifest(manifest: Manifest) -> None:
             raise InvalidModel(
                 f"{manifest.name}: {'/'.join(after)} comes after {'/'.join(before)}: twice, or out of order"
             )
-    if (INDEX_FILE,) not in parts:
+    if not any((name,) in parts for name in INDEX_FILES):
         raise InvalidModel(f"{manifest.name}: {INDEX_FILE} is missing")
     if sum(len(file.pieces) for file in manifest.files) > _MAX_PIECES:
         raise InvalidModel(f"{manifest.name}: more than {_MAX_PIECES:,} pieces")

@@ -2,6 +2,8 @@
 
 import re
 import unicodedata
+from collections.abc import Mapping
+from typing import Any
 
 # Characters of no width, and control characters that are no white space. Joiners and variation selectors go
 # too: text encoders know an emoji's parts better than its joined form. The number signs of Arabic and some
@@ -23,3 +25,14 @@ def clean(prompt: str) -> str:
     text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", prompt))
     # Normalize again: a letter and an accent that an invisible character kept apart now form one letter.
     return " ".join(unicodedata.normalize("NFKC", text).split())
+
+
+def clean_lines(text: str) -> str:
+    """Return a text of lines, such as lyrics, with each line cleaned."""
+    return "\n".join(map(clean, text.strip().splitlines()))
+
+
+def cleaned(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the texts among a request's values, by the names of their fields, in normal form."""
+    cleaners = {"prompt": clean, "negative_prompt": clean, "lyrics": clean_lines}
+    return {name: do(values[name]) for name, do in cleaners.items() if values.get(name) is not None}

@@ -38,6 +38,11 @@ class ImageOptions:
     filter_frames_every: int = option(
         1, "Of clips the filter judges the first frame, the last, and every so many between.", ge=1, le=16
     )
+    allow_unjudged_audio: bool = option(
+        False,
+        "Let sounds out beside an image filter although nothing judges them: without it sounds are refused, "
+        "and clips silent.",
+    )
     file_metadata: bool = option(True, "Write the parameters of an image into its file.")
 
 

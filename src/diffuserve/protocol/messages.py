@@ -184,7 +184,7 @@ class LiveDropped:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterVerdict:
-    """The image filter checked an image or all of a clip; `stage` is "image", "video" or "preview".
+    """A filter checked an image, a sound or all of a clip: `stage` is "image", "video", "sound" or "preview".
 
     `category` is that of the finding that decided, "" if there was none.
     """
@@ -203,13 +203,16 @@ class FinishedFile:
     path: str
     name: str
     content_type: str
-    width: int
-    height: int
+    width: int | None = None
+    height: int | None = None
     index: int = 0
     role: str = "image"
     seed: int | None = None
     num_frames: int | None = None
     fps: int | None = None
+    seconds: float | None = None
+    channels: int | None = None
+    sample_rate: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

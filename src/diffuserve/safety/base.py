@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Protocol
 from diffuserve.domain.safety import FilterInfo, Verdict
 
 if TYPE_CHECKING:
-    from PIL import Image  # not imported at run time: the control plane handles no images
+    # Not imported at run time: the control plane handles no images and no sounds.
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL import Image
+
+
+NO_IMAGE_FILTER = "none"
+"""The name of the image filter that lets everything pass."""
 
 
 class PromptFilter(Protocol):
@@ -38,6 +45,19 @@ class TextClassifier(Protocol):
 
     async def close(self) -> None:
         """Release what is held open."""
+        ...
+
+
+class SoundJudge(Protocol):
+    """The second stage for sounds, alone or of clips: it checks each before a file is written.
+
+    What it would blur is blocked: there is no such thing for a sound.
+    """
+
+    info: FilterInfo
+
+    def check(self, samples: "NDArray[np.float32]", sample_rate: int) -> Verdict:
+        """Return the verdict on a sound, by channels and time, in -1…1. Several threads may call this."""
         ...
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.extras import Extra
-from diffuserve.safety.base import ImageFilter
+from diffuserve.safety.base import NO_IMAGE_FILTER, ImageFilter
 from diffuserve.safety.image import ImageRule, ImageScorer, ScoredImageFilter, parse_rules
 
 DEFAULT_IMAGE_FILTER = "opennsfw"
-NO_IMAGE_FILTER = "none"
 _FOLDER_PREFIX = "transformers:"
 
 

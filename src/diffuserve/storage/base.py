@@ -9,10 +9,13 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from diffuserve.domain.workers.worker import LATENTS_NAME
+from diffuserve.media.sound_file import SOUND_FORMATS
 from diffuserve.media.video_file import VIDEO_FORMATS
 
 _IMAGES = {".png": "image/png", ".webp": "image/webp", ".jpeg": "image/jpeg", ".jpg": "image/jpeg"}
-_CONTENT_TYPES = _IMAGES | {known.suffix: known.media_type for known in VIDEO_FORMATS.values()}
+_CLIPS = {known.suffix: known.media_type for known in VIDEO_FORMATS.values()}
+_SOUNDS = {known.suffix: known.media_type for known in SOUND_FORMATS.values()}
+_CONTENT_TYPES = _IMAGES | _CLIPS | _SOUNDS
 
 
 INPUTS = "inputs"

@@ -22,13 +22,15 @@ from diffuserve.testing.checkpoints import (
     save_module,
 )
 
-WanKind = Literal["t2v", "i2v", "ti2v", "a14b", "a14b-i2v", "tiny"]
+WanKind = Literal["t2v", "i2v", "flf2v", "ti2v", "a14b", "a14b-i2v", "tiny"]
 
 _HEADS, _HEAD_DIM, _TEXT_DIM, _FREQ_DIM = 4, 16, 32, 32
 _IMAGE_DIM, _IMAGE_SIZE, _IMAGE_PATCH = 24, 28, 14
+_IMAGE_TOKENS = (_IMAGE_SIZE // _IMAGE_PATCH) ** 2 + 1
 _TABLE_SPREAD, _NORM_SPREAD = 0.5, 0.2
 _MASK_CHANNELS = 4  # one for each frame of a latent frame
-_IMAGE_TO_VIDEO = ("i2v", "a14b-i2v")
+_WITH_CLIP = ("i2v", "flf2v")
+_IMAGE_TO_VIDEO = (*_WITH_CLIP, "a14b-i2v")
 _SCHEDULER: dict[str, Any] = {
     "_class_name": "UniPCMultistepScheduler",
     "num_train_timesteps": 1000,
@@ -86,12 +88,12 @@ def write_wan_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
 ) -> Path:
     """Write a random Wan checkpoint into `folder` and return it.
 
-    `t2v` has the layout of Wan 2.1, and `i2v` that of its image-to-video, with an image encoder; `ti2v` is
-    Wan 2.2 5B's, which takes text alone or with an image; `a14b` and `a14b-i2v` have two transformers, and
-    `tiny` is a smaller `ti2v` whose sampler is of the first order. `scheduler` overrides values of the
-    kind's `scheduler_config.json`, `vae` those of its autoencoder, and further options those of the
-    transformers; the text encoder has their `text_dim`. The tokenizer is the bundled tiny-flux's. Equal
-    arguments write equal weights.
+    `t2v` has the layout of Wan 2.1, and `i2v` that of its image-to-video, with an image encoder; `flf2v`
+    reads a last frame beside the first. `ti2v` is Wan 2.2 5B's, which takes text alone or with an image;
+    `a14b` and `a14b-i2v` have two transformers, and `tiny` is a smaller `ti2v` whose sampler is of the first
+    order. `scheduler` overrides values of the kind's `scheduler_config.json`, `vae` those of its autoencoder,
+    and further options those of the transformers; the text encoder has their `text_dim`. The tokenizer is the
+    bundled tiny-flux's. Equal arguments write equal weights.
 
     Raise `ImportError` with the remedy unless diffusers and transformers are installed.
     """
@@ -105,7 +107,7 @@ def write_wan_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
         save_module(module, folder / name, num_files if name in ("transformer", "text_encoder") else 1)
     _write_scheduler(folder, kind, scheduler or {})
     shutil.copytree(bundled_models()["tiny-flux"] / "tokenizer_2", folder / "tokenizer", dirs_exist_ok=True)
-    if kind == "i2v":
+    if kind in _WITH_CLIP:
         _write_image_processor(folder)
     _write_index(folder, kind, components)
     return folder
@@ -123,7 +125,7 @@ def _components(
     }
     if kind.startswith("a14b"):
         drawn["transformer_2"] = _transformer(kind, channels, transformer)
-    if kind == "i2v":
+    if kind in _WITH_CLIP:
         drawn["image_encoder"] = _clip_vision()
     return drawn
 
@@ -131,7 +133,7 @@ def _components(
 def _transformer(kind: WanKind, channels: int, options: Mapping[str, Any]) -> nn.Module:
     from diffusers import WanTransformer3DModel
 
-    has_clip = kind == "i2v"
+    has_clip = kind in _WITH_CLIP
     layout: dict[str, Any] = {
         "num_attention_heads": _HEADS,
         "attention_head_dim": _HEAD_DIM,
@@ -145,6 +147,7 @@ def _transformer(kind: WanKind, channels: int, options: Mapping[str, Any]) -> nn
         "rope_max_seq_len": 64,
         "image_dim": _IMAGE_DIM if has_clip else None,
         "added_kv_proj_dim": _HEADS * _HEAD_DIM if has_clip else None,
+        "pos_embed_seq_len": 2 * _IMAGE_TOKENS if kind == "flf2v" else None,
     }
     return as_module(WanTransformer3DModel(**layout | dict(options)))
 
@@ -230,7 +233,7 @@ def _write_image_processor(folder: Path) -> None:
 def _write_index(folder: Path, kind: WanKind, components: Mapping[str, nn.Module]) -> None:
     scheduler = json.loads((folder / "scheduler" / "scheduler_config.json").read_text("utf-8"))
     transformer, absent = ["diffusers", "WanTransformer3DModel"], [None, None]
-    has_clip = kind == "i2v"
+    has_clip = kind in _WITH_CLIP
     index: dict[str, Any] = {
         "_class_name": "WanImageToVideoPipeline" if kind in _IMAGE_TO_VIDEO else "WanPipeline",
         "_diffusers_version": version("diffusers"),

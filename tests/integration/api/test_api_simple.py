@@ -37,6 +37,7 @@ async def test_a_script_gets_its_image(http: httpx.AsyncClient, worker: HandWork
         "progress": 0.0,
         "image_url": None,
         "video_url": None,
+        "audio_url": None,
         "error": None,
     }
     [lease] = await worker.claim()

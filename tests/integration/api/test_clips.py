@@ -214,10 +214,10 @@ BAD = {
     "half a frame": Bad("num_frames", "must be a whole number", {"num_frames": 17.5}),
     "words": Bad("num_frames", "must be a whole number", {"num_frames": "many"}),
     "both lengths": Bad("seconds", "give one of them", {"seconds": 1, "num_frames": 17}),
-    "no time": Bad("seconds", "must be greater than 0", {"seconds": 0}),
-    "back in time": Bad("seconds", "must be greater than 0", {"seconds": -1}),
+    "no time": Bad("seconds", "must lie in 0…3600, without 0", {"seconds": 0}),
+    "back in time": Bad("seconds", "must lie in 0…3600, without 0", {"seconds": -1}),
     "too long": Bad("seconds", "at most 81 frames, 5.06 at 16 a second", {"seconds": 6}),
-    "far too long": Bad("seconds", "at most 81 frames", {"seconds": 1e9}),
+    "far too long": Bad("seconds", "must lie in 0…3600", {"seconds": 1e9}),
     "endless": Bad("seconds", "must be a finite number", {"seconds": float("inf")}),
     "no number": Bad("seconds", "must be a finite number", {"seconds": float("nan")}),
     "seconds in words": Bad("seconds", "must be a number", {"seconds": "2s"}),
@@ -243,7 +243,9 @@ BAD = {
     ),
     "webm of 32 pixels": Bad("output_format", "take mp4", {"width": 32}, {"output_format": "webm"}),
     "gif at 120": Bad("output_format", "take mp4", {"fps": 120}, {"output_format": "gif"}),
-    "kind": Bad("kind", "must be 'image.generate' or 'video.generate'", {}, {"kind": "video.edit"}),
+    "kind": Bad(
+        "kind", "must be 'image.generate', 'video.generate' or 'audio.generate'", {}, {"kind": "video.edit"}
+    ),
     "a model of images": Bad(
         "kind",
         "hand generates single images; clips are made by clips, masked",

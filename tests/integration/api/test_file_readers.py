@@ -4,8 +4,11 @@ import asyncio
 import multiprocessing
 import os
 import signal
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,6 +22,7 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support.color_filter import ColorFilter, GreedyFilter
+from support.hand_worker import HAND_SPEC, HandWorker
 from support.image_files import BLUE, RED, file_of, image_in, png
 from support.uploading import stored, upload, uploaded
 from support.waiting import HANG_SECONDS, eventually
@@ -108,6 +112,24 @@ async def test_the_image_filter_judges_uploads(
     assert len(stored(tmp_path)) == 2
     entries = {(entry.stage, entry.category, entry.action) for entry in await store.audit.newest()}
     assert entries == {("input", "red", "block"), ("input", "blue", "blur")}
+    await pool.close()
+
+
+async def test_the_image_filter_judges_every_image_of_a_request(
+    filtered: Callable[[IntakePool], httpx.AsyncClient],
+) -> None:
+    pool = IntakePool(ColorFilter)
+    spec = replace(HAND_SPEC, max_input_images=2, max_reference_pixels=4096, has_control_image=True)
+    red, green = (
+        f"data:image/png;base64,{b64encode(png(color=color)).decode()}" for color in (RED, (0, 255, 0))
+    )
+    async with filtered(pool) as http:
+        await HandWorker.register(http, [spec])
+        named: list[dict[str, Any]] = [{"image": [green, red]}, {"image": green, "control_image": red}]
+        for images in named:
+            response = await http.post("/v1/jobs", json={"input": {"prompt": "a star", **images}})
+            assert (response.status_code, response.json()["code"]) == (422, "image_blocked")
+        assert (await http.get("/v1/jobs")).json()["data"] == []
     await pool.close()
 
 

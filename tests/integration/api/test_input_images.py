@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.files.fetch import ImageFetcher
+from diffuserve.domain.requests.params import MAX_INPUT_IMAGES
 from diffuserve.domain.tenant import Plan, Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
@@ -32,6 +33,7 @@ from support.waiting import HANG_SECONDS, eventually
 
 SPEC = replace(HAND_SPEC, size_multiple=8, min_size=8, max_input_images=2, has_mask=True, has_strength=True)
 TEXT_ONLY = replace(HAND_SPEC, name="text-only")
+EDITOR = replace(HAND_SPEC, name="editor", max_input_images=MAX_INPUT_IMAGES, max_reference_pixels=256)
 GUIDED = replace(
     SPEC, name="guided", max_frames=81, temporal_stride=4, has_control_image=True, has_last_frame=True
 )
@@ -76,7 +78,7 @@ def app(store: JobStore, artifacts: LocalArtifactStore, bus: MemoryEventBus, poo
 
 @pytest.fixture
 async def worker(http: httpx.AsyncClient) -> HandWorker:
-    return await HandWorker.register(http, [SPEC, TEXT_ONLY, GUIDED])
+    return await HandWorker.register(http, [SPEC, TEXT_ONLY, GUIDED, EDITOR])
 
 
 async def upload(http: httpx.AsyncClient, data: bytes, **options: Any) -> str:
@@ -146,9 +148,32 @@ async def test_images_of_every_field_are_found_kept_and_handed_out(
     assert {field: lease.input[field]["id"] for field in ids} == ids
     await worker.complete(lease)
     assert (await http.delete(f"/v1/files/{ids['control_image']}")).status_code == 200
+    flat = {"prompt": "a star", "model": "guided", "image": start, "last_image": end}
+    ending = (await http.post("/generate", json=flat)).raise_for_status().json()["job_id"]
+    assert (await http.get(f"/v1/jobs/{ending}")).json()["kind"] == "video.generate", "as nothing else ends"
     alone = await submit(http, model="guided", input={"control_image": end})
     assert alone.json()["input"]["control_image"] == {"id": end, "width": 64, "height": 48, "mode": "RGB"}
     assert (alone.json()["input"]["height"], alone.json()["input"]["control_scale"]) == (48, 1.0)
+
+
+async def test_as_many_references_as_any_model_takes_come_by_every_route_and_one_more_does_not(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    ids = [await upload(http, png(16, 16, (number, 0, 0))) for number in range(MAX_INPUT_IMAGES)]
+    options = {"model": "editor"}
+    jobs = await submit(http, input={"image": ids}, **options)
+    flat = await http.post("/generate", json={"prompt": "a star", "image": ids, **options})
+    lines = {"items": [{"custom_id": "0", "input": {"prompt": "a star", "image": ids}}], **options}
+    batch = await http.post("/v1/batches", json=lines)
+    assert [response.status_code for response in (jobs, flat, batch)] == [202, 202, 202]
+    listed = (await http.get("/v1/jobs")).json()["data"]
+    assert [[image["id"] for image in job["input"]["image"]] for job in listed] == [ids] * 3
+    for path, body in (
+        ("/v1/jobs", {"input": {"prompt": "a star", "image": [*ids, ids[0]]}, **options}),
+        ("/generate", {"prompt": "a star", "image": [*ids, ids[0]], **options}),
+    ):
+        refused = await http.post(path, json=body)
+        assert (refused.status_code, "give 1 to 16" in refused.text) == (422, True)
 
 
 async def test_a_model_that_takes_no_control_image_names_those_that_do(
@@ -339,6 +364,23 @@ async def test_items_of_a_batch_name_images(http: httpx.AsyncClient, worker: Han
     assert jobs["1"]["image"]["id"] in {found["id"] for found in await files_of(http)} - {file}
     assert (jobs["0"]["height"], "image" in jobs["2"]) == (48, False)
     assert (await http.delete(f"/v1/files/{file}")).status_code == 409
+
+
+async def test_items_of_a_batch_share_what_guides_them(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    edges = data_url(png())
+    items = [
+        {"custom_id": str(number), "input": {"prompt": "a star", "control_image": edges}}
+        for number in range(3)
+    ]
+    response = await http.post("/v1/batches", json={"items": items, "model": "guided"})
+    assert response.status_code == 202, response.text
+    jobs = [job["input"] for job in (await http.get("/v1/jobs")).json()["data"]]
+    [file] = await files_of(http)
+    assert [job["control_image"]["id"] for job in jobs] == [file["id"]] * 3
+    assert [job["height"] for job in jobs] == [48] * 3, "they have its size"
+    missing = {"custom_id": "0", "input": {"prompt": "a star", "control_image": "file-0"}}
+    refused = await http.post("/v1/batches", json={"items": [missing], "model": "guided"})
+    assert refused.json()["errors"][0]["field"] == "items.0.input.control_image"
 
 
 @pytest.mark.parametrize(

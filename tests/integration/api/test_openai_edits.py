@@ -19,6 +19,7 @@ from PIL import Image
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.openai.request_bodies import VARIATION_PROMPT, VARIATION_STRENGTH
+from diffuserve.domain.requests.params import MAX_INPUT_IMAGES
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.safety.intake_pool import IntakePool
@@ -130,6 +131,36 @@ async def test_several_images_are_references_and_the_size_is_free(
     assert (given["width"], given["height"]) == (128, 64)
     names = [file["filename"] for file in (await http.get("/v1/files")).json()["data"]]
     assert sorted(names) == ["one.png", "two.webp"]
+
+
+async def test_as_many_references_as_any_model_takes_come_in_a_form_and_one_more_does_not(
+    client: AsyncOpenAI, painter: HandWorker, http: httpx.AsyncClient
+) -> None:
+    files = [(f"{number}.png", png(16, 16, (number, 0, 0))) for number in range(MAX_INPUT_IMAGES)]
+    await client.images.edit(image=files, prompt="join them", model="editor")
+    given = await last_input(http)
+    names = [(await http.get(f"/v1/files/{image['id']}")).json()["filename"] for image in given["image"]]
+    assert names == [name for name, _ in files]
+    with pytest.raises(openai.BadRequestError, match="17 times"):
+        await client.images.edit(image=[*files, ("17.png", png())], prompt="join them", model="editor")
+
+
+async def test_an_image_that_guides_is_named_beside_what_is_edited_or_alone(
+    client: AsyncOpenAI, painter: HandWorker, http: httpx.AsyncClient
+) -> None:
+    edges = await client.files.create(file=("edges.png", png(64, 32)), purpose="vision")
+    extra = {"control_image": edges.id, "control_scale": 0.5}
+    await client.images.generate(prompt="a cat", model="painter", extra_body=extra)
+    alone = await last_input(http)
+    assert (alone["control_image"]["id"], alone["control_scale"]) == (edges.id, 0.5)
+    assert "image" not in alone
+    await client.images.edit(image=png(48, 64), prompt="a cat", model="painter", extra_body=extra)
+    beside = await last_input(http)
+    assert (beside["control_image"]["id"], beside["image"]["height"]) == (edges.id, 64)
+    unknown = {"control_image": "edges.png"}
+    with pytest.raises(openai.BadRequestError, match="names no image") as refused:
+        await client.images.edit(image=png(), prompt="a cat", model="painter", extra_body=unknown)
+    assert refused.value.param == "control_image"
 
 
 async def test_the_blocking_client_sends_an_open_file(
@@ -252,7 +283,7 @@ async def test_a_bad_edit_is_a_bad_request_that_names_its_parameter(
         ({"mask": b"no image"}, "mask"),
         ({"mask": file_of(Image.new("RGBA", (64, 48), (9, 9, 9, 255)))}, "mask"),
         ({"model": "editor", "mask": hole()}, "mask"),
-        ({"model": "editor", "image": [png()] * 4}, "image"),
+        ({"model": "editor", "image": [png()] * (MAX_INPUT_IMAGES + 1)}, "image"),
         ({"markup": png()}, "markup"),
         ({"background": "transparent"}, "background"),
     ]

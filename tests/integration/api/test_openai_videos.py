@@ -177,7 +177,8 @@ async def test_clips_are_listed_in_pages_and_images_are_not(
 async def test_a_remix_has_another_prompt_and_all_else_of_its_original(
     client: AsyncOpenAI, worker: HandWorker, http: httpx.AsyncClient
 ) -> None:
-    extra = {"num_inference_steps": 3, "output_format": "gif"}
+    end = (await http.post("/v1/files", files={"file": ("end.png", png(color=(9, 9, 9)))})).json()
+    extra = {"num_inference_steps": 3, "output_format": "gif", "last_image": end["id"]}
     original = await client.videos.create(
         prompt="a red ball falls",
         model="clips",
@@ -191,6 +192,7 @@ async def test_a_remix_has_another_prompt_and_all_else_of_its_original(
     assert (remix.seconds, remix.size, remix.status) == ("4", "64x48", "queued")
     first, second = await job_of(http, original.id), await job_of(http, remix.id)
     assert second["input"] == first["input"] | {"prompt": "a blue ball falls"}
+    assert second["input"]["last_image"]["id"] == end["id"]
     assert second["input"]["seed"] == first["input"]["seed"]
     [_, lease] = await worker.claim(num_jobs=2)
     assert lease.output_format == "gif"

@@ -21,6 +21,7 @@ ABLE: dict[str, Any] = {
     "max_input_images": 2,
     "has_mask": True,
     "has_strength": True,
+    "has_control_image": True,
     "has_negative_prompt": True,
 }
 PAINTER = replace(HAND_SPEC, name="painter", samplers=("euler", "ddim"), **ABLE)
@@ -98,6 +99,17 @@ def test_submit_uploads_images_and_names_their_ids(invoke: Invoke, server: Serve
     assert values["mask"]["mode"] == "L"
     assert (values["width"], values["height"]) == (64, 48), "those of the image"
     assert (values["strength"], values["negative_prompt"], values["sampler"]) == (0.6, "blue", "ddim")
+
+
+def test_submit_uploads_what_guides_an_image(invoke: Invoke, server: ServerThread) -> None:
+    options = ("--control-image", "a.png", "--control-scale", "0.5")
+    done = invoke("submit", "a star", "--model", "painter", *options)
+    assert done.code == 0, done.err
+    values = job_input(server, done.out)
+    assert FILE_ID.fullmatch(values["control_image"]["id"])
+    assert (values["control_scale"], values["width"]) == (0.5, 64)
+    refused = invoke("submit", "a star", "--model", "painter", "--control-image", "notes.txt")
+    assert (refused.code, "control_image='notes.txt'" in refused.err) == (2, True)
 
 
 def test_an_image_that_is_named_twice_is_uploaded_once(invoke: Invoke, server: ServerThread) -> None:

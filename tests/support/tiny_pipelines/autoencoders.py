@@ -57,7 +57,7 @@ def flux2() -> Any:
 
 
 def ltx() -> Any:
-    """Return LTX's autoencoder with two of its spatial and temporal halvings: 4 pixels and 4 frames a latent."""
+    """Return LTX's autoencoder with two of its halvings: 4 pixels and 4 frames a latent."""
     return diffusers.AutoencoderKLLTXVideo(
         in_channels=3,
         out_channels=3,

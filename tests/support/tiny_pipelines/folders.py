@@ -13,7 +13,7 @@ _READABLE = 0o644  # save_pretrained leaves weights that only their owner may re
 
 
 def tiny_folder(name: str, parent: Path, seed: int = 0) -> Path:
-    """Write the random pipeline `name` into a folder of `parent`, unless it is there, and return the folder."""
+    """Return the folder of the random pipeline `name` in `parent`; write it unless it is there."""
     folder = parent / f"{name}-{seed}"
     if not (folder / "model_index.json").exists():
         _save(tiny_pipeline(name, seed), folder)

@@ -32,7 +32,7 @@ def sana() -> dict[str, Any]:
 
 
 def ltx2() -> dict[str, Any]:
-    """Return LTX-2's parts: connectors carry the prompt to the clip and to its sound, and a vocoder plays it."""
+    """Return LTX-2's parts: connectors carry the prompt to clip and sound, and a vocoder plays it."""
     tokenizer = text_parts.gemma_tokenizer()
     layers = 2
     return {

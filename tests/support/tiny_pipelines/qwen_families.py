@@ -58,7 +58,7 @@ def qwen_image(reader: type = diffusers.QwenImagePipeline) -> dict[str, Any]:
 def qwen_image_edit_plus() -> dict[str, Any]:
     """Return the editor's parts; its autoencoder has two halvings more than the real one.
 
-    The pipeline scales every reference to about 1024 x 1024: 4,096 tokens, among which a prompt would be lost.
+    The pipeline scales every reference to about 1024 x 1024: 4,096 tokens, in which a prompt would be lost.
     """
     parts = qwen_image(diffusers.QwenImageEditPlusPipeline)
     return parts | {

@@ -39,6 +39,6 @@ def components() -> dict[str, Any]:
 
 
 def with_controlnet() -> dict[str, Any]:
-    """Add a ControlNet; one of SD3's starts with zeros in its output layers, which the drawn weights replace."""
+    """Add a ControlNet, whose output layers begin as zeros: drawn weights replace them."""
     extra = {"extra_conditioning_channels": 0, "num_layers": 1}
     return components() | {"controlnet": diffusers.SD3ControlNetModel(**_TRANSFORMER | extra)}

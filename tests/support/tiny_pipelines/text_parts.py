@@ -40,7 +40,7 @@ def t5_tokenizer(length: int = 512) -> Any:
     )
 
 
-def template_of(pipeline_class: type) -> str:
+def template_of(pipeline_class: Any) -> str:
     """Return the lines in which a pipeline class sets its prompt template."""
     return inspect.getsource(pipeline_class.__init__).encode().decode("unicode_escape")
 
@@ -48,8 +48,8 @@ def template_of(pipeline_class: type) -> str:
 def qwen_tokenizer(template: str = "") -> Any:
     """Return a byte-level tokenizer with the special tokens and the chat template of Qwen's.
 
-    The words of `template` are a token each, as in the real vocabulary: pipelines cut a fixed number of tokens
-    from the front, and a long template of bytes would drown a short prompt.
+    The words of `template` are a token each, as in the real vocabulary: pipelines cut a fixed number of
+    tokens from the front, and a long template of bytes would drown a short prompt.
     """
     vocabulary = {character: number for number, character in enumerate(sorted(ByteLevel.alphabet()))}
     tokenizer = transformers.Qwen2Tokenizer(vocab=vocabulary, merges=[])

@@ -27,6 +27,7 @@ from diffuserve.cli.doctor.facts import (
 from diffuserve.cli.doctor.services import bucket_facts, database_facts, server_facts, valkey_facts
 from diffuserve.cli.doctor.torch_probe import facts_of_torch
 from diffuserve.cli.environment import unknown_among
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.jobs.database.migrate import HEAD
 from diffuserve.settings import Settings
 from support.command import Invoke
@@ -176,6 +177,22 @@ def test_a_problem_is_told_with_what_to_do(
     assert finding.outcome == outcome
     assert said in f"{finding.detail} {finding.remedy}"
     assert finding.remedy
+
+
+def test_a_model_that_a_library_runs_is_told_with_what_it_lacks() -> None:
+    facts = replace(HEALTHY, model=ModelFacts(name="x", run_by="diffusers", lacks=("previews",)))
+    finding = checks.check_model(facts)
+    assert finding is not None
+    assert finding.outcome == "ok"
+    assert "run by diffusers, without previews" in finding.detail
+
+
+def test_a_model_tells_the_bits_that_its_files_hold() -> None:
+    model = ModelFacts(name="x", quantization=Quantization.INT4)
+    finding = checks.check_model(replace(HEALTHY, model=model))
+    assert finding is not None
+    assert finding.outcome == "ok"
+    assert "weights in int4" in finding.detail
 
 
 def test_torch_tells_of_its_device_and_tries_its_attention_kernel() -> None:

@@ -132,7 +132,7 @@ def test_help_groups_the_commands(
         ("diffuserve pu", ["pull"]),
         ("diffuserve jobs ca", ["cancel"]),
         ("diffuserve top --on", ["--once"]),
-        ("diffuserve generate x --model fl", ["flux-schnell", "flux-dev"]),
+        ("diffuserve generate x --model flux-s", ["flux-schnell"]),
     ],
 )
 def test_shells_complete_commands_and_options(

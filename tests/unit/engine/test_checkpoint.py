@@ -160,10 +160,15 @@ def test_a_checkpoint_of_another_schedule_is_refused(fake_engine: Engine) -> Non
         fake_engine.add(PARAMS, resume=dataclasses.replace(taken, schedule=shifted))
 
 
+def latents_of(taken: Checkpoint) -> torch.Tensor:
+    assert taken.progress.latents is not None
+    return taken.progress.latents
+
+
 CHANGES: dict[str, Callable[[Checkpoint], dict[str, object]]] = {
-    "shape": lambda taken: {"latents": taken.progress.latents[..., :-1]},
-    "whole numbers": lambda taken: {"latents": taken.progress.latents.int()},
-    "not finite": lambda taken: {"latents": taken.progress.latents * torch.inf},
+    "shape": lambda taken: {"latents": latents_of(taken)[..., :-1]},
+    "whole numbers": lambda taken: {"latents": latents_of(taken).int()},
+    "not finite": lambda taken: {"latents": latents_of(taken) * torch.inf},
     "memory": lambda taken: {"memory": (torch.zeros(3),)},
     "guides": lambda taken: {"guides": (torch.zeros(7),)},
     "step 0": lambda _: {"step": 0},

@@ -265,6 +265,9 @@ class ResultReporter:
             seed=file.seed,
             num_frames=file.num_frames,
             fps=file.fps,
+            seconds=file.seconds,
+            channels=file.channels,
+            sample_rate=file.sample_rate,
         )
 
     async def _fail(self, job: HeldJob, error: JobError, seconds: float) -> str:

@@ -9,15 +9,15 @@ from fastapi.exceptions import RequestValidationError
 
 from diffuserve.api.batches.item_parser import BatchItemParser
 from diffuserve.api.http.field_errors import MAX_SHOWN_ERRORS, validation_error
-from diffuserve.api.submit.screening import PromptScreening
-from diffuserve.domain.safety import Action, Verdict
+from diffuserve.api.submit.screening import PromptScreening, judged_texts
+from diffuserve.domain.safety import PASSES, Action, Verdict
 
 _MAX_PROMPTS = 16
 _MAX_CHARACTERS = 4_000  # some hundredths of a second: so long another tenant's prompt may have to wait
 _NUM_CALLS = 4  # calls of the filter at once, so that several processes may share the work
 
-Prompts = list[tuple[int, str]]
-"""Prompts with the numbers of their items."""
+Prompts = list[tuple[int, str, str]]
+"""Prompts and lyrics with the numbers of their items, and the names of their fields."""
 
 
 async def judge_items(
@@ -57,22 +57,22 @@ class _Judging:
 
     async def _judge_chunks(self) -> None:
         for chunk in self.chunks:
-            prompts = [prompt for _, prompt in chunk]
+            prompts = [text for _, _, text in chunk]
             verdicts = await self.screening.prompts.moderate_all(prompts, self.parser.tenant_id)
-            for (number, prompt), verdict in zip(chunk, verdicts, strict=True):
-                await self._note(number, prompt, verdict)
+            for (number, name, text), verdict in zip(chunk, verdicts, strict=True):
+                await self._note(number, name, text, verdict)
             if len(self.errors) >= MAX_SHOWN_ERRORS:
                 return
             await asyncio.sleep(0)
 
-    async def _note(self, number: int, prompt: str, verdict: Verdict) -> None:
+    async def _note(self, number: int, name: str, text: str, verdict: Verdict) -> None:
         if verdict.action is Action.BLOCK:
-            await self.screening.note_blocked(self.parser.tenant_id, prompt, verdict.category)
-            location = (*self.parser.request.location(number), "input", "prompt")
+            await self.screening.note_blocked(self.parser.tenant_id, text, verdict.category)
+            location = (*self.parser.request.location(number), "input", name)
             message = f"is blocked by the policy of this server (category {verdict.category!r})"
             [self.errors[number]] = validation_error(location, message).errors()
         elif verdict.action is not Action.ALLOW:
-            self.flagged[number] = verdict
+            self.flagged[number] = self.flagged.get(number, PASSES).merge(verdict)
 
 
 def _chunks(parser: BatchItemParser, start: int) -> Iterator[Prompts]:
@@ -80,11 +80,11 @@ def _chunks(parser: BatchItemParser, start: int) -> Iterator[Prompts]:
     chunk: Prompts = []
     num_characters = 0
     for number in range(start, len(parser.request.items)):
-        prompt = str(parser.parse(number).input["prompt"])
-        if chunk and (len(chunk) == _MAX_PROMPTS or num_characters + len(prompt) > _MAX_CHARACTERS):
-            yield chunk
-            chunk, num_characters = [], 0
-        chunk.append((number, prompt))
-        num_characters += len(prompt)
+        for name, text in judged_texts(parser.parse(number)).items():
+            if chunk and (len(chunk) == _MAX_PROMPTS or num_characters + len(text) > _MAX_CHARACTERS):
+                yield chunk
+                chunk, num_characters = [], 0
+            chunk.append((number, name, text))
+            num_characters += len(text)
     if chunk:
         yield chunk

@@ -43,7 +43,7 @@ async def get_archive(
     caller: FollowingCaller,
     id: Annotated[list[JobIdText], Query(min_length=1, max_length=MAX_JOBS, description="Ids of jobs.")],
 ) -> StreamingResponse:
-    """Stream the images and clips, and `manifest.json` with each job's input and what is missing.
+    """Stream the images, clips and sounds, and `manifest.json` with each job's input and what is missing.
 
     It is packed while it is sent, so its size is not known before.
     """

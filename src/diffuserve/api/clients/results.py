@@ -35,7 +35,7 @@ class ResultParts:
 Used = Annotated[ResultParts, Depends(Uses(ResultParts))]
 
 
-_FILE = file_responses("image/*", "video/*")
+_FILE = file_responses("image/*", "video/*", "audio/*")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Signed:
 
 @router.get(
     "/v1/jobs/{job_id}/result",
-    summary="Fetch an image or a clip",
+    summary="Fetch an image, a clip or a sound",
     response_class=StreamingResponse,
     responses={**_FILE, 409: {"description": "`not_finished`: the job is not final yet."}},
 )
@@ -58,7 +58,7 @@ async def get_result(
     parts: Used,
     caller: ClientCaller,
     part: Part,
-    index: Annotated[int, Query(ge=0, description="Which of the job's images or clips.")] = 0,
+    index: Annotated[int, Query(ge=0, description="Which of the job's images, clips or sounds.")] = 0,
 ) -> Response:
     """Fetch the file, or be redirected to where it is stored."""
     job = await parts.store.jobs.get(job_id, caller.scope)

@@ -36,6 +36,7 @@ from diffuserve.domain.requests.params import FIELDS
 from diffuserve.domain.requests.request_fields import Dialect
 from diffuserve.domain.resource_base import Resource
 from diffuserve.jobs.store import JobStore
+from diffuserve.media.sound_file import SOUND_FORMATS
 
 router = APIRouter(tags=["simple"], route_class=JsonRoute)
 
@@ -69,11 +70,13 @@ _FIELDS = {name: declared.name_in(Dialect.FLAT) for name, declared in FIELDS.ite
 
 @takes_fields(Dialect.FLAT)
 class GenerateBody(RequestBody):
-    """Parameters of an image or a clip. A field that is left out takes the model's default."""
+    """Parameters of an image, a clip or a sound. A field that is left out takes the model's default."""
 
     prompt: Prompt
     kind: Kind | None = Field(
-        default=None, description="By default a clip where a length is given, and else an image."
+        default=None,
+        description="By default a sound where the format is one of sounds, a clip where a length or a last "
+        "frame is given, and else an image.",
     )
     output_format: FileFormat | None = FILE_FORMAT
     model: ModelName | None = None
@@ -82,16 +85,18 @@ class GenerateBody(RequestBody):
         """Build the body of the equivalent job."""
         said = input_values(self, Dialect.FLAT)
         return NewJobBody.model_construct(
-            kind=self.kind or _usual_kind(said),
+            kind=self.kind or _usual_kind(said, self.output_format),
             model=self.model,
             input=GenerationInput.model_construct(prompt=self.prompt, **said),
             output_format=self.output_format,
         )
 
 
-def _usual_kind(said: Mapping[str, Any]) -> Kind:
+def _usual_kind(said: Mapping[str, Any], output_format: str | None) -> Kind:
+    if output_format in SOUND_FORMATS:
+        return "audio.generate"
     has_length = said["seconds"] is not None or (said["num_frames"] or 1) > 1
-    return "video.generate" if has_length else "image.generate"
+    return "video.generate" if has_length or said["last_image"] is not None else "image.generate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +124,18 @@ class FlatJob(Resource):
     progress: float = field(metadata={"description": "In 0…1."})
     image_url: str | None = field(metadata={"description": "Of a clip its poster, the first frame."})
     video_url: str | None
+    audio_url: str | None
     error: str | None
 
 
 @router.post(
-    "/generate", summary="Generate an image or a clip", status_code=202, response_model=SubmittedFlatJob
+    "/generate",
+    summary="Generate an image, a clip or a sound",
+    status_code=202,
+    response_model=SubmittedFlatJob,
 )
 async def generate(body: GenerateBody, parts: Used, caller: SubmittingCaller, base_url: BaseUrl) -> Response:
-    """Queue a job of one image or clip."""
+    """Queue a job of one image, clip or sound."""
     with renamed_fields(lambda name: _FIELDS.get(name, name)):
         job = await parts.submissions.submit(Submission(caller.tenant_id, body.job(), base_url))
     queue = (await parts.serializer.job(job, base_url)).queue
@@ -142,7 +151,7 @@ async def generate(body: GenerateBody, parts: Used, caller: SubmittingCaller, ba
 
 @router.get("/jobs/{job_id}", summary="Get a job, flat", response_model=FlatJob)
 async def get_job(job_id: JobId, parts: Used, caller: ClientCaller, base_url: BaseUrl) -> Response:
-    """Get the status, the progress and the image or clip of a job."""
+    """Get the status, the progress and the image, clip or sound of a job."""
     job = await parts.store.jobs.get(job_id, caller.scope)
     return json_response(await _flat_job(parts, job, base_url))
 
@@ -184,6 +193,7 @@ async def _flat_job(parts: SimpleParts, job: Job, base_url: str) -> FlatJob:
         progress=resource.progress.fraction,
         image_url=files.get("image") or files.get("poster"),
         video_url=files.get("video"),
+        audio_url=files.get("audio"),
         error=_error(job),
     )
 

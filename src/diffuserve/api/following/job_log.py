@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.jobs.job import EndedJob, JobStatus
@@ -42,7 +43,7 @@ class JobLog:
                 error=job.error_code,
                 worker_id=job.worker_id,
                 trace_id=trace_id_of(job.traceparent),
-                size=f"{job.input.get('width')}x{job.input.get('height')}",
+                size=_size(job.input),
                 steps=job.input.get("num_inference_steps"),
                 images=images,
                 queue_seconds=round(started_at - job.created_at, 3),
@@ -78,6 +79,12 @@ class JobLog:
                 workers=sum(worker.state is not WorkerState.LOST for worker in workers),
             ),
         )
+
+
+def _size(values: Mapping[str, Any]) -> str:
+    if values.get("width") is None:
+        return f"{values.get('seconds')} s"
+    return f"{values['width']}x{values['height']}"
 
 
 def mean_batch(workers: Iterable[Worker]) -> float | None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from cachetools import TTLCache
 
 from diffuserve.domain.errors import InvalidParams, ModelNotCapable, ModelNotFound, ServerUnavailable
-from diffuserve.domain.jobs.job import IMAGE_GENERATE
+from diffuserve.domain.jobs.job import AUDIO_GENERATE, IMAGE_GENERATE
 from diffuserve.domain.jobs.kinds import KINDS, check_makes
 from diffuserve.domain.models.tiers import Tiers, possible_tiers
 from diffuserve.domain.tenant import Plan
@@ -16,6 +16,7 @@ from diffuserve.domain.workers.worker import Worker
 from diffuserve.jobs.reads.operations import OfferedModel
 from diffuserve.jobs.reads.shared_reads import FreshReads, SharedReads
 from diffuserve.jobs.store import JobStore
+from diffuserve.safety.sound_judges import WITHHELD
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +37,16 @@ class Catalog:
     """
 
     def __init__(
-        self, store: JobStore, default_model: str | None, tiers: Mapping[str, Tiers] | None = None
+        self,
+        store: JobStore,
+        default_model: str | None,
+        tiers: Mapping[str, Tiers] | None = None,
+        lets_sounds_out: bool = True,
     ) -> None:
         self._store = store
         self._default_model = default_model
         self._tiers = tiers or {}
+        self._lets_sounds_out = lets_sounds_out
         self._known_as_impossible: set[str] = set()
         self._models: TTLCache[None, Mapping[str, OfferedModel]] = TTLCache(1, _MODELS_SECONDS)
         self._fresh_models = FreshReads(store.operations.models, _MISSING_SECONDS)
@@ -93,6 +99,8 @@ class Catalog:
         several models are served and none is the default, and `ServerUnavailable` while no worker has
         offered any.
         """
+        if kind == AUDIO_GENERATE and not self._lets_sounds_out:
+            raise InvalidParams("kind", kind, WITHHELD)
         return await self._chosen(lambda models: self._pick(models, name, kind))
 
     async def model(self, name: str) -> OfferedModel:

@@ -35,6 +35,7 @@ _LIMITS = (
     "has_lyrics",
     "longest_sequence_length",
     "has_guidance",
+    "guided_above",
     "has_negative_prompt",
     "samplers",
     "min_input_images",
@@ -45,8 +46,12 @@ _LIMITS = (
     "has_strength",
     "has_first_frame",
     "has_last_frame",
+    "needs_last_frame",
     "has_control_image",
     "needs_control_image",
+    "has_previews",
+    "shares_passes",
+    "resumes",
 )
 _BOUNDED = ("num_inference_steps", "guidance_scale", "fps", "seed")
 _LIMITS_OF_ALL = {
@@ -75,9 +80,8 @@ def model_resource(
         input_modalities=("text", "image") if _takes_images(spec) else ("text",),
         output_modalities=_outputs(spec),
         defaults=defaults,
-        limits={name: getattr(spec, name) for name in _LIMITS}
-        | {"samplers": list(spec.samplers)}
-        | _LIMITS_OF_ALL,
+        run_by=spec.run_by or "diffuserve",
+        limits=_limits(spec),
         fields=tuple(
             _field(spec, declared, defaults) for declared in FIELDS.values() if takes(spec, declared)
         ),
@@ -102,6 +106,11 @@ def _outputs(spec: ModelSpec) -> tuple[str, ...]:
         return ("audio",)
     sound = ("audio",) if spec.has_sound else ()
     return ("image", "video", *sound) if spec.is_video else ("image",)
+
+
+def _limits(spec: ModelSpec) -> dict[str, Any]:
+    own = {name: getattr(spec, name) for name in _LIMITS} | {"samplers": list(spec.samplers)}
+    return own | _LIMITS_OF_ALL | ({} if spec.has_previews else {"max_previews": 0})
 
 
 def _defaults(spec: ModelSpec) -> dict[str, Any]:

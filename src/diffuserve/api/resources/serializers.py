@@ -244,7 +244,7 @@ def filter_resource(info: FilterInfo | None) -> FilterResource | None:
 
 
 def output_of(job: Job, index: int) -> Artifact | None:
-    """Return image or clip `index` of a finished job, `None` if it has no such one."""
+    """Return image, clip or sound `index` of a finished job, `None` if it has no such one."""
     artifacts = job.result.artifacts if job.result else ()
     return next((output for output in outputs_among(artifacts) if output.index == index), None)
 

@@ -11,7 +11,7 @@ from typing import Self
 from diffuserve.api.submit.file_formats import file_format
 from diffuserve.api.submit.request_bodies import MAX_JOB_SECONDS, GenerationInput, NewJobBody
 from diffuserve.domain.errors import BandNotAllowed, InvalidParams, ModelNotCapable
-from diffuserve.domain.jobs.job import VIDEO_GENERATE, Band, NewJob
+from diffuserve.domain.jobs.job import AUDIO_GENERATE, VIDEO_GENERATE, Band, NewJob
 from diffuserve.domain.jobs.kinds import with_length
 from diffuserve.domain.jobs.prompt import PromptRecord
 from diffuserve.domain.jobs.webhook import Webhook
@@ -22,7 +22,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.policy.pricing import predict
 from diffuserve.jobs.reads.operations import OfferedModel
-from diffuserve.prompts.cleaning import clean
+from diffuserve.prompts.cleaning import cleaned
 from diffuserve.telemetry import tracing
 
 _NUM_SEEDS = 2**32
@@ -77,7 +77,7 @@ class Draft:
             metadata=body.metadata,
             num_previews=body.num_previews,
             live=body.live,
-            output_format=file_format(body.kind, body.output_format, self.resolved),
+            output_format=file_format(body.kind, body.output_format, self.resolved, served.spec),
             prompt=PromptRecord(original=body.input.prompt),
             webhook=self.webhook,
             traceparent=None if (trace := tracing.current()) is None else str(trace),
@@ -90,16 +90,23 @@ def requested_params(kind: str, requested: GenerationInput, spec: ModelSpec) -> 
     Raise `InvalidParams`.
     """
     values = requested.model_dump()
-    prompts = {name: values[name] for name in ("prompt", "negative_prompt", "lyrics")}
-    cleaned = {name: clean(text) for name, text in prompts.items() if text is not None}
-    return with_length(kind, spec, GenerationParams(**values | cleaned))
+    return with_length(kind, spec, GenerationParams(**values | cleaned(values)))
 
 
-def _check_live(body: NewJobBody) -> None:
-    """Raise `InvalidParams` if the job is live and has nothing to be watched."""
+def _check_watched(body: NewJobBody) -> None:
+    """Raise `InvalidParams` if the job has nothing to be watched, and it shall be."""
+    if body.num_previews and body.kind == AUDIO_GENERATE:
+        raise InvalidParams("num_previews", body.num_previews, "is for pictures; a sound has none")
     if body.live and body.kind != VIDEO_GENERATE:
         remedy = f'is for clips; leave it out, or ask for the kind "{VIDEO_GENERATE}"'
         raise InvalidParams("live", True, remedy)
+
+
+def _check_previews(body: NewJobBody, spec: ModelSpec) -> None:
+    """Raise `ModelNotCapable` for previews of a model that has none."""
+    if body.num_previews and not spec.has_previews:
+        remedy = f"{spec.name} shows nothing before it is done; leave it out"
+        raise ModelNotCapable("num_previews", body.num_previews, remedy)
 
 
 def drafted(
@@ -122,8 +129,9 @@ def drafted(
         raise naming_able(error, served.spec, others) from error
     band = _band(body.priority, plan)
     _finish_in(body.deadline)
-    _check_live(body)
-    file_format(body.kind, body.output_format, resolved)
+    _check_watched(body)
+    _check_previews(body, served.spec)
+    file_format(body.kind, body.output_format, resolved, served.spec)
     return Draft(tenant_id, body, served, band, params, resolved)
 
 

@@ -88,7 +88,7 @@ _DeadlineSchema = Seconds | Annotated[str, Field(json_schema_extra={"format": "d
 Deadline = Annotated[
     float | datetime, PlainValidator(_check_deadline, json_schema_input_type=_DeadlineSchema)
 ]
-Kind = Literal["image.generate", "video.generate"]
+Kind = Literal["image.generate", "video.generate", "audio.generate"]
 JobEventName = Literal["job.succeeded", "job.failed", "job.canceled", "job.expired"]
 
 

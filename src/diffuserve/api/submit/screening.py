@@ -5,10 +5,16 @@ from dataclasses import dataclass, replace
 from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.domain.errors import PromptBlocked
 from diffuserve.domain.jobs.job import NewJob
-from diffuserve.domain.safety import Verdict
+from diffuserve.domain.requests.params import JUDGED
+from diffuserve.domain.safety import PASSES, Verdict
 from diffuserve.jobs.security.audit import blocked_prompt
 from diffuserve.jobs.store import JobStore
 from diffuserve.prompts.base import Expansion
+
+
+def judged_texts(new: NewJob) -> dict[str, str]:
+    """Return the texts of a job that the filter judges, by the names of their fields."""
+    return {name: str(new.input[name]) for name in JUDGED if new.input.get(name)}
 
 
 @dataclass(frozen=True)
@@ -21,10 +27,14 @@ class PromptScreening:
     async def screened(self, new: NewJob, expand: bool) -> NewJob:
         """Return the job with the prompt that its model will read, and the record of the client's own prompt.
 
+        Lyrics are judged too.
+
         Raise `PromptBlocked`, after adding an entry to the audit log, and `ModerationUnavailable`.
         """
         prompt, expansion = str(new.input["prompt"]), None
-        verdict = await self._judge(new.tenant_id, prompt)
+        verdict = PASSES
+        for text in judged_texts(new).values():
+            verdict = verdict.merge(await self._judge(new.tenant_id, text))
         if expand:
             expansion, expanded_verdict = await self.prompts.expand(
                 prompt, int(new.input["seed"]), new.tenant_id

@@ -26,7 +26,7 @@ from diffuserve.domain.workers.worker import (
     WorkerState,
 )
 
-_ROLES = ("image", "video", "thumbnail", "poster", "sprites")
+_ROLES = ("image", "video", "audio", "thumbnail", "poster", "sprites")
 _MAX_INPUT_BYTES = 65_536  # of a result: what the job was submitted with, and every default
 _MAX_RESULT_BYTES = 262_144  # every view of a job reads its result
 _MAX_REPORT_BYTES = 32_768  # every view of the workers reads their reports

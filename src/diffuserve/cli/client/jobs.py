@@ -13,7 +13,7 @@ from diffuserve.cli.display.echo import echo
 from diffuserve.cli.display.results import print_facts, results
 from diffuserve.client.codec import encode
 from diffuserve.domain.jobs.job import JobStatus
-from diffuserve.domain.resources.job import JobResource
+from diffuserve.domain.resources.job import ArtifactResource, JobResource
 from diffuserve.domain.text.timestamps import from_rfc3339
 from diffuserve.settings import Settings
 
@@ -48,7 +48,8 @@ def list_jobs(  # noqa: PLR0913 (one for each option)
     ] = None,
     model: Annotated[str | None, typer.Option(help="Only jobs of this model.")] = None,
     kind: Annotated[
-        str | None, typer.Option(help="Only jobs of this kind: `image.generate` or `video.generate`.")
+        str | None,
+        typer.Option(help="Only jobs of this kind: `image.generate`, `video.generate`, `audio.generate`."),
     ] = None,
     query: Annotated[str | None, typer.Option(help="Words that all occur in the prompt.")] = None,
     batch: Annotated[str | None, typer.Option(help="Only items of the batch with this id.")] = None,
@@ -136,9 +137,13 @@ def _description(job: JobResource) -> dict[str, str]:
         "created": _time(from_rfc3339(job.created_at)),
         "started": _time(from_rfc3339(job.started_at)),
         "finished": _time(from_rfc3339(job.finished_at)),
-        "images": "\n".join(f"{image.width}x{image.height} {image.url}" for image in images),
+        "images": "\n".join(f"{_size(image)} {image.url}" for image in images),
         "warnings": "\n".join(job.result.warnings) if job.result else "",
     }
+
+
+def _size(file: ArtifactResource) -> str:
+    return f"{file.width}x{file.height}" if file.seconds is None else f"{file.seconds:g} s"
 
 
 def _named(value: Any) -> str:

@@ -5,8 +5,9 @@ from typing import Final
 
 from diffuserve.cli.display.sizes import human_bytes
 from diffuserve.cli.doctor.check_result import CheckResult, failed, ok, warning
-from diffuserve.cli.doctor.facts import Facts
+from diffuserve.cli.doctor.facts import Facts, ModelFacts
 from diffuserve.domain.extras import Extra
+from diffuserve.domain.models.quantization import Quantization
 
 _TORCH_PAGE: Final = "https://pytorch.org/get-started"
 _OLDEST_PYTHON = (3, 11)
@@ -204,7 +205,17 @@ def check_model(facts: Facts) -> CheckResult | None:
         )
     if not model.is_here:
         return warning("model", f"{model.name}: not on this machine yet", f"{model.pull} {model.name}")
-    return ok("model", f"{model.name}: all files are there, {human_bytes(model.num_bytes)}")
+    detail = f"{model.name}: all files are there, {human_bytes(model.num_bytes)}"
+    if model.quantization is not Quantization.NONE:
+        detail += f", weights in {model.quantization} and loaded so: the files hold no others"
+    return ok("model", f"{detail}{_run_by(model)}")
+
+
+def _run_by(model: ModelFacts) -> str:
+    if not model.run_by:
+        return ""
+    lacks = f", without {' or '.join(model.lacks)}" if model.lacks else ""
+    return f"; run by {model.run_by}{lacks}"
 
 
 def check_settings(facts: Facts) -> CheckResult:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from diffuserve.domain.models.quantization import Quantization
+
 
 @dataclass(frozen=True, kw_only=True)
 class TorchFacts:
@@ -77,12 +79,19 @@ class PortFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """A model. `is_here` is false for one that is on the hub or in a store alone; `pull` gets it."""
+    """A model. `is_here` is false for one that is on the hub or in a store alone; `pull` gets it.
+
+    `run_by` names the library whose pipeline is run as it is, `lacks` what it has not for that reason, and
+    `quantization` is what its files hold.
+    """
 
     name: str
     is_here: bool = True
     pull: str = "diffuserve pull"
     num_bytes: int = 0
+    run_by: str = ""
+    lacks: tuple[str, ...] = ()
+    quantization: Quantization = Quantization.NONE
     problem: str = ""
 
 

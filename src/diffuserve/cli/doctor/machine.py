@@ -17,9 +17,10 @@ import psutil
 from diffuserve.cli.doctor.facts import DiskFacts, MachineFacts, ModelFacts, PortFacts, TorchFacts
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.machine.hardware import count_cuda_devices
-from diffuserve.models.registry import check_model
+from diffuserve.models.registry import check_model, find_quantization
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.store import ModelStore, is_stored
 
@@ -96,10 +97,26 @@ def model_facts(model: str, parts: Parts = ALL_PARTS, stored: ModelStoreConfig |
         found = find_local_model(model)
         if found is None:
             return ModelFacts(name=model, is_here=False)
-        checked = check_model(str(found.path))
+        checked, quantization = check_model(str(found.path)), find_quantization(str(found.path), None)
     except (InvalidModel, InvalidParams, ModelNotFound) as error:
         return ModelFacts(name=model, problem=str(error))
-    return ModelFacts(name=model, num_bytes=checked.num_weight_bytes(parts))
+    return ModelFacts(
+        name=model,
+        num_bytes=checked.num_weight_bytes(parts),
+        run_by=checked.spec.run_by,
+        lacks=_lacks(checked.spec),
+        quantization=quantization,
+    )
+
+
+def _lacks(spec: ModelSpec) -> tuple[str, ...]:
+    """Return what a model has not that others have."""
+    abilities = {
+        "shared passes": spec.shares_passes,
+        "checkpoints": spec.resumes,
+        "previews": spec.has_previews,
+    }
+    return tuple(name for name, is_there in abilities.items() if not is_there)
 
 
 def _stored_facts(model: str, parts: Parts, stored: ModelStoreConfig) -> ModelFacts:

@@ -1,4 +1,4 @@
-"""Download of the images or clips of a job that succeeded.
+"""Download of the images, clips or sounds of a job that succeeded.
 
 Nothing in a path comes from the server: files that arrive are numbered, and those that stay are named by the
 user, or after their prompt.
@@ -13,15 +13,18 @@ from diffuserve.cli.images.destination import Destination, parameters_in
 from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import ServerRefused
 from diffuserve.domain.resources.job import ArtifactResource, JobResource
+from diffuserve.media.sound_file import SOUND_FORMATS
 from diffuserve.media.video_file import VIDEO_FORMATS
 
-_SUFFIXES = {"image/png": (".png",), "image/webp": (".webp",), "image/jpeg": (".jpg", ".jpeg")} | {
-    known.media_type: (known.suffix,) for known in VIDEO_FORMATS.values()
-}
+_SUFFIXES = (
+    {"image/png": (".png",), "image/webp": (".webp",), "image/jpeg": (".jpg", ".jpeg")}
+    | {known.media_type: (known.suffix,) for known in VIDEO_FORMATS.values()}
+    | {known.media_type: (known.suffix,) for known in SOUND_FORMATS.values()}
+)
 
 
 async def fetch_images(client: Client, job: JobResource, destination: Destination) -> list[Path]:
-    """Download a job's images or clips; return their paths, in order."""
+    """Download a job's images, clips or sounds; return their paths, in order."""
     images = job.result.outputs if job.result else []
     destination.folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -31,7 +34,7 @@ async def fetch_images(client: Client, job: JobResource, destination: Destinatio
             await client.download(job.id, image.index, fetched)
             parameters = _named_by(parameters_in(fetched)) or _parameters(job, image)
             path = destination.path(parameters, number if len(images) > 1 else None)
-            if image.role == "video":  # is not converted: it keeps the suffix of what it is
+            if image.role != "image":  # is not converted: it keeps the suffix of what it is
                 path = path.with_suffix(_SUFFIXES.get(image.content_type, (path.suffix,))[0])
             _place(fetched, image, path, parameters)
             paths.append(path)

@@ -1,4 +1,4 @@
-"""`diffuserve generate`: images and clips from prompts, without a server."""
+"""`diffuserve generate`: images, clips and sounds from prompts, without a server."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,10 +16,17 @@ from diffuserve.cli.display.echo import echo
 from diffuserve.cli.draw.loading import load_engine, uncollected
 from diffuserve.cli.draw.request_options import Asked, takes_request
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
-from diffuserve.cli.images.clips import NO_CLIP, ClipOptions, check_file, kind_for, with_lengths
+from diffuserve.cli.images.clips import (
+    NO_CLIP,
+    ClipOptions,
+    check_file,
+    check_leaves,
+    kind_for,
+    with_lengths,
+)
 from diffuserve.cli.images.destination import Destination
 from diffuserve.cli.images.input_images import read_images
-from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.params import JUDGED, GenerationParams
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.settings import Settings
 
@@ -43,12 +50,14 @@ Examples:
   diffuserve generate "a red ball falls" --model my-wan --frames 17 -o ball.mp4
 
   diffuserve generate "it bounces" --model my-wan --image ball.png --seconds 2 -o bounce.webm
+
+  diffuserve generate "rain on a tin roof" --model my-sounds --seconds 10 -o rain.wav
 """
 
 
 @options.takes_settings(
     *("model", "device", "dtype", "quantization", "offload", "deterministic"),
-    *("prompt_filter", "image_filter", "file_metadata"),
+    *("prompt_filter", "image_filter", "allow_unjudged_audio", "file_metadata"),
     *options.MODEL_STORE_OPTIONS,
 )
 @takes_request(
@@ -62,14 +71,14 @@ def generate(
     *,
     asked: Asked,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="A file of an image or a clip, or a folder.")
+        Path, typer.Option("-o", "--output", help="A file of an image, a clip or a sound, or a folder.")
     ] = Path("out"),
     grid: Annotated[
         bool, typer.Option("--grid", help="Also write a contact sheet of all images, and of clips' posters.")
     ] = False,
     open_: options.Open = False,
 ) -> None:
-    """Generate images, or clips, from prompts, all of them together."""
+    """Generate images, clips or sounds from prompts, all of them together."""
     requests = asked.requests(prompts)
     raise typer.Exit(generate_images(requests, settings, output, grid, open_, asked.clip))
 
@@ -82,17 +91,15 @@ async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> li
     own = settings.model_copy(update={"prompt_filter_processes": 0})  # nothing else waits for this one
     async with open_prompts(own) as prompts:
         for request in cleaned:
-            await prompts.moderate(request.prompt)
+            for text in filter(None, (getattr(request, name) for name in JUDGED)):
+                await prompts.moderate(text)
     return cleaned
 
 
 def _cleaned(request: GenerationParams) -> GenerationParams:
-    from diffuserve.prompts.cleaning import clean
+    from diffuserve.prompts.cleaning import cleaned
 
-    unwanted = request.negative_prompt
-    return replace(
-        request, prompt=clean(request.prompt), negative_prompt=None if unwanted is None else clean(unwanted)
-    )
+    return replace(request, **cleaned(vars(request)))
 
 
 def generate_images(
@@ -150,12 +157,13 @@ def check(
     destination.check()
     requests = read_images(requests)
     spec = model_spec(config)
-    kind = kind_for(spec, asked)
+    kind = kind_for(spec, asked, clip)
+    check_leaves(kind, config.images)
     destination = destination.of_kind(kind)
     requests = with_lengths(requests, spec, kind, clip, output)
     check_requests(config, requests)
     for request in requests:
-        check_file(spec.resolve(request, seed=0), destination)
+        check_file(kind, spec, spec.resolve(request, seed=0), destination)
     return asyncio.run(screen(settings, requests)), destination
 
 

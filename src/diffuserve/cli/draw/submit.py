@@ -1,4 +1,4 @@
-"""`diffuserve submit`: a job for a server, and its images or clips."""
+"""`diffuserve submit`: a job for a server, and its images, clips or sounds."""
 
 import asyncio
 from dataclasses import dataclass
@@ -40,6 +40,8 @@ Examples:
   diffuserve submit "a lighthouse in snow" --image lighthouse.png --strength 0.6 -o snow.png
 
   diffuserve submit "a red ball falls" --seconds 2 -o ball.mp4
+
+  diffuserve submit "rain on a tin roof" --seconds 10 -o rain.flac
 
   diffuserve submit "a blue star" --wait --json --server https://images.example.com
 """
@@ -117,7 +119,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     check_images(params)
     if output is None and open_:
         output = Path("out")
-    kind = asked.clip.kind(output) or IMAGE_GENERATE
+    kind = asked.clip.kind(output) or (IMAGE_GENERATE if params.seconds is None else VIDEO_GENERATE)
     destination = None if output is None else Destination.parse(output).of_kind(kind)
     if destination is not None:
         destination.check()
@@ -177,7 +179,7 @@ async def _submit(submission: SubmitOptions, submitted: list[str]) -> int:
     from diffuserve.client.codec import encode
 
     wanted: dict[str, Any] = {"expand_prompt": True} if submission.expand else {}
-    if submission.kind == VIDEO_GENERATE and submission.destination is not None:
+    if submission.kind != IMAGE_GENERATE and submission.destination is not None:
         wanted["output_format"] = submission.destination.suffix.lower().removeprefix(".")
     if submission.has_previews:
         wanted["num_previews"] = MAX_PREVIEWS

@@ -32,6 +32,7 @@ class ClipWriter:
         self._format, self._console = output_format, console
         self._outputs: dict[int, VideoOutput] = {}
         self._resources = ExitStack()
+        self.warnings: dict[int, list[str]] = {}
         self._posters: dict[int, list[tuple[Image.Image, str]]] = {}
 
     def add(self, index: int, params: GenerationParams, chunk: FrameChunk) -> None:
@@ -55,6 +56,7 @@ class ClipWriter:
         output = self._outputs.pop(index)
         if output.failure is not None:
             raise output.failure
+        self.warnings[index] = output.warnings
         files = sorted(output.finish(), key=lambda file: file.index)
         caption = f"{output.params.prompt} ({output.params.num_frames} frames)"
         self._posters[index] = [(_read(file), caption) for file in files if file.role == "poster"]

@@ -1,4 +1,4 @@
-"""Clips on the command line: what asks for one, and the model that makes it."""
+"""Clips and sounds on the command line: what asks for one, and the model that makes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,17 @@ from typing import Any
 
 import typer
 
-from diffuserve.cli.images.destination import VIDEO_SUFFIXES, Destination
-from diffuserve.domain.errors import ModelNotCapable
-from diffuserve.domain.jobs.job import IMAGE_GENERATE, VIDEO_GENERATE
-from diffuserve.domain.jobs.kinds import own_kind, with_length
+from diffuserve.cli.images.destination import SOUND_SUFFIXES, VIDEO_SUFFIXES, Destination
+from diffuserve.domain.errors import InvalidParams, ModelNotCapable
+from diffuserve.domain.jobs.job import AUDIO_GENERATE, IMAGE_GENERATE, VIDEO_GENERATE
+from diffuserve.domain.jobs.kinds import KINDS, ability, own_kind, with_length
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import FIELDS, GenerationParams
 from diffuserve.media.file_names import FORMATS
+from diffuserve.media.sound_file import check_sound
 from diffuserve.media.video_file import check_clip
+from diffuserve.protocol.config import ImageOptions
+from diffuserve.safety.sound_judges import WITHHELD, lets_sounds_out
 
 _CLIPS_ALONE = frozenset(VIDEO_SUFFIXES) - frozenset(FORMATS)
 _IMAGES_ALONE = frozenset(FORMATS) - frozenset(VIDEO_SUFFIXES)
@@ -22,7 +25,7 @@ _IMAGES_ALONE = frozenset(FORMATS) - frozenset(VIDEO_SUFFIXES)
 
 @dataclass(frozen=True)
 class ClipOptions:
-    """Options that say how long a clip is; `None` where they were not given."""
+    """Options that say how long a clip or a sound is; `None` where they were not given."""
 
     num_frames: int | None = None
     seconds: float | None = None
@@ -31,18 +34,28 @@ class ClipOptions:
     def kind(self, output: Path | None) -> str | None:
         """Return the kind of what is asked for; `None` where neither options nor the file's name tell.
 
+        A length in seconds is one of a clip or of a sound.
+
         Raise `typer.BadParameter` for a file that cannot hold it, and `InvalidParams` for a bad length.
         """
         self._check()
         suffix = "" if output is None or output.is_dir() else output.suffix.lower()
-        if not self._asks_for_clip:
+        if suffix in SOUND_SUFFIXES:
+            return self._sound(output)
+        if not self._asks_for_clip and self.seconds is None:
             if self.num_frames == 1 or suffix in _IMAGES_ALONE:
                 return IMAGE_GENERATE
             return VIDEO_GENERATE if suffix in _CLIPS_ALONE else None
         if suffix and suffix not in VIDEO_SUFFIXES:
             known = ", ".join(VIDEO_SUFFIXES)
             raise typer.BadParameter(f"{output}: a clip is no {suffix} file; give one of {known}")
-        return VIDEO_GENERATE
+        is_told = self._asks_for_clip or suffix in _CLIPS_ALONE
+        return VIDEO_GENERATE if is_told else None
+
+    def _sound(self, output: Path | None) -> str:
+        if self._asks_for_clip or self.num_frames is not None:
+            raise typer.BadParameter(f"{output}: a sound has no frames; leave out --frames and --fps")
+        return AUDIO_GENERATE
 
     def _check(self) -> None:
         if self.seconds is not None and self.num_frames is not None:
@@ -51,10 +64,10 @@ class ClipOptions:
 
     @property
     def _asks_for_clip(self) -> bool:
-        return (self.num_frames or 1) != 1 or self.seconds is not None or self.fps is not None
+        return (self.num_frames or 1) != 1 or self.fps is not None
 
     def first_given(self, output: Path) -> tuple[str, Any]:
-        """Return the name and the value of the first option that asks for a clip."""
+        """Return the name and the value of the first option that asks for a clip or a sound."""
         given = {"frames": self.num_frames, "seconds": self.seconds, "fps": self.fps}
         return next(((name, value) for name, value in given.items() if value), ("output", str(output)))
 
@@ -62,17 +75,30 @@ class ClipOptions:
 NO_CLIP = ClipOptions()
 
 
-def check_file(params: GenerationParams, destination: Destination) -> None:
-    """Raise `InvalidParams` if the file of a clip, whose defaults are filled in, cannot hold it."""
-    if params.num_frames != 1:
-        file_format = destination.suffix.lower().removeprefix(".")
+def check_leaves(kind: str, images: ImageOptions) -> None:
+    """Raise `InvalidParams` for a sound that nothing judges, unless that is allowed."""
+    if kind == AUDIO_GENERATE and not lets_sounds_out(images.image_filter, images.allow_unjudged_audio):
+        raise InvalidParams("allow_unjudged_audio", images.allow_unjudged_audio, WITHHELD)
+
+
+def check_file(kind: str, spec: ModelSpec, params: GenerationParams, destination: Destination) -> None:
+    """Raise `InvalidParams` if the file of a request, whose defaults are filled in, cannot hold it."""
+    file_format = destination.suffix.lower().removeprefix(".")
+    if kind == AUDIO_GENERATE:
+        if destination.suffix.lower() not in SOUND_SUFFIXES:
+            known = ", ".join(SOUND_SUFFIXES)
+            raise InvalidParams("output", destination.suffix, f"is no sound; give one of {known}")
+        check_sound(file_format, params.seconds or 0, spec.sample_rate)
+    elif params.num_frames != 1:
         check_clip(
             file_format, params.width or 0, params.height or 0, params.num_frames or 1, params.fps or 1
         )
 
 
-def kind_for(spec: ModelSpec, kind: str | None) -> str:
+def kind_for(spec: ModelSpec, kind: str | None, clip: ClipOptions = NO_CLIP) -> str:
     """Return the kind asked for, or else what the model makes by default."""
+    if kind is None and clip.seconds is not None and not spec.is_audio:
+        return VIDEO_GENERATE
     return kind or own_kind(spec)
 
 
@@ -80,11 +106,15 @@ def with_lengths(
     requests: Sequence[GenerationParams], spec: ModelSpec, kind: str, clip: ClipOptions, output: Path
 ) -> list[GenerationParams]:
     """Return the requests with their numbers of frames. Raise `InvalidParams` or `ModelNotCapable`."""
-    if kind == VIDEO_GENERATE and not spec.is_video:
-        field, value = clip.first_given(output)
-        remedy = f"{spec.name} generates single images; {_where_clips_are_made()}"
-        raise ModelNotCapable(field, value, remedy)
+    if not KINDS[kind].is_made_by(spec):
+        raise ModelNotCapable(*clip.first_given(output), f"{ability(spec)}; {_where_made(kind, spec)}")
     return [with_length(kind, spec, request) for request in requests]
+
+
+def _where_made(kind: str, spec: ModelSpec) -> str:
+    if spec.is_audio:
+        return f"give -o with one of {', '.join(SOUND_SUFFIXES)}"
+    return _where_clips_are_made() if kind == VIDEO_GENERATE else "give --model with one that makes sounds"
 
 
 def _where_clips_are_made() -> str:

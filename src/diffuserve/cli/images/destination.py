@@ -1,4 +1,4 @@
-"""Paths of the files of images and clips that commands write."""
+"""Paths of the files of images, clips and sounds that commands write."""
 
 import tempfile
 from collections.abc import Mapping
@@ -10,16 +10,19 @@ import typer
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.extras import Extra, missing_module
-from diffuserve.domain.jobs.job import VIDEO_GENERATE
+from diffuserve.domain.jobs.job import AUDIO_GENERATE, VIDEO_GENERATE
 from diffuserve.media.file_names import FORMATS, slug
+from diffuserve.media.sound_file import DEFAULT_SOUND_FORMAT, SOUND_FORMATS
 from diffuserve.media.video_file import DEFAULT_VIDEO_FORMAT, VIDEO_FORMATS
 
 VIDEO_SUFFIXES = tuple(known.suffix for known in VIDEO_FORMATS.values())
+SOUND_SUFFIXES = tuple(known.suffix for known in SOUND_FORMATS.values())
+_IN_FOLDERS = {VIDEO_GENERATE: f".{DEFAULT_VIDEO_FORMAT}", AUDIO_GENERATE: f".{DEFAULT_SOUND_FORMAT}"}
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Destination of images or clips: a folder, or a file name, after which several of them are numbered."""
+    """Destination of what is made: a folder, or a file name, after which several of them are numbered."""
 
     folder: Path
     stem: str | None
@@ -27,19 +30,18 @@ class Destination:
 
     @classmethod
     def parse(cls, output: Path) -> "Destination":
-        """Take `output` for a file if it has the suffix of an image or a clip, else for a folder."""
-        if output.suffix.lower() in (*FORMATS, *VIDEO_SUFFIXES):
+        """Take `output` for a file if it has the suffix of one of these, else for a folder."""
+        if output.suffix.lower() in (*FORMATS, *VIDEO_SUFFIXES, *SOUND_SUFFIXES):
             return cls(output.parent, output.stem, output.suffix)
         if output.suffix and not output.is_dir():
             clips = ", ".join(suffix for suffix in VIDEO_SUFFIXES if suffix not in FORMATS)
-            known = f"{', '.join(FORMATS)}; of clips {clips}"
+            known = f"{', '.join(FORMATS)}; of clips {clips}; of sounds {', '.join(SOUND_SUFFIXES)}"
             raise typer.BadParameter(f"{output}: unknown format {output.suffix!r}; known: {known}")
         return cls(output, None, ".png")
 
     def of_kind(self, kind: str) -> "Destination":
-        """Return the destination for images or for clips; those in a folder are of the default format."""
-        is_clips_folder = self.stem is None and kind == VIDEO_GENERATE
-        return replace(self, suffix=f".{DEFAULT_VIDEO_FORMAT}") if is_clips_folder else self
+        """Return the destination for results of a kind; those in a folder are of the default format."""
+        return replace(self, suffix=_IN_FOLDERS.get(kind, self.suffix)) if self.stem is None else self
 
     def check(self) -> None:
         """Raise `InvalidParams` if no image can be written here. Leave nothing behind."""

@@ -1,7 +1,8 @@
-"""Writing the images of finished requests, and a table of their timings."""
+"""Writing the images and sounds of finished requests, and a table of their timings."""
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from diffuserve.engine.outputs import FrameChunk, GenerationResult
 from diffuserve.engine_process.output.image_output import ImageOutput
 from diffuserve.media.contact_sheet import contact_sheet
 from diffuserve.media.image_file import save_image
+from diffuserve.media.waveform import waveform
 
 
 class ImageWriter:
-    """Writer of the images and clips that pass the image filter. Used by one thread."""
+    """Writer of the images, clips and sounds that pass their filters. Used by one thread."""
 
     def __init__(
         self,
@@ -53,11 +55,13 @@ class ImageWriter:
 
         Clips are complete then, and only take their names.
         """
+        if result.sounds and not result.frames:
+            return self._save_sounds(index, result)
         if result.params.num_frames != 1:
             self.paths[index] = self._clips.finish(
                 index, lambda named: self._destination.path(named, next(self._numbers))
             )
-            return result
+            return replace(result, warnings=(*result.warnings, *self._clips.warnings[index]))
         passed = self._image_output.screened(result)
         for i, image in enumerate(passed.images):
             origin = self._image_output.origin(passed.params, i)
@@ -66,18 +70,42 @@ class ImageWriter:
             self.paths.setdefault(index, []).append(path)
         return passed
 
+    def _save_sounds(self, index: int, result: GenerationResult) -> GenerationResult:
+        from diffuserve.engine_process.output.sound_output import screened_sounds
+        from diffuserve.media.sound_writer import save_sound
+
+        screened_sounds(self._image_output, result)
+        for i, sound in enumerate(result.sounds):
+            origin = self._image_output.origin(result.params, i)
+            path = self._destination.path(origin or _named_after(result, i), next(self._numbers))
+            save_sound(sound, path, origin)
+            self.paths.setdefault(index, []).append(path)
+        return result
+
     def save_sheet(self, results: Sequence[GenerationResult]) -> Path:
         """Write a contact sheet of all images beside them; return its path."""
         name = f"{self._destination.stem or 'contact_sheet'}{'-grid' if self._destination.stem else ''}"
         path = self._destination.folder / f"{name}.png"
         images: list[tuple[Image, str]] = [
-            (image, f"{result.params.prompt} ({result.params.width}x{result.params.height})")
+            (image, f"{result.params.prompt} ({size_of(result.params)})")
             for result in results
-            for image in result.images
+            for image in _pictures(result)
         ]
         images += self._clips.captioned_posters()
         save_image(contact_sheet(images), path, {})
         return path
+
+
+def _pictures(result: GenerationResult) -> list[Image]:
+    """Return the images of a result, or pictures of its sounds."""
+    return result.images or [waveform(sound) for sound in result.sounds]
+
+
+def size_of(params: GenerationParams) -> str:
+    """Return the size of what a request, whose defaults are filled in, has made."""
+    if params.width is None:
+        return f"{params.seconds:g} s"
+    return f"{params.width}x{params.height}{f'x{params.num_frames}' if params.num_frames != 1 else ''}"
 
 
 def _named_after(result: GenerationResult, image: int) -> dict[str, Any]:
@@ -98,7 +126,6 @@ def print_timings(console: Console, results: Sequence[GenerationResult]) -> None
             timings.decode_seconds,
             timings.total_seconds,
         )
-        frames = f"x{params.num_frames}" if params.num_frames != 1 else ""
-        size, steps = f"{params.width}x{params.height}{frames}", str(params.num_inference_steps)
+        size, steps = size_of(params), str(params.num_inference_steps)
         table.add_row(params.prompt, size, steps, *(f"{value:.2f}" for value in seconds))
     console.print(table)

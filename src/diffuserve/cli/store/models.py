@@ -16,7 +16,7 @@ from diffuserve.cli.display.echo import echo
 from diffuserve.cli.display.results import results
 from diffuserve.cli.display.sizes import human_bytes
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.models.folders.names import ALIASES
+from diffuserve.models.folders.known_models import KNOWN_MODELS
 from diffuserve.models.installed import InstalledModel, installed_models, plan_removal
 
 EXAMPLES = """
@@ -25,6 +25,8 @@ Examples:
   diffuserve list
 
   diffuserve list --json
+
+  diffuserve list --known
 
   diffuserve rm flux-schnell
 """
@@ -40,11 +42,19 @@ ModelName = Annotated[
 ]
 
 
-def list_models(as_json: options.Json = False) -> None:
-    """List the models on this machine: those that ship with diffuserve, and those that were pulled.
+Known = Annotated[
+    bool, typer.Option("--known", help="List the models with short names that can be pulled, instead.")
+]
+
+
+def list_models(as_json: options.Json = False, known: Known = False) -> None:
+    """List the models on this machine: those that ship with diffuserve, were imported or pulled.
 
     Names are what `--model` takes. A folder in diffusers' format works as well, wherever it is.
     """
+    if known:
+        show_known_models(as_json)
+        return
     found = installed_models()
     if as_json:
         echo(json.dumps([{**asdict(model), "path": str(model.path)} for model in found], indent=2))
@@ -54,15 +64,31 @@ def list_models(as_json: options.Json = False) -> None:
     for model in found:
         if model.problem:
             console.print(f"{model.name}: {model.problem}", style="yellow")
-    short = ", ".join(f"{name} is {hub_id}" for name, hub_id in ALIASES.items())
-    console.print(f"`diffuserve pull NAME` downloads another; {short}", style="dim")
+    console.print(
+        "`diffuserve pull NAME` downloads another, `diffuserve list --known` shows those with short names, "
+        "and `diffuserve import FILE --as NAME` makes one of a single file",
+        style="dim",
+    )
+
+
+def show_known_models(as_json: bool) -> None:
+    """Show the models that have short names, each with its license and size."""
+    if as_json:
+        echo(json.dumps([asdict(model) for model in KNOWN_MODELS], indent=2))
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("name", "hub id", "license", "download", "consent on its page"):
+        table.add_column(heading, no_wrap=True)
+    for model in KNOWN_MODELS:
+        table.add_row(" ".join(model.names), model.hub_id, model.license, model.size, model.consent)
+    results().print(table)
 
 
 def rm(
     model: ModelName,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it without asking.")] = False,
 ) -> None:
-    """Remove a model that was pulled, and free its space. The bundled model stays.
+    """Remove a model that was pulled or imported, and free its space. The bundled ones stay.
 
     A short name or hub id removes every commit of it on this machine, owner/name@COMMIT that one alone.
     """
@@ -88,7 +114,7 @@ def _table(found: Sequence[InstalledModel]) -> Table:
         size = human_bytes(model.num_bytes)
         table.add_row(
             model.name,
-            model.family or "?",
+            model.run_by or model.family or "?",
             model.dtype,
             size,
             image,

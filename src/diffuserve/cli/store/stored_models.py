@@ -16,7 +16,7 @@ from diffuserve.cli.display.echo import echo
 from diffuserve.cli.display.results import results
 from diffuserve.cli.display.sizes import human_bytes
 from diffuserve.cli.exit_codes import FAILED
-from diffuserve.cli.store.models import list_models
+from diffuserve.cli.store.models import Known, list_models
 from diffuserve.cli.store.transfers import transfers
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
 from diffuserve.engine_process.model.prepared_model import load_options
@@ -61,10 +61,10 @@ Name = Annotated[
 
 
 @models.callback(invoke_without_command=True)
-def on_this_machine(context: typer.Context, as_json: options.Json = False) -> None:
+def on_this_machine(context: typer.Context, as_json: options.Json = False, known: Known = False) -> None:
     """Publish, fetch and check models of a store; without a command list those on this machine."""
     if context.invoked_subcommand is None:
-        list_models(as_json)
+        list_models(as_json, known)
 
 
 @models.command(epilog=EXAMPLES)

@@ -11,7 +11,7 @@ from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.prompts.base import PromptExpander
-from diffuserve.safety.base import ImageFilter, PromptFilter, TextClassifier
+from diffuserve.safety.base import NO_IMAGE_FILTER, ImageFilter, PromptFilter, TextClassifier
 from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.settings import Settings
 
@@ -141,7 +141,7 @@ async def open_intake(settings: Settings) -> AsyncIterator[IntakePool]:
     Raise `InvalidParams` for a filter of no known name. One that is not installed here lets the server start,
     which then refuses images, since nothing would judge them.
     """
-    from diffuserve.safety.image_filters import NO_IMAGE_FILTER, check_image_filter_name, open_image_filter
+    from diffuserve.safety.image_filters import check_image_filter_name, open_image_filter
 
     images = settings.engine_process.images
     if check_image_filter_name(images.image_filter) == NO_IMAGE_FILTER:

@@ -22,7 +22,8 @@ CHECKPOINT_ID = "checkpoint"
 """Id of a job's checkpoint among the files that its lease reads."""
 NUM_SLOTS = 2
 """Files of one lease that take turns, so that the last one that was reported is never written over."""
-_VALUE_BYTES = 4
+VALUE_BYTES = 4
+"""Bytes of a value of latents, at most."""
 _GENERATOR_BYTES = 8_192
 _STEP_BYTES = 3 * 8
 
@@ -72,7 +73,7 @@ def max_bytes(latent_values: int, num_images: int, num_evaluations: int) -> int:
 
     `latent_values` is the number of values in all its latents, `num_evaluations` the length of its schedule.
     """
-    tensors = MAX_TENSORS * _VALUE_BYTES * latent_values
+    tensors = MAX_TENSORS * VALUE_BYTES * latent_values
     return HEADER_BYTES + tensors + _GENERATOR_BYTES * num_images + _STEP_BYTES * (num_evaluations + 1)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 from diffuserve.domain.bounds import Printable, Size
 from diffuserve.domain.jobs.prompt import PromptRecord
 from diffuserve.domain.jobs.webhook import Webhook
-from diffuserve.domain.requests.params import MAX_IMAGES, MAX_SEED
+from diffuserve.domain.requests.params import MAX_IMAGES, MAX_SECONDS, MAX_SEED
 from diffuserve.domain.text.path_parts import FileName, Sha256
 
 IMAGE_GENERATE = "image.generate"
@@ -94,31 +94,36 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """A finished file of a job. `name` is unique within the job; `index` counts its images or clips from 0.
+    """A finished file of a job. `name` is unique within the job; `index` counts its results from 0.
 
     `width` and `height` are in pixels, `sha256` is in hex, and `seed` is that of the image. `num_frames` and
-    `fps` (frames per second) are those of a clip or an animation. Roles: `image` or `video` for the requested
-    results, `thumbnail`, and `poster` and `sprites` of a clip.
+    `fps` (frames per second) are those of a clip or an animation, `seconds` the length of a sound, and
+    `channels` and `sample_rate`, in Hz, those of a sound or of a clip that has one. Roles: `image`, `video`
+    or `audio` for the requested results, `thumbnail`, and `poster` and `sprites` of a clip.
     """
 
     name: FileName
     content_type: Annotated[str, StringConstraints(pattern="^[a-z]{1,20}/[a-z0-9.+-]{1,80}$")]
     size_bytes: Size
     sha256: Sha256
-    width: _Side
-    height: _Side
+    width: _Side | None = None
+    height: _Side | None = None
     index: Annotated[int, Field(ge=0, lt=MAX_IMAGES)] = 0
     role: str = "image"
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
     num_frames: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     fps: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS + 1, allow_inf_nan=False)] | None = None
+    channels: Annotated[int, Field(ge=1, le=2)] | None = None
+    sample_rate: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
     """Result of a job. `input` has every default filled in; `timings` are seconds, by the worker's clock.
 
-    `safety["image"]` is an `ImagesRecord` as a dict; there is none without an image filter.
+    `safety["image"]` is an `ImagesRecord` as a dict; there is none without an image filter. So is
+    `safety["sound"]`, of what has sound, where something judges that.
     """
 
     artifacts: Annotated[tuple[Artifact, ...], Field(max_length=_MAX_FILES)] = ()

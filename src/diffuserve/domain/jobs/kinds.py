@@ -34,6 +34,13 @@ def own_kind(spec: ModelSpec) -> str:
     return VIDEO_GENERATE if spec.num_frames > 1 else IMAGE_GENERATE
 
 
+def ability(spec: ModelSpec) -> str:
+    """Return what a model makes, as the words of an error."""
+    if spec.is_audio:
+        return f"{spec.name} makes sounds"
+    return f"{spec.name} generates {'clips' if spec.is_video else 'single images'}"
+
+
 def check_makes(spec: ModelSpec, kind: str, others: Collection[str]) -> None:
     """Raise `ModelNotCapable` unless the model makes what is asked for; `others` are those that do."""
     wanted = KINDS[kind]
@@ -43,7 +50,7 @@ def check_makes(spec: ModelSpec, kind: str, others: Collection[str]) -> None:
     remedy = f"{made} are made by {', '.join(sorted(others))}" if others else f"no model here makes {made}"
     if spec.is_audio:
         remedy = f'ask for the kind "{AUDIO_GENERATE}"; {remedy}'
-    raise ModelNotCapable("kind", kind, f"{spec.name} {_ability(spec)}; {remedy}")
+    raise ModelNotCapable("kind", kind, f"{ability(spec)}; {remedy}")
 
 
 def with_length(kind: str, spec: ModelSpec, params: GenerationParams) -> GenerationParams:
@@ -62,12 +69,6 @@ def with_length(kind: str, spec: ModelSpec, params: GenerationParams) -> Generat
     if params.seconds is not None:
         return replace(params, num_frames=spec.clip_frames(params.seconds, params.fps), seconds=None)
     return replace(params, num_frames=params.num_frames or max(spec.num_frames, spec.shortest_clip))
-
-
-def _ability(spec: ModelSpec) -> str:
-    if spec.is_audio:
-        return "makes sounds"
-    return "generates clips" if spec.is_video else "generates single images"
 
 
 def _check_image(params: GenerationParams) -> None:

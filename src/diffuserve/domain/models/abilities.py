@@ -41,8 +41,8 @@ class ModelAbilities:
     begins with it, not only the image. Otherwise images are references, shrunk to at most
     `max_reference_pixels` each, whose tokens are part of the sequence. `strength_rounds_up`: the steps taken
     are `num_inference_steps * strength` rounded up, not down. If `has_last_frame`, a clip with a first frame
-    may have its last one too. If `has_control_image`, drawing follows such an image, with the default
-    `control_scale`; models with `needs_control_image` draw along one only.
+    may have its last one too, or with `needs_last_frame` must. If `has_control_image`, drawing follows such
+    an image, with the default `control_scale`; models with `needs_control_image` draw along one only.
 
     `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
     unknown. Other sizes are drawn too, with a warning. `example_prompt` is a prompt that it draws well; "" if
@@ -85,6 +85,7 @@ class ModelAbilities:
     has_first_frame: Flag = False
     encodes_clip: Flag = False
     has_last_frame: Flag = False
+    needs_last_frame: Flag = False
     has_control_image: Flag = False
     needs_control_image: Flag = False
     control_scale: Number = 1.0

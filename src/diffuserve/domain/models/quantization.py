@@ -18,6 +18,10 @@ class Quantization(StrEnum):
     INT4 = "int4"
 
 
+SMALL_GROUP = 32
+"""Numbers that share a scale in weights which others have quantized, such as those of GGUF files."""
+
+
 def parse_quantization(name: str | None) -> Quantization | None:
     """Return the quantization of this name, or `None` for `None`. Raise `InvalidParams` if it is unknown."""
     try:

@@ -13,6 +13,7 @@ from diffuserve.domain.requests.params import IMAGE_FIELDS, GenerationParams
 from diffuserve.domain.requests.samplers import evaluations_before, num_evaluations
 
 _ROUNDING = 1e-6  # pixels by which a computed side may be off
+_STARTS = ("image", "last_image")  # all other images are encoded in the size of the result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +133,7 @@ class ModelSpec(ModelAbilities):
 
         Pixels of clips are counted as for the decoder, since the encoder does the inverse work.
         """
-        beside = sum(image is not None for image in (params.mask, params.control_image))
+        beside = sum(name not in _STARTS for name, _ in params.input_images)
         return self._start_pixels(params, target) + target * beside
 
     def _start_pixels(self, params: GenerationParams, target: int) -> int:

@@ -274,6 +274,8 @@ class GenerationParams(Sendable):
         description="Last frame of a clip whose first one is `image`; named as that is.",
         needs="has_last_frame",
         refusal="takes no last frame; leave last_image out",
+        needed_by="needs_last_frame",
+        demand="draws clips between two frames; give last_image",
         beside="image",
         lack="the first frame of the clip; give image",
         topic=Topic.CLIP,
@@ -345,6 +347,8 @@ class GenerationParams(Sendable):
             raise InvalidParams(declared.name, _name(value), f"needs {declared.lack}")
 
 
+JUDGED: Final = ("prompt", "lyrics")
+"""Texts of a request that the prompt filter judges."""
 FIELDS: Mapping[str, RequestField] = request_fields(GenerationParams)
 """The fields of a request, by name."""
 IMAGE_FIELDS = {name: declared for name, declared in FIELDS.items() if declared.is_image}

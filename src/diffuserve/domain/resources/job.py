@@ -33,7 +33,7 @@ class ProgressResource(Resource):
     fraction: float = field(metadata={"description": "Part of the steps that is done, in 0…1."})
     frames: int = field(default=0, metadata={"description": "Frames of clips that are decoded."})
     num_frames: int = field(
-        default=0, metadata={"description": "Frames of all clips of the job; 0 for images."}
+        default=0, metadata={"description": "Frames of all clips of the job; 0 for images and sounds."}
     )
 
 
@@ -73,8 +73,13 @@ class ResultResource(JobResult, Resource):
         return videos_among(self.artifacts)
 
     @property
+    def sounds(self) -> list[ArtifactResource]:
+        """The sounds in order; that of a clip is in its file."""
+        return sounds_among(self.artifacts)
+
+    @property
     def outputs(self) -> list[ArtifactResource]:
-        """The images or the clips that the job asked for, in order."""
+        """The images, clips or sounds that the job asked for, in order."""
         return outputs_among(self.artifacts)
 
 
@@ -88,10 +93,15 @@ def videos_among(artifacts: Iterable[AnyArtifact]) -> list[AnyArtifact]:
     return _of_role("video", artifacts)
 
 
+def sounds_among(artifacts: Iterable[AnyArtifact]) -> list[AnyArtifact]:
+    """Return the sounds in order."""
+    return _of_role("audio", artifacts)
+
+
 def outputs_among(artifacts: Iterable[AnyArtifact]) -> list[AnyArtifact]:
-    """Return what a job asked for, in order: its images or its clips."""
+    """Return what a job asked for, in order: its images, its clips or its sounds."""
     artifacts = list(artifacts)
-    return videos_among(artifacts) or images_among(artifacts)
+    return videos_among(artifacts) or images_among(artifacts) or sounds_among(artifacts)
 
 
 def _of_role(role: str, artifacts: Iterable[AnyArtifact]) -> list[AnyArtifact]:

@@ -81,6 +81,13 @@ class ModelResource(Resource):
         }
     )
     family: str
+    run_by: str = field(
+        default="diffuserve",
+        metadata={
+            "description": "Whose code draws: `diffuserve`, or a library such as `diffusers`, whose pipeline "
+            "is run as it is."
+        },
+    )
     input_modalities: tuple[str, ...] = field(
         metadata={"description": "What a request may bring: `text`, its prompt, and `image`."}
     )
@@ -100,7 +107,9 @@ class ModelResource(Resource):
         metadata={
             "description": "What a request may ask for. Sides are multiples of `size_multiple`, `samplers` "
             "the values of `sampler`; `image` takes `min_input_images` to `max_input_images`. The longest "
-            "prompt, most steps and previews, and the highest guidance, fps and seed are those of the API."
+            "prompt, most steps and previews, and the highest guidance, fps and seed are those of the API. "
+            "With `shares_passes` jobs are drawn together, else one after another; a model that `resumes` "
+            "continues half-done jobs elsewhere, and others start them anew."
         }
     )
     fields: tuple[FieldResource, ...] = field(

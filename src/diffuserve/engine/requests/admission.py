@@ -11,6 +11,7 @@ from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.costs.memory import check_memory
 from diffuserve.engine.requests.checkpoint import Checkpoint, check, take
+from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.engine.requests.request_state import DEFAULT_OPTIONS, RequestState, ServingOptions
 from diffuserve.engine.requests.swapping import go_on_from
 from diffuserve.media.input_image import load_input
@@ -24,12 +25,19 @@ _RANDOM_SEEDS = 2**32
 class RequestAdmission:
     """Admits requests to an engine, and gives checkpoints that they can be admitted with.
 
-    `read_weights_hash` tells the engine's weights apart; it may take long the first time.
+    `read_weights_hash` tells the engine's weights apart; it may take long the first time. `read_progress`
+    returns what a request would go on from.
     """
 
-    def __init__(self, pipeline: Pipeline, memory_budget: int, read_weights_hash: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        memory_budget: int,
+        read_weights_hash: Callable[[], str],
+        read_progress: Callable[[RequestState], RequestProgress | None],
+    ) -> None:
         self._pipeline, self._memory_budget = pipeline, memory_budget
-        self._read_weights_hash = read_weights_hash
+        self._read_weights_hash, self._read_progress = read_weights_hash, read_progress
 
     def admit(
         self,
@@ -47,7 +55,8 @@ class RequestAdmission:
 
     def checkpoint(self, state: RequestState | None) -> Checkpoint:
         """Return the checkpoint of a request between two steps. Raise `NoCheckpoint` if it has none."""
-        return take(self._pipeline, self._read_weights_hash(), state)
+        progress = None if state is None else self._read_progress(state)
+        return take(self._pipeline, self._read_weights_hash(), state, progress)
 
 
 def params_of(request: Request) -> GenerationParams:

@@ -6,14 +6,14 @@ A `Checkpoint` is a `RequestProgress` with what proves that it may be gone on wi
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
-from diffuserve.domain.jobs.checkpoint import Identity, max_bytes
+from diffuserve.domain.jobs.checkpoint import VALUE_BYTES, Identity, max_bytes
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import Timings
 from diffuserve.engine.requests.request_progress import RequestProgress, saved_generator
 from diffuserve.engine.requests.request_state import RequestState
-from diffuserve.engine.requests.swapping import progress_of
 from diffuserve.models.base import PackedPipeline, Pipeline
 from diffuserve.models.machine.devices import dtype_name
 from diffuserve.samplers.base import NoiseSchedule
@@ -39,12 +39,15 @@ class Checkpoint:
         return self.step == self.schedule.num_steps
 
 
-def take(pipeline: Pipeline, weights: str, state: RequestState | None) -> Checkpoint:
+def take(
+    pipeline: Pipeline, weights: str, state: RequestState | None, progress: RequestProgress | None
+) -> Checkpoint:
     """Return the checkpoint of a request. Raise `NoCheckpoint` if it has no progress to keep."""
-    progress = None if state is None else progress_of(state)
+    if not pipeline.spec.resumes:
+        raise NoCheckpoint(f"{pipeline.spec.name} cannot go on from half-done work; none is kept")
     if state is None or progress is None or progress.step == 0:
         raise NoCheckpoint("the request has done no step yet, or has ended; it has no checkpoint")
-    if not bool(progress.latents.isfinite().all()):
+    if not all(_is_finite(tensor) for tensor in progress.tensors):
         raise NoCheckpoint(f"the latents after step {progress.step} are not finite; no checkpoint is of use")
     identity, timings = identity_of(pipeline, weights, state.params), state.stopwatch.so_far()
     return Checkpoint(identity, state.schedule, replace(progress, predicted=()), timings)
@@ -57,30 +60,58 @@ def identity_of(pipeline: Pipeline, weights: str, params: GenerationParams) -> I
 
 def max_file_bytes(pipeline: Pipeline, params: GenerationParams) -> int:
     """Return the maximum size in bytes of the file of this request's checkpoint."""
-    if not isinstance(pipeline, PackedPipeline):
-        return 0
-    values = torch.Size(pipeline.latents_shape(params)).numel()
+    if isinstance(pipeline, PackedPipeline):
+        values = torch.Size(pipeline.latents_shape(params)).numel()
+    else:
+        values = pipeline.spec.latent_bytes(params) // VALUE_BYTES
     return max_bytes(values, params.num_images, len(pipeline.schedule(params).timesteps))
 
 
 def check(checkpoint: Checkpoint, pipeline: Pipeline, weights: str, params: GenerationParams) -> None:
     """Raise `CheckpointUnusable` unless this engine can resume the request from the checkpoint."""
-    if not isinstance(pipeline, PackedPipeline):
-        raise CheckpointUnusable(f"{pipeline.spec.name} runs requests whole, and resumes none")
+    if not pipeline.spec.resumes:
+        raise CheckpointUnusable(f"{pipeline.spec.name} goes on from no half-done work")
     own = identity_of(pipeline, weights, params)
     if (found := own.difference(checkpoint.identity)) is not None:
         raise CheckpointUnusable(f"the checkpoint is of another request or engine: {found}")
     if checkpoint.schedule != pipeline.schedule(params):
         raise CheckpointUnusable("the checkpoint has another noise schedule than this model gives")
-    _check_progress(checkpoint.progress, pipeline.latents_shape(params), checkpoint.schedule.num_steps)
+    _check_progress(checkpoint.progress, checkpoint.schedule.num_steps)
+    if isinstance(pipeline, PackedPipeline):
+        _check_latents(checkpoint.progress, pipeline.latents_shape(params))
+    else:
+        _check_runs(checkpoint, params.num_images)
 
 
-def _check_progress(progress: RequestProgress, shape: tuple[int, ...], num_steps: int) -> None:
-    """Raise `CheckpointUnusable` for a step or for tensors that the request cannot have."""
+def _check_progress(progress: RequestProgress, num_steps: int) -> None:
+    """Raise `CheckpointUnusable` for a step that the request cannot have, and for what no step computes."""
     if not 0 < progress.step <= num_steps:
         raise CheckpointUnusable(f"the checkpoint is after step {progress.step} of {num_steps}")
-    noise = () if progress.noise is None else (progress.noise,)
-    for tensor in (progress.latents, *progress.memory, *noise):
+    if not all(map(_is_finite, progress.tensors)):
+        raise CheckpointUnusable("the checkpoint has tensors that are no finite numbers")
+    of_runs = (run.generator for run in progress.runs if run.generator is not None)
+    for saved in (*progress.generators, *of_runs):
+        saved_generator(saved)
+
+
+def _check_runs(checkpoint: Checkpoint, num_images: int) -> None:
+    """Raise `CheckpointUnusable` for runs that a request cannot have; what they keep is fitted in later."""
+    runs = checkpoint.progress.runs
+    if len(runs) != num_images or checkpoint.is_denoised:
+        raise CheckpointUnusable(f"the checkpoint has {len(runs)} unfinished runs of {num_images}")
+    for run in runs:
+        if len(run.kept) != len(run.steps) or (run.generator is None) != (not run.steps):
+            raise CheckpointUnusable("a run of the checkpoint is incomplete")
+
+
+def _check_latents(progress: RequestProgress, shape: tuple[int, ...]) -> None:
+    """Raise `CheckpointUnusable` for tensors that the request cannot have."""
+    given = (tensor for tensor in (progress.latents, progress.noise) if tensor is not None)
+    if progress.latents is None or progress.runs:
+        raise CheckpointUnusable("the checkpoint has no latents, but runs")
+    if not all(tensor.is_floating_point() for tensor in progress.tensors):
+        raise CheckpointUnusable("the checkpoint has latents that are no floating-point numbers")
+    for tensor in (*given, *progress.memory):
         if tuple(tensor.shape) != shape:
             raise CheckpointUnusable(f"the checkpoint's latents are {tuple(tensor.shape)} instead of {shape}")
     for guide in progress.guides:
@@ -88,9 +119,9 @@ def _check_progress(progress: RequestProgress, shape: tuple[int, ...], num_steps
             raise CheckpointUnusable(
                 f"the checkpoint's guides are {tuple(guide.shape)} for latents of {shape}"
             )
-    if not all(tensor.is_floating_point() and bool(tensor.isfinite().all()) for tensor in progress.tensors):
-        raise CheckpointUnusable("the checkpoint has tensors that are no finite numbers")
     if len(progress.generators) != shape[0]:
         raise CheckpointUnusable(f"the checkpoint has {len(progress.generators)} generators of {shape[0]}")
-    for saved in progress.generators:
-        saved_generator(saved)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return bool(tensor.isfinite().all())

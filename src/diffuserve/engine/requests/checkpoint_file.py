@@ -1,7 +1,7 @@
 """The file of a checkpoint: safetensors with a versioned header, refused unless it is complete."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,14 @@ from diffuserve.domain.jobs.checkpoint import FORMAT, Identity
 from diffuserve.engine.outputs import Timings
 from diffuserve.engine.requests.checkpoint import Checkpoint
 from diffuserve.engine.requests.request_progress import RequestProgress
-from diffuserve.engine.requests.tensor_file import DamagedFile, TensorFile, read_tensors, write_tensors
+from diffuserve.engine.requests.tensor_file import (
+    DamagedFile,
+    TensorFile,
+    check_bounds,
+    read_tensors,
+    write_tensors,
+)
+from diffuserve.models.run_progress import RunProgress
 from diffuserve.samplers.base import NoiseSchedule
 
 _LISTS = ("memory", "guides", "generators")
@@ -29,6 +36,10 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, max_bytes: int) -> None
     if num_bytes > max_bytes:
         raise NoCheckpoint(f"the checkpoint has {num_bytes:,} bytes, and {max_bytes:,} were predicted")
     write_tensors(path, content)
+    try:
+        check_bounds(path, max_bytes)
+    except ValueError as error:  # too many tensors
+        raise NoCheckpoint(f"the file of the checkpoint could not be read: {error}") from error
 
 
 def read_checkpoint(path: Path, max_bytes: int) -> Checkpoint:
@@ -48,9 +59,10 @@ def read_checkpoint(path: Path, max_bytes: int) -> Checkpoint:
 
 def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     progress, schedule = checkpoint.progress, checkpoint.schedule
-    tensors = {"latents": progress.latents}
-    if progress.noise is not None:
-        tensors["noise"] = progress.noise
+    single = {"latents": progress.latents, "noise": progress.noise}
+    tensors = {name: tensor for name, tensor in single.items() if tensor is not None}
+    for index, run in enumerate(progress.runs):
+        tensors |= _run_tensors(f"run.{index}", run)
     for name in _LISTS:
         tensors |= {f"{name}.{index}": tensor for index, tensor in enumerate(getattr(progress, name))}
     return tensors | {
@@ -58,6 +70,15 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
         for name in _SCHEDULE
         if getattr(schedule, name)
     }
+
+
+def _run_tensors(name: str, run: RunProgress) -> dict[str, Tensor]:
+    tensors = {f"{name}.steps": torch.tensor(run.steps, dtype=torch.int64)}
+    if run.generator is not None:
+        tensors[f"{name}.generator"] = run.generator
+    for scheduler, kept in enumerate(run.kept):
+        tensors |= {f"{name}.{scheduler}.{index}": tensor for index, tensor in enumerate(kept)}
+    return tensors
 
 
 def _texts(checkpoint: Checkpoint) -> dict[str, str]:
@@ -75,8 +96,9 @@ def _checkpoint(content: TensorFile) -> Checkpoint:
     tensors, numbers = content.tensors, orjson.loads(content.texts["numbers"])
     progress = RequestProgress(
         step=_whole(numbers["step"]),
-        latents=tensors["latents"],
+        latents=tensors.get("latents"),
         noise=tensors.get("noise"),
+        runs=tuple(_runs(tensors)),
         **{name: _numbered(name, tensors) for name in _LISTS},
     )
     levels = {name: tuple(tensors[name].tolist()) for name in _SCHEDULE if name in tensors}
@@ -91,6 +113,15 @@ def _numbered(name: str, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """Return the tensors `name.0`, `name.1` …; none may be missing."""
     count = sum(key.startswith(f"{name}.") for key in tensors)
     return tuple(tensors[f"{name}.{index}"] for index in range(count))
+
+
+def _runs(tensors: Mapping[str, Tensor]) -> Iterator[RunProgress]:
+    """Yield the runs `run.0`, `run.1` …; none may be missing."""
+    for index in range(sum(key.startswith("run.") and key.endswith(".steps") for key in tensors)):
+        name = f"run.{index}"
+        steps = tuple(map(_whole, tensors[f"{name}.steps"].flatten().tolist()))
+        kept = tuple(_numbered(f"{name}.{scheduler}", tensors) for scheduler in range(len(steps)))
+        yield RunProgress(steps, kept, tensors.get(f"{name}.generator"))
 
 
 def _whole(value: Any) -> int:

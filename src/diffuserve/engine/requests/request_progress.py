@@ -7,6 +7,7 @@ from torch import Tensor
 
 from diffuserve.domain.errors import CheckpointUnusable
 from diffuserve.domain.sendable import Sendable
+from diffuserve.models.run_progress import RunProgress
 from diffuserve.samplers.base import Memory
 
 
@@ -15,22 +16,25 @@ class RequestProgress(Sendable):
     """The state of a request after `step` steps, on the CPU; `generators` are the states of its own.
 
     `noise` is there if it was drawn for the next step already, and `predicted` within a step in several
-    turns: what those that are done have made of their images.
+    turns: what those that are done have made of their images. A request that runs by itself has no latents
+    and none of the others, but `runs`, one for each image.
     """
 
     step: int
-    latents: Tensor
+    latents: Tensor | None
     memory: Memory = ()
     guides: tuple[Tensor, ...] = ()
     noise: Tensor | None = None
     generators: tuple[Tensor, ...] = ()
     predicted: tuple[Tensor, ...] = ()
+    runs: tuple[RunProgress, ...] = ()
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensors of numbers that steps compute with."""
-        noise = () if self.noise is None else (self.noise,)
-        return (self.latents, *self.memory, *self.guides, *noise)
+        given = (tensor for tensor in (self.latents, self.noise) if tensor is not None)
+        of_runs = (tensor for run in self.runs for tensor in run.tensors)
+        return (*given, *self.memory, *self.guides, *of_runs)
 
 
 def saved_generator(saved: Tensor) -> torch.Generator:

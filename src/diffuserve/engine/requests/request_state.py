@@ -17,6 +17,7 @@ from diffuserve.engine.requests.phases import MOVES, RequestPhase
 from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.frames import Media
+from diffuserve.models.run_progress import RunProgress
 from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
 
 
@@ -102,8 +103,9 @@ class RequestState:
     A request that is `exclusive` ran out of memory beside others, so nothing else runs on the device while it
     does; it stays so in whatever phase follows. One that is `untried` is longer than all whose memory was
     measured, so its first step has the device to itself. `saved` is what one that is swapped out goes on
-    from. `num_decoded` counts the frames of clips that were decoded, and `media` has them unless they are
-    passed on as they come, and the images and sounds that were decoded.
+    from. `runs` are what its runs begin at, until they have, and `run_bytes` what they hold, where they can
+    begin anew. `num_decoded` counts the frames of clips that were decoded, and `media` has them unless they
+    are passed on as they come, and the images and sounds that were decoded.
     """
 
     request_id: str
@@ -126,6 +128,8 @@ class RequestState:
     predicted: tuple[Tensor, ...] = ()
     step: int = 0
     saved: RequestProgress | None = None
+    runs: tuple[RunProgress, ...] = ()
+    run_bytes: int = 0
     skipped: int = 0
     num_decoded: int = 0
     media: list[Media] = field(default_factory=list)
@@ -143,9 +147,9 @@ class RequestState:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that a swap-out frees on the device; 0 before the latents are drawn."""
+        """Bytes that a swap-out frees; 0 before the latents are drawn, but for what its runs hold."""
         if self.latents is None:
-            return 0
+            return self.run_bytes
         noise = () if self.noise is None else (self.noise,)
         tensors = (self.latents, *self.memory, *self.guides, *noise, *self.predicted)
         on_device: int = sum(tensor.nbytes for tensor in tensors if tensor.device.type != "cpu")

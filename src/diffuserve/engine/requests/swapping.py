@@ -15,9 +15,9 @@ from diffuserve.engine.requests.request_state import RequestState
 _CPU = torch.device("cpu")
 
 
-def swap_out(state: RequestState) -> None:
-    """Have a request that has begun, and waits, give back its memory."""
-    state.saved = progress_of(state)
+def swap_out(state: RequestState, progress: RequestProgress | None) -> None:
+    """Have a request that has begun, and waits, give back its memory; it goes on from its `progress`."""
+    state.saved, state.run_bytes = progress, 0
     state.move_to(RequestPhase.SWAPPED)
     state.conditioning = state.latents = state.noise = None
     state.memory, state.guides, state.generators = (), (), ()
@@ -36,7 +36,12 @@ def begin_step(state: RequestState, device: torch.device) -> None:
 
 
 def progress_of(state: RequestState) -> RequestProgress | None:
-    """Return what a request goes on from, here or elsewhere; `None` before its latents are drawn."""
+    """Return what a request goes on from, here or elsewhere; `None` before its latents are drawn.
+
+    That of a request whose runs have begun is known to its runner alone.
+    """
+    if state.runs:
+        return RequestProgress(state.step, latents=None, predicted=state.predicted, runs=state.runs)
     if state.latents is None:
         return state.saved
     return RequestProgress(
@@ -52,8 +57,8 @@ def progress_of(state: RequestState) -> RequestProgress | None:
 
 def go_on_from(state: RequestState, progress: RequestProgress, device: torch.device) -> None:
     """Put a request without latents where the progress is."""
-    state.step = progress.step
-    state.latents = progress.latents.to(device)
+    state.step, state.runs = progress.step, progress.runs
+    state.latents = None if progress.latents is None else progress.latents.to(device)
     state.memory, state.guides = _on(progress.memory, device), _on(progress.guides, device)
     state.noise = None if progress.noise is None else progress.noise.to(device)
     state.generators = [saved_generator(saved) for saved in progress.generators]

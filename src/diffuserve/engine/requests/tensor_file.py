@@ -35,7 +35,7 @@ def read_tensors(path: Path, max_bytes: int | None = None) -> TensorFile:
     """Return a file's content. Raise `DamagedFile` unless it is complete and within bounds."""
     try:
         if max_bytes is not None:
-            _check_bounds(path, max_bytes)
+            check_bounds(path, max_bytes)
         with safe_open(path, "pt") as file:
             names = file.keys()
             return TensorFile({name: file.get_tensor(name) for name in names}, file.metadata() or {})
@@ -43,7 +43,7 @@ def read_tensors(path: Path, max_bytes: int | None = None) -> TensorFile:
         raise DamagedFile(str(error)) from error
 
 
-def _check_bounds(path: Path, max_bytes: int) -> None:
+def check_bounds(path: Path, max_bytes: int) -> None:
     """Raise `ValueError` for a file that would take more memory to read than its content can need."""
     size = path.stat().st_size
     if size > max_bytes:

@@ -22,7 +22,7 @@ _WEIGHTS = ".safetensors"
 def describe(config: EngineProcessConfig) -> ModelAnnounced:
     """Read what a model is; a store that does not respond is waited for.
 
-    Raise `ModelNotFound` or `InvalidModel` for one that cannot be loaded, or whose clips cannot be written.
+    Raise `ModelNotFound` or `InvalidModel` for one that cannot be loaded, or whose output cannot be written.
     """
     return with_patience(lambda: _described(config))
 
@@ -38,9 +38,10 @@ def _described(config: EngineProcessConfig) -> ModelAnnounced:
 
 
 def check_encoder(model: str, spec: ModelSpec) -> None:
-    """Raise `InvalidModel` for a model of clips if what writes them is not installed: images need no PyAV."""
-    if spec.is_video and find_spec("av") is None:
-        remedy = f"makes clips, which av writes, and that is not installed; {Extra.ENGINE.remedy}"
+    """Raise `InvalidModel` for what av writes if that is not installed: images need none."""
+    made = "sounds" if spec.is_audio else "clips" if spec.is_video else None
+    if made is not None and find_spec("av") is None:
+        remedy = f"makes {made}, which av writes, and that is not installed; {Extra.ENGINE.remedy}"
         raise InvalidModel(f"{model} {remedy}")
 
 

@@ -11,7 +11,7 @@ from PIL.Image import Image
 from diffuserve.media.image_file import save_image
 from diffuserve.media.sprite_sheet import SpriteSheet
 from diffuserve.media.video_writer import VideoWriter
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Frames, Sound
 from diffuserve.protocol.messages import FinishedFile
 from diffuserve.safety.image import cells_of, from_cells
 from diffuserve.storage.base import content_type_of
@@ -28,12 +28,14 @@ class ClipPlan:
     folder: Path
     output_format: str
     origin: Mapping[str, Any]
+    sound: Sound | None = None
 
 
 class ClipFiles:
     """Writes the files of one clip. A clip that is to be blurred is blurred from its first frame on.
 
-    For that it keeps the few colors that a blurred frame would have, of each frame that it wrote.
+    It is silent then. For that it keeps the few colors that a blurred frame would have, of each frame that it
+    wrote.
     """
 
     def __init__(self, plan: ClipPlan) -> None:
@@ -42,7 +44,7 @@ class ClipFiles:
         self._written: list[Path] = []
         self.first: Image | None = None
         self.seconds = 0.0
-        self._begin()
+        self._begin(plan.sound)
 
     def add(self, frames: Frames, is_blurred: bool) -> None:
         """Write the next frames, of a clip that is blurred or not; once it is, it stays so."""
@@ -72,17 +74,17 @@ class ClipFiles:
         for path in self._written:
             path.unlink(missing_ok=True)
 
-    def _begin(self) -> None:
+    def _begin(self, sound: Sound | None) -> None:
         plan = self._plan
         path = plan.folder / f"{plan.index}.{plan.output_format}"
-        self._video = VideoWriter(path, plan.fps, plan.origin)
+        self._video = VideoWriter(path, plan.fps, plan.origin, sound)
         self._sprites = SpriteSheet(plan.num_frames)
         self.first = None
         self.is_blurred = False
 
     def _begin_again_blurred(self, cells: list[Image], size: tuple[int, int]) -> None:
         self._video.abandon()
-        self._begin()
+        self._begin(sound=None)
         self.is_blurred = True
         for few in cells:
             self._write([from_cells(few, size)])
@@ -100,6 +102,7 @@ class ClipFiles:
 
     def _file(self, path: Path, image: Image, role: str, num_frames: int | None) -> FinishedFile:
         is_video = role == "video"
+        sound = self._video.sound if is_video else None
         return FinishedFile(
             path=str(path),
             name=path.name,
@@ -111,4 +114,6 @@ class ClipFiles:
             seed=self._plan.seed if is_video else None,
             num_frames=num_frames,
             fps=self._plan.fps if is_video else None,
+            channels=None if sound is None else sound.num_channels,
+            sample_rate=None if sound is None else sound.sample_rate,
         )

@@ -15,17 +15,19 @@ from PIL.Image import Image
 from diffuserve.domain.errors import OutputBlocked, OutputNotWritten, RequestFailed
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.domain.safety import PASSES, Action, ImagesRecord, Verdict
+from diffuserve.domain.safety import PASSES, Action, ImagesRecord, SafetyStage, Verdict
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.output.clip_screen import Judgement
 from diffuserve.media.image_file import save_image
 from diffuserve.models.folders.folder import open_model
+from diffuserve.models.frames import Sound
 from diffuserve.models.weights.fingerprint import fingerprint, hash_weights
 from diffuserve.protocol.config import ImageOptions
 from diffuserve.protocol.messages import FinishedFile
-from diffuserve.safety.base import ImageFilter
+from diffuserve.safety.base import ImageFilter, SoundJudge
 from diffuserve.safety.image import blur, check_frames
 from diffuserve.safety.image_filters import open_image_filter
+from diffuserve.safety.sound_judges import open_sound_judge
 from diffuserve.storage.base import content_type_of
 from diffuserve.version import __version__
 
@@ -39,7 +41,8 @@ class ImageOutput:
 
     `model_hash` may still be computed when images are first written, which then waits for it; without a
     future, or if its result is `None`, files name no hash. Of clips the filter judges the first and the last
-    frame, and one in `frames_every` between.
+    frame, and one in `frames_every` between. Sounds that nothing judges leave only beside no image filter, or
+    if that is allowed.
     """
 
     image_filter: ImageFilter | None
@@ -48,6 +51,8 @@ class ImageOutput:
     has_metadata: bool = True
     folder: Path = Path()
     frames_every: int = 1
+    sound_judge: SoundJudge | None = None
+    allows_unjudged_sounds: bool = False
     quantization: Quantization = Quantization.NONE
 
     def describe(self) -> str:
@@ -70,6 +75,23 @@ class ImageOutput:
             raise RuntimeError(f"the image filter {name} failed ({reason})") from error
         return Judgement(verdict, time.perf_counter() - start)
 
+    @property
+    def lets_sounds_out(self) -> bool:
+        """True if sounds may leave, once the judge has passed them if there is one."""
+        return self.sound_judge is not None or self.allows_unjudged_sounds or self.image_filter is None
+
+    def judge_sound(self, sound: Sound) -> Judgement:
+        """Check a sound. Raise `RuntimeError` if the judge fails."""
+        if self.sound_judge is None:
+            return Judgement(PASSES, 0.0)
+        start = time.perf_counter()
+        try:
+            verdict = self.sound_judge.check(sound.samples, sound.sample_rate)
+        except Exception as error:  # any error is retryable, as an image filter's is
+            name, reason = self.sound_judge.info.name, f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"the judge of sounds {name} failed ({reason})") from error
+        return Judgement(verdict, time.perf_counter() - start)
+
     def screened(self, result: GenerationResult) -> GenerationResult:
         """Return what may be shown of a result.
 
@@ -90,11 +112,15 @@ class ImageOutput:
             files.append(_file(path, image, index, result.seed + index))
         return (*files, self.thumbnail(result.images[0], folder, self.origin(result.params, 0)))
 
-    def record(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the filter's record for the result of a job; empty without a filter."""
-        if self.image_filter is None:
-            return {}
-        return {"image": ImagesRecord(self.image_filter.info, tuple(verdicts)).to_dict()}
+    def record(self, verdicts: Sequence[Verdict] | None, of_sounds: Sequence[Verdict] = ()) -> dict[str, Any]:
+        """Return the filters' records for the result of a job; empty without filters."""
+        record = {}
+        if self.image_filter is not None and verdicts is not None:
+            of_images = ImagesRecord(self.image_filter.info, tuple(verdicts))
+            record[SafetyStage.IMAGE.value] = of_images.to_dict()
+        if self.sound_judge is not None and of_sounds:
+            record[SafetyStage.SOUND.value] = ImagesRecord(self.sound_judge.info, tuple(of_sounds)).to_dict()
+        return record
 
     def weights_hash(self) -> str:
         """Return the hash of the model's weights, which is computed unless it has been. Raise `OSError`."""
@@ -167,8 +193,16 @@ def open_image_output(model: str, options: ImageOptions) -> ImageOutput:
     image_filter = open_image_filter(options.image_filter, options.image_rules)
     folder = open_model(model)
     model_hash = in_background(partial(_hash, folder.path)) if options.file_metadata else None
-    every = options.filter_frames_every
-    return ImageOutput(image_filter, folder.name, model_hash, options.file_metadata, folder.path, every)
+    return ImageOutput(
+        image_filter,
+        folder.name,
+        model_hash,
+        options.file_metadata,
+        folder.path,
+        options.filter_frames_every,
+        open_sound_judge(options.image_filter),
+        options.allow_unjudged_audio,
+    )
 
 
 def in_background(work: Callable[[], T]) -> "Future[T]":

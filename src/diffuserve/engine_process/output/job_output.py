@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PIL.Image import Image
 
@@ -96,6 +96,12 @@ class JobOutput:
             )
         )
 
+    def check_sounds_leave(self, job: AddJob) -> None:
+        """Raise `OutputBlocked` before any work if no sound may leave."""
+        from diffuserve.engine_process.output.sound_output import check_sounds_leave  # it loads PyAV
+
+        check_sounds_leave(job.attempt, self.images)
+
     def clips_of(self, request_id: str, job: AddJob, params: GenerationParams) -> "VideoOutput | None":
         """Return the writer of a request's clips; `None` if it makes images."""
         if job.until == LeaseEnd.LATENTS or not is_clip(params, job.output_format):
@@ -114,6 +120,8 @@ class JobOutput:
         except Exception as error:  # any error fails only this job, once the engine has dropped it
             clips.failure = error
             clips.abandon()
+        if chunk.sound is not None and clips.of_sounds:
+            self._report_judgement(job.attempt, "sound", clips.of_sounds[-1])
         if (chunk.is_last and clips.failure is None) or isinstance(clips.failure, OutputBlocked):
             self._report_judgement(job.attempt, "video", clips.take_judgement())
         return clips.failure is None
@@ -122,14 +130,16 @@ class JobOutput:
         """Report that a request failed, for its own reason if it has one, and remove what was written."""
         clips.abandon()
         failure = job_failure(job.attempt, clips.failure or error, seconds)
-        self.link.send(replace(failure, safety=self.images.record(clips.verdicts)))
+        self.link.send(replace(failure, safety=self._record_of(clips)))
 
     def finish(self, request: EngineRequest, result: GenerationResult) -> None:
         """Filter and write the remaining output, and report the job finished or failed."""
-        if request.clips is None:
-            self._finish_images(request, result)
-        else:
+        if request.clips is not None:
             self._finish_clips(request, request.clips, result)
+        elif result.sounds and not result.frames:
+            self._finish_sounds(request, result)
+        else:
+            self._finish_images(request, result)
 
     def _finish_clips(self, request: EngineRequest, clips: "VideoOutput", result: GenerationResult) -> None:
         job = request.job
@@ -144,11 +154,14 @@ class JobOutput:
             self.fail_clips(job, clips, clips.failure, result.timings.device_seconds)
             return
         times = {
-            "filter_seconds": sum(judgement.seconds for judgement in clips.judgements),
+            "filter_seconds": sum(judged.seconds for judged in (*clips.judgements, *clips.of_sounds)),
             "video_encode_seconds": clips.encode_seconds,
         }
-        warnings = (*result.warnings, *blur_warnings(clips.verdicts, "clip"))
-        self._report_finished(request, result, files, warnings, clips.verdicts, times)
+        warnings = (*result.warnings, *clips.warnings, *blur_warnings(clips.verdicts, "clip"))
+        self._report_finished(request, result, files, warnings, self._record_of(clips), times)
+
+    def _record_of(self, clips: "VideoOutput") -> dict[str, Any]:
+        return self.images.record(clips.verdicts, [judged.verdict for judged in clips.of_sounds])
 
     def _report_finished(
         self,
@@ -156,7 +169,7 @@ class JobOutput:
         result: GenerationResult,
         files: tuple[FinishedFile, ...],
         warnings: tuple[str, ...],
-        verdicts: Sequence[Verdict],
+        safety: Mapping[str, Any],
         times: Mapping[str, float],
     ) -> None:
         self.link.send(
@@ -167,7 +180,7 @@ class JobOutput:
                 timings={**added_up(asdict(result.timings), request.earlier), **times},
                 actual_seconds=result.timings.device_seconds,
                 warnings=warnings,
-                safety=self.images.record(verdicts),
+                safety=safety,
             )
         )
 
@@ -196,7 +209,32 @@ class JobOutput:
             self.link.send(replace(failure, safety=self.images.record(verdicts)))
             return
         times = {"filter_seconds": sum(seconds)}
-        self._report_finished(request, result, files, shown.warnings, verdicts, times)
+        self._report_finished(request, result, files, shown.warnings, self.images.record(verdicts), times)
+
+    def _finish_sounds(self, request: EngineRequest, result: GenerationResult) -> None:
+        """Judge and write the sounds, and report the job finished or failed."""
+        from diffuserve.engine_process.output import sound_output  # it loads PyAV
+
+        job, steps = request.job, request.num_steps
+        judged: list[Judgement] = []
+        try:
+            sound_output.check_sounds_leave(result.request_id, self.images)
+            self.link.send(StepProgress(attempt=job.attempt, phase="filter", step=steps, total=steps))
+            for sound in result.sounds:
+                judged.append(self.images.judge_sound(sound))
+                self._report_judgement(job.attempt, "sound", judged[-1])
+                sound_output.check_passed(result.request_id, judged[-1].verdict)
+            files = sound_output.write_sounds(self.images, result, Path(job.folder), job.output_format)
+        except Exception as error:  # any error of a job fails only that job
+            failure = job_failure(job.attempt, error, result.timings.device_seconds)
+            self.link.send(replace(failure, safety=self._record_of_sounds(judged)))
+            return
+        times = {"filter_seconds": sum(each.seconds for each in judged)}
+        record = self._record_of_sounds(judged)
+        self._report_finished(request, result, files, result.warnings, record, times)
+
+    def _record_of_sounds(self, judged: Sequence[Judgement]) -> dict[str, Any]:
+        return self.images.record(None, [each.verdict for each in judged])
 
     def _judge(self, attempt: str, stage: str, frames: Frames) -> Judgement:
         """Return the filter's verdict and its seconds, and report them to the agent, which counts them."""
@@ -205,7 +243,8 @@ class JobOutput:
         return judged
 
     def _report_judgement(self, attempt: str, stage: str, judged: Judgement | None) -> None:
-        if judged is not None and self.images.image_filter is not None:
+        judge = self.images.sound_judge if stage == "sound" else self.images.image_filter
+        if judged is not None and judge is not None:
             self.link.send(
                 FilterVerdict(
                     attempt=attempt,

@@ -15,9 +15,12 @@ from diffuserve.engine_process.output.clip_files import ClipFiles, ClipPlan
 from diffuserve.engine_process.output.clip_screen import ClipScreen, Judgement
 from diffuserve.engine_process.output.image_output import ImageOutput, writing
 from diffuserve.engine_process.output.live_parts import LiveParts
+from diffuserve.engine_process.output.sound_output import check_passed
+from diffuserve.media.sound_file import SOUND_TRACKS
 from diffuserve.media.video_file import DEFAULT_VIDEO_FORMAT, VIDEO_FORMATS
-from diffuserve.models.frames import Frames
+from diffuserve.models.frames import Frames, Sound
 from diffuserve.protocol.messages import AddJob, FinishedFile
+from diffuserve.safety.sound_judges import WITHHELD
 
 _writing = partial(writing, errors=(OSError, av.FFmpegError))
 
@@ -35,7 +38,8 @@ class VideoOutput:
     """Filters and writes the clips of one request, chunk by chunk, in order; one thread at a time.
 
     Frames get to a file once the filter has judged them. If it blocks one, the request fails with nothing
-    written; if it blurs one, its whole clip is blurred. The `failure` is what ended it.
+    written; if it blurs one, its whole clip is blurred, and silent. The sound of a clip is judged before its
+    first frame; without a judge, unless that is allowed, the clip is silent. The `failure` is what ended it.
     """
 
     images: ImageOutput
@@ -45,6 +49,8 @@ class VideoOutput:
     live: LiveListener | None = None
     failure: Exception | None = None
     judgements: list[Judgement] = field(default_factory=list)
+    of_sounds: list[Judgement] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     encode_seconds: float = 0.0
     _files: list[FinishedFile] = field(default_factory=list)
     _clips: list[ClipFiles] = field(default_factory=list)
@@ -54,7 +60,7 @@ class VideoOutput:
     def add(self, chunk: FrameChunk) -> None:
         """Take the next frames. Raise `OutputBlocked`, `OutputNotWritten`, and what a filter fails with."""
         if chunk.start == 0:
-            self._begin(chunk.index)
+            self._begin(chunk.index, self._sound_that_leaves(chunk))
         assert self._screen is not None
         frames = self._screen.pass_on(chunk.frames)
         verdict = self._screen.judgement.verdict
@@ -97,7 +103,21 @@ class VideoOutput:
     def _folder(self) -> Path:
         return Path(self.job.folder)
 
-    def _begin(self, index: int) -> None:
+    def _sound_that_leaves(self, chunk: FrameChunk) -> Sound | None:
+        """Return the sound that a clip's file has. Raise `OutputBlocked`."""
+        if chunk.sound is None:
+            return None
+        name = video_format(self.job.output_format)
+        if name not in SOUND_TRACKS or not self.images.lets_sounds_out:
+            reason = WITHHELD if name in SOUND_TRACKS else f"a {name} has none"
+            self.warnings.append(f"the sound of clip {chunk.index} is left out: {reason}")
+            return None
+        judged = self.images.judge_sound(chunk.sound)
+        self.of_sounds.append(judged)
+        check_passed(self.request_id, judged.verdict)
+        return chunk.sound
+
+    def _begin(self, index: int, sound: Sound | None) -> None:
         params = self.params
         assert params.num_frames is not None
         assert params.seed is not None
@@ -109,6 +129,7 @@ class VideoOutput:
             folder=self._folder,
             output_format=video_format(self.job.output_format),
             origin=self.images.origin(params, index),
+            sound=sound,
         )
         self._screen = ClipScreen(self.images.judge, plan.num_frames, self.images.frames_every)
         self._clips.append(ClipFiles(plan))

@@ -72,9 +72,8 @@ class EndedAttempts:
             self.ledger.charge(tenants[lease.tenant_id], seconds.get(lease.job_id, 0.0) - lease.charged)
 
     def note_findings(self, record: JobRecord, safety: Mapping[str, Any]) -> None:
-        """Record the image filter's findings, if any, for the audit log."""
-        if (entry := audit.judged_images(record.id, record.tenant_id, safety)) is not None:
-            self.audit_entries.append(entry)
+        """Record the findings of the filters of images and sounds, if any, for the audit log."""
+        self.audit_entries += audit.judged_outputs(record.id, record.tenant_id, safety)
 
     def finish(self, record: JobRecord, status: JobStatus, **values: Any) -> JobStatus:
         """Give the job its final status, with the columns `values`; its latents are left to the sweep."""

@@ -88,14 +88,21 @@ def judged_input(tenant_id: str, verdict: Verdict, info: FilterInfo) -> AuditEnt
     )
 
 
-def judged_images(job_id: str, tenant_id: str, safety: Mapping[str, Any]) -> AuditEntry | None:
-    """Return the entry for what a worker reports as `safety`; `None` without a filter or a finding."""
-    record = from_values(ImagesRecord, safety["image"]) if "image" in safety else None
-    if record is None or record.strictest.action is Action.ALLOW:
-        return None
+def judged_outputs(job_id: str, tenant_id: str, safety: Mapping[str, Any]) -> list[AuditEntry]:
+    """Return the entries for what a worker reports as `safety`: none without a filter or a finding."""
+    stages = (SafetyStage.IMAGE, SafetyStage.SOUND)
+    records = {stage: from_values(ImagesRecord, safety[stage]) for stage in stages if stage in safety}
+    return [
+        _judged_output(job_id, tenant_id, stage, record)
+        for stage, record in records.items()
+        if record.strictest.action is not Action.ALLOW
+    ]
+
+
+def _judged_output(job_id: str, tenant_id: str, stage: SafetyStage, record: ImagesRecord) -> AuditEntry:
     return AuditEntry(
         tenant_id=tenant_id,
-        stage=SafetyStage.IMAGE,
+        stage=stage,
         category=record.strictest.category,
         action=record.strictest.action,
         filter=str(record.filter),

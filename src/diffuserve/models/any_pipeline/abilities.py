@@ -2,11 +2,9 @@
 
 import ast
 import math
-from dataclasses import fields
 from typing import Any, Final
 
 from diffuserve.domain.models.config import parse_config
-from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import MAX_GUIDANCE_SCALE, MAX_INPUT_IMAGES, MAX_STEPS
 from diffuserve.models.any_pipeline.configs import (
     AUTOENCODERS,
@@ -17,21 +15,21 @@ from diffuserve.models.any_pipeline.configs import (
     read_sizes,
 )
 from diffuserve.models.any_pipeline.signature import Signature
+from diffuserve.models.any_pipeline.sounds import sounds
 from diffuserve.models.any_pipeline.tasks import (
     CONTROL_SCALES,
-    DRAW_WITHOUT_IMAGE,
     FRAMES,
     LAST_FRAMES,
     MASKS,
     RATES,
-    SEVERAL_IMAGES,
     control_argument,
+    draws_without,
     image_argument,
+    takes_several,
 )
 from diffuserve.models.folders.folder import ModelFolder
 
 FAMILY: Final = "any_pipeline"
-_SPEC_FIELDS = frozenset(each.name for each in fields(ModelSpec))
 _SIDE, _MAX_SIDE, _MAX_PIXELS = 1024, 4096, 16 * 1024 * 1024
 _STEPS, _RATE = 50, 16
 _TOKENS, _MOST_TOKENS = 77, 4096
@@ -41,11 +39,6 @@ _PATCH = 2  # of pipelines that pack latents by themselves, as their config does
 
 def describe(folder: ModelFolder, signature: Signature) -> dict[str, Any]:
     """Return the fields of a folder's spec. Raise `InvalidModel` for a config that is out of bounds."""
-    described = _described(folder, signature)
-    return {name: value for name, value in described.items() if name in _SPEC_FIELDS}
-
-
-def _described(folder: ModelFolder, signature: Signature) -> dict[str, Any]:
     vae = read_sizes(folder, AUTOENCODERS, AutoencoderSizes)
     denoiser = read_sizes(folder, DENOISERS, DenoiserSizes)
     scale = vae.scale if {*AUTOENCODERS} & {*signature.components} else 1
@@ -54,30 +47,38 @@ def _described(folder: ModelFolder, signature: Signature) -> dict[str, Any]:
         "has_joint_attention": "unet" not in signature.components,
         **_sizes(signature, denoiser, scale),
         **_steps(signature),
-        **guidance(folder, signature, denoiser),
+        **_guidance(folder, signature, denoiser),
         **_text(folder, signature),
         **_clips(signature, vae, denoiser),
-        **_images(signature),
+        **images(signature),
         **_control(signature),
+        **sounds(folder, signature, denoiser.sample[0] if denoiser.sample else None),
     }
 
 
-def guidance(folder: ModelFolder, signature: Signature, denoiser: DenoiserSizes) -> dict[str, Any]:
-    """Return whether and how requests are guided: by two passes above a threshold, or by an input."""
+def guidance(signature: Signature) -> dict[str, Any]:
+    """Return whether and how a class guides: by two passes above a threshold, or by an input of its model."""
     takes, name = signature.arguments, signature.guidance
-    if name not in takes or folder.index.get("is_distilled") is True:
+    if name not in takes:
         return {"has_guidance": False}
     threshold = signature.guided_above.get(name)
     if threshold is None and "negative_prompt" in takes and not signature.guided_above:
         threshold = 1.0  # a class that calls another one, which guides
-    is_input = threshold is None or denoiser.time_cond_proj_dim is not None
     return {
         "has_guidance": True,
-        "guidance_scale": min(max(_number(signature.default(name), 0.0), 0.0), MAX_GUIDANCE_SCALE),
-        "guidance_passes": 1 if is_input else 2,
+        "guidance_scale": min(max(_number(signature.default(name), 0), 0.0), MAX_GUIDANCE_SCALE),
+        "guidance_passes": 1 if threshold is None else 2,
         "guided_above": 1.0 if threshold is None else threshold,
-        "has_negative_prompt": not is_input and "negative_prompt" in takes,
+        "has_negative_prompt": threshold is not None and "negative_prompt" in takes,
     }
+
+
+def _guidance(folder: ModelFolder, signature: Signature, denoiser: DenoiserSizes) -> dict[str, Any]:
+    """Return how a checkpoint is guided: one that was distilled not at all, or by an input of its model."""
+    if folder.index.get("is_distilled") is True:
+        return {"has_guidance": False}
+    by_input = {"guidance_passes": 1, "has_negative_prompt": False}
+    return guidance(signature) | (by_input if denoiser.time_cond_proj_dim is not None else {})
 
 
 def _steps(signature: Signature) -> dict[str, Any]:
@@ -167,21 +168,21 @@ def _clips(signature: Signature, vae: AutoencoderSizes, denoiser: DenoiserSizes)
     }
 
 
-def _images(signature: Signature) -> dict[str, Any]:
+def images(signature: Signature) -> dict[str, Any]:
     """Return what images a request may have, and what they are to the model."""
-    takes, image = signature.arguments, image_argument(signature)
+    image, mask = image_argument(signature), signature.first(*MASKS)
     if image is None:
         return {}
-    has_mask = signature.first(*MASKS) is not None and "video" not in takes
-    most = MAX_INPUT_IMAGES if signature.name in SEVERAL_IMAGES else 1
-    takes_last = signature.first(*LAST_FRAMES) is not None
+    needs_none = draws_without(signature, image)
+    most = MAX_INPUT_IMAGES if takes_several(signature, image) else 1
+    has_mask = mask is not None and "video" not in signature.arguments
     return {
-        "has_last_frame": takes_last,
-        "min_input_images": int(signature.name not in DRAW_WITHOUT_IMAGE),
+        "min_input_images": int(not needs_none),
         "max_input_images": most,
         "has_mask": has_mask,
-        "needs_mask": has_mask and signature.name not in DRAW_WITHOUT_IMAGE,
+        "needs_mask": has_mask and not draws_without(signature, mask or ""),
         "has_first_frame": signature.first(*FRAMES) is not None and most == 1,
+        "has_last_frame": signature.first(*LAST_FRAMES) is not None,
         **_strength(signature),
     }
 
@@ -194,14 +195,19 @@ def _strength(signature: Signature) -> dict[str, Any]:
 
 
 def _control(signature: Signature) -> dict[str, Any]:
-    """Return whether a model draws along an image that says where things are; none does it without."""
-    if control_argument(signature) is None:
+    """Return whether a model draws along an image that says where things are, and whether it has to."""
+    control = control_argument(signature)
+    if control is None:
         return {}
-    scale = _number(signature.default(*CONTROL_SCALES), 1.0)
-    return {"has_control_image": True, "needs_control_image": True, "control_scale": scale}
+    return {
+        "has_control_image": True,
+        "needs_control_image": not signature.may_lack(control, otherwise=False),
+        "control_scale": _number(signature.default(*CONTROL_SCALES), 1),
+    }
 
 
 def _number(value: object, otherwise: int | float) -> float:
     """Return a default of the source if it is a finite number."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value if is_number and isinstance(value, int | float) else otherwise)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return float(otherwise)
+    return float(value)

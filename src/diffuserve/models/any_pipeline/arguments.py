@@ -13,7 +13,7 @@ from diffuserve.models.any_pipeline.signature import Signature
 from diffuserve.models.any_pipeline.tasks import FRAMES, MASKS, RATES, control_argument, image_argument
 
 # Sizes are the request's, not the nearest of a list, and prompts are read as they are.
-_FIXED = {"use_resolution_binning": False, "clean_caption": False}
+_FIXED = {"use_resolution_binning": False, "clean_caption": False, "enable_prompt_rewrite": False}
 
 
 def call_arguments(

@@ -23,7 +23,6 @@ from diffuserve.models.any_pipeline.sources import (
     transformers_has,
 )
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.folders.model_paths import INDEX_FILE
 
 LEFT_OUT: Final = frozenset({"safety_checker"})
 """Components that are not loaded: this project judges images by itself, and says so."""
@@ -73,7 +72,9 @@ class Component:
     @property
     def kind(self) -> Kind:
         """What it is, as its class's name says by its end."""
-        return next((kind for end, kind in _ENDINGS if self.class_name.endswith(end)), Kind.MODEL)
+        kind = next((kind for end, kind in _ENDINGS if self.class_name.endswith(end)), Kind.MODEL)
+        is_text = self.library == "transformers"  # diffusers' tokenizers are models: of sounds
+        return Kind.MODEL if kind is Kind.TOKENIZER and not is_text else kind
 
 
 def read_components(folder: ModelFolder, signature: Signature) -> tuple[Component, ...]:
@@ -97,16 +98,14 @@ def check_component(folder: ModelFolder, component: Component) -> None:
     files = _FILES[component.kind]
     config = next((name for name in files if (path / name).is_file()), None)
     if config is None:
-        raise InvalidModel(
-            f"{path}: {' or '.join(files)} is missing, which {component.class_name} is built by"
-        )
-    _check_json(path / config)
+        raise InvalidModel(f"{path}: {' or '.join(files)} is missing, for {component.class_name}")
+    read_json(path / config)
     if component.kind is Kind.MODEL:
         folder.weights(component.name)
 
 
-def _check_json(path: Path) -> None:
-    """Raise `InvalidModel` unless a file is a JSON object; diffusers writes infinities too."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object; diffusers writes infinities too. Raise `InvalidModel` if it is none."""
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise InvalidModel(f"{path}: more than {_MAX_JSON_BYTES:,} bytes")
@@ -115,6 +114,7 @@ def _check_json(path: Path) -> None:
         raise InvalidModel(f"{path}: not valid JSON ({type(error).__name__})") from error
     if not isinstance(content, dict):
         raise InvalidModel(f"{path}: must hold a JSON object")
+    return content
 
 
 def _pair(folder: ModelFolder, signature: Signature, name: str) -> tuple[str, str] | None:
@@ -122,23 +122,48 @@ def _pair(folder: ModelFolder, signature: Signature, name: str) -> tuple[str, st
     if name in LEFT_OUT:
         return None
     value = folder.index.get(name)
-    if value is None or value == [None, None]:
-        is_needed = name not in signature.optional and (name not in folder.index or name in _ALWAYS_NEEDED)
-        if is_needed:
+    if value is None or (isinstance(value, list) and value[:2] == [None, None] and not signature.is_modular):
+        if _is_needed(folder, signature, name):
             raise InvalidModel(
-                f"{folder.path}: {INDEX_FILE} names no {name}, which {signature.name} needs; "
+                f"{_place(folder)} names no {name}, which {signature.name} needs; "
                 "take the whole model as it was published"
             )
         return None
     match value:
         case [str(library), str(class_name)]:
             return library, class_name
+        case [str(library), str(class_name), dict(origin)] if signature.is_modular:
+            _check_is_here(folder, name, origin)
+            return library, class_name
+        case [None, None, {"type_hint": [str(library), str(class_name)]}] if signature.is_modular:
+            return (library, class_name) if (folder.path / name).is_dir() else None
     raise _not_a_pair(folder, name, value)
+
+
+def _is_needed(folder: ModelFolder, signature: Signature, name: str) -> bool:
+    if signature.is_modular:  # blocks build some of their components, and leave others out
+        return name in _ALWAYS_NEEDED
+    return name not in signature.optional and (name not in folder.index or name in _ALWAYS_NEEDED)
+
+
+def _check_is_here(folder: ModelFolder, name: str, origin: Mapping[str, Any]) -> None:
+    """Raise `InvalidModel` for a component of another repository, or of a folder with another name."""
+    if origin.get("subfolder") != name or not (folder.path / name).is_dir():
+        repository = shortened(origin.get("pretrained_model_name_or_path"))
+        raise InvalidModel(
+            f"{_place(folder)}: {name} is the folder {shortened(origin.get('subfolder'))} of {repository}; "
+            f"put it into {name}/ of this folder"
+        )
+
+
+def _place(folder: ModelFolder) -> str:
+    """Return the path of the index, for messages."""
+    return f"{folder.path}/{folder.index_file}"
 
 
 def _not_a_pair(folder: ModelFolder, name: str, value: object) -> InvalidModel:
     return InvalidModel(
-        f"{folder.path}/{INDEX_FILE}: {shortened(name)}={shortened(value)} must be a library and a class, "
+        f"{_place(folder)}: {name}={shortened(value)} must be a library and a class, "
         'such as ["diffusers", "AutoencoderKL"]'
     )
 
@@ -149,11 +174,13 @@ def _check_unexpected(folder: ModelFolder, signature: Signature) -> None:
         if name.startswith("_"):
             continue
         if not _NAME.fullmatch(name):
-            raise InvalidModel(f"{folder.path}/{INDEX_FILE}: {shortened(name)} is no name of a component")
+            raise InvalidModel(f"{_place(folder)}: {shortened(name)} is no name of a component")
+        if signature.is_modular:
+            continue  # components of other workflows, which are not loaded
         is_known = name in signature.components or name in signature.settings or name in LEFT_OUT
         if not is_known and _names_class(value):
             raise InvalidModel(
-                f"{folder.path}/{INDEX_FILE}: {signature.name} of diffusers {installed_version()} takes no "
+                f"{_place(folder)}: {signature.name} of diffusers {installed_version()} takes no "
                 f"{name}{did_you_mean(name, signature.components)}; it has {', '.join(signature.components)}"
             )
 
@@ -169,22 +196,23 @@ def _check_settings(folder: ModelFolder, signature: Signature) -> None:
         if value is None or default is None or _is_like(value, default):
             continue
         raise InvalidModel(
-            f"{folder.path}/{INDEX_FILE}: {name}={shortened(value)} must be like its default {default!r}"
+            f"{_place(folder)}: {name}={shortened(value)} must be like its default {default!r}"
         )
 
 
 def _is_like(value: Any, default: Any) -> bool:
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(value, bool) and isinstance(default, bool)
+    """Return whether a setting is a truth value or a number if its default is; classes check others."""
+    if isinstance(default, bool):
+        return isinstance(value, bool)
     if isinstance(default, int | float):
-        return isinstance(value, int | float)
-    return isinstance(value, list) if isinstance(default, tuple | list) else isinstance(value, type(default))
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return True
 
 
 def _check_class(folder: ModelFolder, component: Component) -> None:
     """Raise `InvalidModel` unless diffusers or transformers has a component's class."""
     library, name = component.library, component.class_name
-    origin = f"{folder.path}/{INDEX_FILE}: {component.name}={[library, name]}"
+    origin = f"{_place(folder)}: {component.name}={[library, name]}"
     if not _CLASS.fullmatch(name) or not _has_library(library):
         raise InvalidModel(
             f"{shortened(origin, 300)} is code of the folder or of another library, which is never run; "

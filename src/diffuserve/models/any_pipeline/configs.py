@@ -97,7 +97,7 @@ class DenoiserSizes:
 class TokenizerSizes:
     """What a tokenizer's config says of the longest text; libraries write a huge number for none."""
 
-    model_max_length: Annotated[int, Field(ge=1)] | float | None = None
+    model_max_length: Annotated[float, Field(ge=1)] | None = None
 
 
 def read_sizes(folder: ModelFolder, names: Iterable[str], schema: type[Config]) -> Config:

@@ -14,15 +14,20 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.domain.text.shortened import shortened
 from diffuserve.models.any_pipeline.abilities import describe
-from diffuserve.models.any_pipeline.components import Component, Kind, check_component, read_components
+from diffuserve.models.any_pipeline.components import (
+    Component,
+    Kind,
+    check_component,
+    read_components,
+    read_json,
+)
 from diffuserve.models.any_pipeline.operations import count_operations
-from diffuserve.models.any_pipeline.proven import SHARE_PASSES
+from diffuserve.models.any_pipeline.proven import SHARE_PASSES, may_resume
 from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
 from diffuserve.models.any_pipeline.sources import class_sources, installed_version, is_installed
 from diffuserve.models.any_pipeline.tasks import why_not_served
 from diffuserve.models.family import Capabilities, PipelineFamily
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.folders.model_paths import INDEX_FILE
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.weights.load_plan import LoadPlan
 
@@ -33,6 +38,7 @@ FIXED: Final = frozenset(
     {"family", "run_by", "shares_passes", "resumes", "has_previews", "sampler", "samplers"}
 )
 """Fields of the spec that a folder's settings file does not correct: they follow from this program."""
+_PLAIN_BLOCKS = ("SequentialPipelineBlocks",)  # for which diffusers takes the class's own
 _FIT = CostFit((2e-3, 2e-5), (2e-3, 3.2e-5, 1.75e-9, 1e-4), (5e-3, 5e-8))  # without weights at hand
 
 
@@ -41,8 +47,8 @@ class AnyPipelineFamily:
 
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
         signature = served_signature(folder)
-        read_components(folder, signature)
-        defaults = {**describe(folder, signature), **_run_by(signature)}
+        components = read_components(folder, signature)
+        defaults = {**describe(folder, signature), **_run_by(folder, signature, components)}
         return build_spec(folder, defaults, fixed=FIXED)
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
@@ -74,7 +80,7 @@ ANY_PIPELINE: PipelineFamily = AnyPipelineFamily()
 
 def served_signature(folder: ModelFolder) -> Signature:
     """Return the signature of a folder's class. Raise `InvalidModel` for one that is not served."""
-    name, origin = folder.pipeline_class, f"{folder.path}: {INDEX_FILE} names"
+    name, origin = folder.pipeline_class, f"{folder.path}: {folder.index_file} names"
     if not is_installed():
         raise InvalidModel(
             f"{origin} {shortened(name)}, which is run by diffusers, and that is not installed; "
@@ -90,7 +96,18 @@ def served_signature(folder: ModelFolder) -> Signature:
         raise InvalidModel(f"{origin} {name!r}, which diffusers no longer maintains; it is not served")
     if reason := why_not_served(signature):
         raise InvalidModel(f"{origin} {name!r}, which is not served: {reason}")
+    _check_blocks(folder, signature)
     return signature
+
+
+def _check_blocks(folder: ModelFolder, signature: Signature) -> None:
+    """Raise `InvalidModel` for other blocks than those of the class: what they take is not known."""
+    named = folder.index.get("_blocks_class_name")
+    if signature.is_modular and named not in (None, signature.blocks, *_PLAIN_BLOCKS):
+        raise InvalidModel(
+            f"{folder.path}/{folder.index_file}: _blocks_class_name={shortened(named)}: {signature.name} is "
+            f"run with its own blocks alone, {signature.blocks}"
+        )
 
 
 def check_plan(folder: ModelFolder, plan: LoadPlan) -> None:
@@ -110,10 +127,15 @@ def _components(folder: ModelFolder) -> tuple[Component, ...]:
     return read_components(folder, served_signature(folder))
 
 
-def _run_by(signature: Signature) -> dict[str, object]:
+def _run_by(folder: ModelFolder, signature: Signature, components: Sequence[Component]) -> dict[str, object]:
+    schedulers = {
+        each.class_name: read_json(folder.path / each.name / "scheduler_config.json")
+        for each in components
+        if each.kind is Kind.SCHEDULER
+    }
     return {
         "run_by": "diffusers",
         "shares_passes": signature.name in SHARE_PASSES,
-        "resumes": False,
+        "resumes": may_resume(signature.name, schedulers),
         "has_previews": False,
     }

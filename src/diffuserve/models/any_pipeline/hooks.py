@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffuserve.models.any_pipeline.run import Call, current_run
+from diffuserve.models.any_pipeline.call import Call
+from diffuserve.models.any_pipeline.run import current_run
 from diffuserve.models.any_pipeline.steps_told import StepsTold
 
 _CODER_METHODS = ("encode", "decode")
@@ -66,6 +67,8 @@ def own_copy(pipe: Any, steps: StepsTold) -> Any:
             scheduler = copy.deepcopy(part)
             scheduler.__class__ = _telling(type(part))  # type: ignore[arg-type]
             setattr(own, name, scheduler)
+        elif hasattr(part, "set_state"):  # a guider, which keeps the step that it is at
+            setattr(own, name, copy.deepcopy(part))
     own.progress_bar = steps.progress_bar
     return own
 
@@ -77,9 +80,9 @@ def _telling(kind: type[Any]) -> type[Any]:
 
     @functools.wraps(step)  # pipelines ask whether it takes a generator
     def told(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = step(self, *args, **kwargs)
-        if (run := current_run()) is not None:
-            run.steps.num_scheduled += 1
-        return result
+        run = current_run()
+        if run is None:
+            return step(self, *args, **kwargs)
+        return run.step(self, functools.partial(step, self, *args, **kwargs))
 
     return type(kind.__name__, (kind,), {"step": told})

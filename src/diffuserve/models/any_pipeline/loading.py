@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from diffuserve.models.any_pipeline.components import Component, Kind, read_components
+from diffuserve.models.any_pipeline.modular_loading import assemble
 from diffuserve.models.any_pipeline.signature import Signature
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.pretrained import load_module, load_processor
@@ -17,6 +18,8 @@ def load_pipe(folder: ModelFolder, signature: Signature, plan: LoadPlan) -> Any:
     import diffusers
 
     parts = {each.name: _load(folder, each, plan) for each in read_components(folder, signature)}
+    if signature.is_modular:
+        return assemble(signature, parts, folder.index)
     missing = dict.fromkeys(signature.components)
     settings = {name: folder.index[name] for name in signature.settings if name in folder.index}
     return getattr(diffusers, signature.name)(**{**missing, **parts, **settings})

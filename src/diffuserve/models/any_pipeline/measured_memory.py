@@ -145,13 +145,3 @@ class _Results(TorchDispatchMode):
     def _forget(self, key: int) -> None:
         self._references.pop(key, None)
         self._now -= self._sizes.pop(key, 0)
-
-
-def tensor_bytes(value: object) -> int:
-    """Return the bytes of the tensors in a call's arguments, each storage once."""
-    found = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in _tensors(value)}
-    return sum(found.values())
-
-
-def _tensors(value: object) -> list[Tensor]:
-    return [each for each in tree_leaves(value) if isinstance(each, Tensor)]

@@ -6,6 +6,7 @@ The counts are a start: the engine's cost model refits them on the first live st
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from diffuserve.domain.models.cost import CostFit
@@ -20,7 +21,8 @@ _OF_A_REQUEST = re.compile(r"norm\w*\.linear|ada|time|t_embedder|modulation|_mod
 _OF_TEXT = re.compile(r"add_|context|txt_|caption|text_|encoder_hidden|vision|visual")
 _QUERIES = re.compile(r"(\bto_q|q_proj|wq|query|\bq)\.weight$")
 _CROSS = re.compile(r"attn2|cross|add_")
-_LEVEL = re.compile(r"\b(down|up)(?:_blocks|samples|sample_blocks)?\.(\d+)\.")
+_LEVEL = re.compile(r"\b(down|up)(?:_blocks|samples|sample_blocks)?\.(\d{1,9})\.")
+_MAX_LEVEL = 16  # names come from anywhere, and a level is an exponent
 _FAST, _SLOW, _LARGE = 1e14, 1e11, 1e9
 """Operations a second of a GPU and of a few cores, and the weights from which on a model has a GPU."""
 
@@ -100,15 +102,16 @@ def _decoder_weights(shapes: Shapes) -> float:
 
 def _shrunk(shapes: Shapes) -> float:
     """Return the number of weights, those at a lower resolution counted as fewer: each level has a fourth."""
-    levels = {name: match for name in shapes if (match := _LEVEL.search(name))}
-    lowest = max((int(match[2]) for match in levels.values()), default=0)
+    found = {name: match for name in shapes if (match := _LEVEL.search(name))}
+    levels = {name: (match[1], min(int(match[2]), _MAX_LEVEL)) for name, match in found.items()}
+    lowest = max((index for _, index in levels.values()), default=0)
 
     def level(name: str) -> int:
         if name not in levels:
             is_inner = "mid" in name or ("conv_in" in name and name.startswith("decoder."))
             return lowest if is_inner else 0
-        index = int(levels[name][2])
-        return index if levels[name][1] == "down" else lowest - index
+        way, index = levels[name]
+        return index if way == "down" else lowest - index
 
     return sum((math.prod(shape) / 4 ** level(name) for name, shape in shapes.items()), 0.0)
 
@@ -119,10 +122,11 @@ def _components(folder: ModelFolder) -> Iterable[str]:
 
 
 def _read_shapes(folder: ModelFolder, component: str) -> Shapes:
-    from safetensors import safe_open
+    """Return the shapes of a component's weights; a broken file counts as none, and is named by the check."""
+    from safetensors import SafetensorError, safe_open
 
     found: dict[str, Sequence[int]] = {}
     for file in folder.weight_files((component,)):
-        with safe_open(file, framework="numpy") as opened:
+        with suppress(SafetensorError, OSError), safe_open(file, framework="numpy") as opened:
             found |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     return found

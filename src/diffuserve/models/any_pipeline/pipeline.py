@@ -15,12 +15,14 @@ from diffuserve.models.any_pipeline.arguments import call_arguments
 from diffuserve.models.any_pipeline.configs import DENOISERS
 from diffuserve.models.any_pipeline.hooks import hook_models, own_copy
 from diffuserve.models.any_pipeline.loading import load_pipe
-from diffuserve.models.any_pipeline.measured_memory import MeasuredMemory, PeakMeter, tensor_bytes
+from diffuserve.models.any_pipeline.measured_memory import MeasuredMemory, PeakMeter
+from diffuserve.models.any_pipeline.nested import storage_bytes
 from diffuserve.models.any_pipeline.operations import Operations, count_operations
 from diffuserve.models.any_pipeline.own_warnings import catch_warnings
 from diffuserve.models.any_pipeline.passes import Passes
 from diffuserve.models.any_pipeline.proven import SHARE_PASSES
 from diffuserve.models.any_pipeline.refusals import refusal_of
+from diffuserve.models.any_pipeline.replay import Replay, Replies
 from diffuserve.models.any_pipeline.results import media_of, size_warnings
 from diffuserve.models.any_pipeline.run import Run
 from diffuserve.models.any_pipeline.signature import Signature, read_signature
@@ -30,6 +32,7 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Media
 from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
 from diffuserve.models.machine.devices import flops_per_second
+from diffuserve.models.run_progress import RunProgress
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.samplers.base import NoiseSchedule
 
@@ -52,14 +55,16 @@ class AnyRequest:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the tensors with which its runs are parked."""
-        calls = [run.call for run in self.runs]
-        return sum(tensor_bytes(dict(call.arguments)) for call in calls if call is not None)
+        """Bytes of what its parked calls are given, and of what new runs would go on from."""
+        return sum(map(_held_bytes, self.runs))
 
     @property
     def num_calls(self) -> int:
         """How often its runs have called a model."""
         return sum(run.num_calls for run in self.runs)
+
+    def progress(self) -> tuple[RunProgress, ...]:
+        return tuple(RunProgress() if run.replay is None else run.replay.progress() for run in self.runs)
 
     def close(self) -> None:
         for run in self.runs:
@@ -76,6 +81,7 @@ class AnyPipeline(LoadedPipeline):
         self._pipe, self._signature = pipe, signature
         self.shares_passes = signature.name in SHARE_PASSES and not plan.deterministic
         self.passes = Passes(self.shares_passes)
+        self._replies = Replies()
         self._turn = threading.Lock()
         self._operations = operations
         meter, item = PeakMeter(plan.device), self.dtype.itemsize
@@ -109,12 +115,13 @@ class AnyPipeline(LoadedPipeline):
     def conditioning_key(self, params: GenerationParams) -> Hashable | None:
         return None
 
-    def begin(self, params: GenerationParams) -> AnyRequest:
-        return AnyRequest(params, [self._run(params, index) for index in range(params.num_images)])
+    def begin(self, params: GenerationParams, progress: Sequence[RunProgress] = ()) -> AnyRequest:
+        begins_at = progress or [RunProgress()] * params.num_images
+        return AnyRequest(params, [self._run(params, *each) for each in enumerate(begins_at)])
 
     def encode(self, requests: Sequence[AnyRequest]) -> list[Exception | None]:
         runs = [run for request in requests for run in request.runs]
-        failures = self.passes.lead(runs, lambda run: run.is_denoising or run.is_decoding)
+        failures = self.passes.lead(runs, _is_encoded)
         return [_failure(request, request.runs, failures) for request in requests]
 
     def step(self, steps: Sequence[RunningStep[AnyRequest]]) -> list[Exception | None]:
@@ -156,10 +163,13 @@ class AnyPipeline(LoadedPipeline):
         """Return the sequences of a step: its images, by the passes that guidance takes."""
         return len(step.images) * self.spec.num_passes(step.request.params)
 
-    def _run(self, params: GenerationParams, index: int) -> Run:
+    def _run(self, params: GenerationParams, index: int, begins_at: RunProgress) -> Run:
         steps = StepsTold(self.spec.num_steps(params))
         arguments = call_arguments(self._signature, self.spec, params, index)
-        return Run(partial(own_copy(self._pipe, steps), **arguments), self._turn, steps)
+        generator = arguments["generator"]
+        replay = Replay(generator, self._replies, begins_at) if self.spec.resumes else None
+        generate = partial(own_copy(self._pipe, steps), **arguments)
+        return Run(generate, self._turn, steps, replay, generator.initial_seed())
 
     def _media(self, request: AnyRequest, runs: Sequence[Run]) -> list[Media] | Exception:
         try:
@@ -168,6 +178,15 @@ class AnyPipeline(LoadedPipeline):
             return error
         request.size_warnings = size_warnings(media[0].frames, request.params)
         return media
+
+
+def _is_encoded(run: Run) -> bool:
+    return not run.is_replaying and (run.is_denoising or run.is_decoding)
+
+
+def _held_bytes(run: Run) -> int:
+    given = 0 if run.call is None else storage_bytes(run.call.arguments)
+    return given + (0 if run.replay is None else run.replay.held_bytes)
 
 
 def _runs(request: AnyRequest, images: range) -> Sequence[Run]:

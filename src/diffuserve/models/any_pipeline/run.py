@@ -6,16 +6,16 @@ go on with its part of the result. Threads and not coroutines of one thread, sin
 """
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
+from diffuserve.models.any_pipeline.call import Call
+from diffuserve.models.any_pipeline.own_randomness import OwnRandomness
+from diffuserve.models.any_pipeline.replay import Replay
 from diffuserve.models.any_pipeline.steps_told import StepsTold
 
-_DENOISERS = ("transformer", "unet", "controlnet")  # and their numbered siblings
 _thread = threading.local()
 
 
@@ -23,36 +23,23 @@ class Ended(BaseException):
     """Unwinds a pipeline whose request has ended; no pipeline catches it."""
 
 
-@dataclass(frozen=True)
-class Call:
-    """A method of a model that a pipeline called, by its component's name, and what with."""
-
-    component: str
-    module: nn.Module
-    method: str
-    function: Callable[..., Any]
-    arguments: Mapping[str, Any]
-
-    @property
-    def is_denoising(self) -> bool:
-        """True for a pass of the model that predicts noise."""
-        return self.method == "forward" and self.component.startswith(_DENOISERS)
-
-    @property
-    def is_decoding(self) -> bool:
-        """True where finished latents become pixels or sound."""
-        return self.method == "decode"
-
-
 class Run:
     """A pipeline's call from its first line to its result. Its own lines run one run at a time, in `turn`.
 
     `call` is the model's call at which it is parked. Once it has `ended` there is a `result` or an `error`,
-    or neither if it was closed. `steps` is how far its denoising loop has come.
+    or neither if it was closed. `steps` is how far its denoising loop has come. Where its class can,
+    `replay` keeps what another run goes on from.
     """
 
-    def __init__(self, generate: Callable[[], Any], turn: threading.Lock, steps: StepsTold) -> None:
-        self.steps = steps
+    def __init__(
+        self,
+        generate: Callable[[], Any],
+        turn: threading.Lock,
+        steps: StepsTold,
+        replay: Replay | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.steps, self.replay = steps, replay
         self.call: Call | None = None
         self.num_calls = 0
         self.result: Any = None
@@ -61,6 +48,7 @@ class Run:
         self.warnings: dict[str, None] = {}  # in order, each once
         self._generate: Callable[[], Any] | None = generate
         self._turn = turn
+        self._randomness = OwnRandomness(seed)
         self._reply: Any = None
         self._stream: torch.cuda.Stream | None = None
         self._is_closing = False
@@ -74,9 +62,16 @@ class Run:
         with self._turn:
             self._reply, self.call = reply, None
             self._stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+            self._randomness.swap()
             self._go.release()
             self._back.acquire()
+            self._randomness.swap()
         self._reply = None
+
+    @property
+    def is_replaying(self) -> bool:
+        """True on its way to the step that an earlier run had reached."""
+        return self.replay is not None and self.replay.is_under_way
 
     @property
     def is_denoising(self) -> bool:
@@ -96,15 +91,31 @@ class Run:
         self._thread.join()
 
     def park(self, call: Call) -> Any:
-        """Wait at a call for what it returns; called on the run's own thread."""
+        """Wait at a call for what it returns; called on the run's own thread.
+
+        Passes that an earlier run has done return zeros, once a pass has shown in which form.
+        """
         self._check_open()
-        self.call, self.num_calls = call, self.num_calls + 1
+        self.num_calls += 1
         self.steps.num_passes += call.is_denoising
+        replies = self.replay.replies if self.replay is not None and call.is_denoising else None
+        form = None if replies is None else replies.form(call)
+        if replies is not None and self.is_replaying and (zeros := replies.zeros(form)) is not None:
+            return zeros
+        self.call = call
         del call  # its arguments are freed as soon as the engine has used them
         self._back.release()
         self._wait()
         self._check_open()
+        if replies is not None:
+            replies.learn(form, self._reply)
         return self._reply
+
+    def step(self, scheduler: Any, take: Callable[[], Any]) -> Any:
+        """Take a step of one of its schedulers; called on the run's own thread."""
+        result = take() if self.replay is None else self.replay.step(scheduler, take)
+        self.steps.num_scheduled += 1
+        return result
 
     def _wait(self) -> None:
         self._go.acquire()
@@ -125,6 +136,8 @@ class Run:
                 self._check_open()
                 assert self._generate is not None
                 self.result = self._generate()
+                if self.replay is not None:
+                    self.replay.check_over()
         except Ended:
             pass
         except Exception as error:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from diffuserve.models.any_pipeline.modular import is_modular, read_blocks
 from diffuserve.models.any_pipeline.sources import class_sources, class_tree, lineage, package_folder
 
-_BASES: Final = frozenset({"DiffusionPipeline", "ModularPipeline"})
+_BASES: Final = "pipelines/pipeline_utils.py"  # of all pipelines, and without a call
 _STATES_RATE = re.compile(r"\bfps=(\d{1,3})\b")
 
 
@@ -24,7 +25,8 @@ class Signature:
     `guided_above` are the numbers with which the class compares each scale of guidance, to guide above it:
     a scale without one is an input of the model. `multiples` are the expressions that must divide a side,
     `most_tokens` bounds `max_sequence_length`, `sample_size` is that of latents where no config says it, and
-    `rate` the frames a second of the class's own example; 0 where it says nothing.
+    `rate` the frames a second of the class's own example; 0 where it says nothing. `outputs` are the names of
+    what a modular pipeline returns, and `blocks` is the class that it is made of.
     """
 
     name: str
@@ -40,12 +42,23 @@ class Signature:
     most_tokens: int = 0
     sample_size: int = 0
     rate: int = 0
+    outputs: tuple[str, ...] = ()
+    blocks: str = ""
+
+    @property
+    def is_modular(self) -> bool:
+        """True if the pipeline is made of blocks, which return one of `outputs` by its name."""
+        return bool(self.outputs)
 
     @property
     def guidance(self) -> str:
         """The argument that the guidance scale goes to: true guidance where the class guides by default."""
         is_true = (self.arguments.get("true_cfg_scale") or 0) > 1
         return "true_cfg_scale" if is_true or "guidance_scale" not in self.arguments else "guidance_scale"
+
+    def may_lack(self, name: str, otherwise: bool) -> bool:
+        """Return whether a call may leave an argument out: blocks say it, classes do not (`otherwise`)."""
+        return name not in self.required if self.is_modular else otherwise
 
     def default(self, *names: str) -> Any:
         """Return the first default among the arguments `names` that is not `None`."""
@@ -63,7 +76,9 @@ def read_signature(class_name: str) -> Signature | None:
 
     Methods may be inherited. Raise `InvalidModel` if diffusers is not installed.
     """
-    trees = [class_tree(source) for source in lineage(class_name) if source.name not in _BASES]
+    if is_modular(class_name):
+        return _modular_signature(class_name)
+    trees = [class_tree(source) for source in lineage(class_name) if source.path != _BASES]
     call = _method(trees, "__call__")
     if call is None:
         return None
@@ -73,7 +88,7 @@ def read_signature(class_name: str) -> Signature | None:
     built = {} if init is None else _defaults(init.args)
     required = _required(init.args) if init else frozenset[str]()
     modules = tuple(name for name in built if name in required or name in optional)
-    arguments = _defaults(call.args)
+    arguments, checks = _defaults(call.args), _checks(trees)
     return Signature(
         name=class_name,
         path=path,
@@ -83,11 +98,29 @@ def read_signature(class_name: str) -> Signature | None:
         optional=optional,
         settings={name: value for name, value in built.items() if name not in modules},
         annotations=_annotations(call.args),
-        guided_above=_guided_above(trees),
-        multiples=tuple(dict.fromkeys(_multiples(trees))),
-        most_tokens=max(_most_tokens(trees), default=0),
+        guided_above=_guided_above(checks),
+        multiples=tuple(dict.fromkeys(_multiples(checks))),
+        most_tokens=max(_most_tokens(checks), default=0),
         sample_size=max(_sample_sizes(init), default=0),
         rate=_rate(path),
+    )
+
+
+def _modular_signature(class_name: str) -> Signature | None:
+    taken = read_blocks(class_name)
+    if taken is None:
+        return None
+    return Signature(
+        name=class_name,
+        path=class_sources()[class_name].path,
+        arguments=taken.arguments,
+        required=taken.required,
+        components=taken.components,
+        optional=frozenset(taken.components),  # what is no file of a model is built by the blocks
+        settings=taken.settings,
+        annotations=taken.annotations,
+        outputs=taken.outputs,
+        blocks=taken.blocks,
     )
 
 
@@ -148,14 +181,15 @@ def _optional(trees: list[ast.ClassDef]) -> frozenset[str]:
     return frozenset()
 
 
-def _nodes(trees: list[ast.ClassDef]) -> Iterator[ast.AST]:
-    for tree in trees:
-        yield from ast.walk(tree)
+def _checks(trees: list[ast.ClassDef]) -> list[ast.AST]:
+    """Return the comparisons and the arithmetic of classes, in which they say what they accept."""
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return [node for node in nodes if isinstance(node, ast.Compare | ast.BinOp)]
 
 
-def _bounds(trees: list[ast.ClassDef]) -> Iterator[tuple[str, float]]:
+def _bounds(checks: list[ast.AST]) -> Iterator[tuple[str, float]]:
     """Yield each name that is compared with a number by `>`, and the number."""
-    for node in _nodes(trees):
+    for node in checks:
         match node:
             case ast.Compare(
                 left=ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name),
@@ -165,22 +199,22 @@ def _bounds(trees: list[ast.ClassDef]) -> Iterator[tuple[str, float]]:
                 yield name.lstrip("_"), float(value)
 
 
-def _guided_above(trees: list[ast.ClassDef]) -> dict[str, float]:
+def _guided_above(checks: list[ast.AST]) -> dict[str, float]:
     """Return the lowest number above which each scale guides."""
     found: dict[str, float] = {}
-    for name, value in _bounds(trees):
+    for name, value in _bounds(checks):
         if name.endswith(("guidance_scale", "cfg_scale")):
             found[name] = min(value, found.get(name, value))
     return found
 
 
-def _most_tokens(trees: list[ast.ClassDef]) -> Iterator[int]:
-    return (int(value) for name, value in _bounds(trees) if name == "max_sequence_length" and value > 1)
+def _most_tokens(checks: list[ast.AST]) -> Iterator[int]:
+    return (int(value) for name, value in _bounds(checks) if name == "max_sequence_length" and value > 1)
 
 
-def _multiples(trees: list[ast.ClassDef]) -> Iterator[str]:
+def _multiples(checks: list[ast.AST]) -> Iterator[str]:
     """Yield the expressions of which a side must be a multiple."""
-    for node in _nodes(trees):
+    for node in checks:
         match node:
             case ast.BinOp(left=left, op=ast.Mod(), right=right):
                 # `height % self.scale * 2` is `(height % self.scale) * 2`, and what was meant is read below

@@ -29,15 +29,17 @@ MASKS: Final = ("mask_image", "mask", "control_mask")
 FRAMES: Final = ("num_frames", "video_length", "frames")
 LAST_FRAMES: Final = ("last_image",)
 RATES: Final = ("frame_rate", "fps")
+DURATIONS: Final = ("audio_duration", "audio_length_in_s", "audio_duration_s", "duration", "audio_end_in_s")
 CONTROL_SCALES: Final = ("controlnet_conditioning_scale", "adapter_conditioning_scale")
 
-_NOT_YET: Final[Mapping[Task, str]] = {Task.SOUND: "it makes sound, and results are images and clips"}
 _GIVEN: Final = frozenset({"prompt", "image", "mask_image", "control_image", "height", "width", "num_frames"})
 _EMBEDDINGS = "it makes embeddings for another pipeline, and no image; serve the combined model instead"
 _UPSCALER = "it enlarges what another pipeline made"
 _TEXT = "it writes text"
 _ONNX = "it runs ONNX files, and weights are read from safetensors alone"
 _OBJECTS = "it makes three-dimensional objects"
+_SOUND_IN = "it works on a sound, which no request has"
+_LAYERS = "it takes an image apart into layers, and a result is one image"
 _EDIT_WORDS = "its edits are told by arguments of its own"
 EXCLUDED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -61,10 +63,13 @@ EXCLUDED: Final[Mapping[str, str]] = MappingProxyType(
         "OnnxStableDiffusionPipeline": _ONNX,
         "OnnxStableDiffusionUpscalePipeline": _ONNX,
         "LTX2DFRTemporalRefinePipeline": _UPSCALER,
-        "QwenImageLayeredPipeline": "it takes an image apart into layers, and a result is one image",
+        "QwenImageLayeredModularPipeline": _LAYERS,
+        "QwenImageLayeredPipeline": _LAYERS,
         "SanaWMPipeline": "it needs the path of a camera, which no request has",
         "ShapEImg2ImgPipeline": _OBJECTS,
         "ShapEPipeline": _OBJECTS,
+        "StableAudio3AudioToAudioPipeline": _SOUND_IN,
+        "StableAudio3InpaintPipeline": _SOUND_IN,
         "StableCascadePriorPipeline": _EMBEDDINGS,
         "StableDiffusionLatentUpscalePipeline": _UPSCALER,
         "StableDiffusionOnnxPipeline": _ONNX,
@@ -143,6 +148,18 @@ def control_argument(signature: Signature) -> str | None:
     return "image" if {"controlnet", "adapter"} & {*modules} and "image" in takes else None
 
 
+def draws_without(signature: Signature, name: str) -> bool:
+    """Return whether a class draws without an image that it takes."""
+    return signature.may_lack(name, otherwise=signature.name in DRAW_WITHOUT_IMAGE)
+
+
+def takes_several(signature: Signature, name: str) -> bool:
+    """Return whether a class takes several images as references."""
+    refers = "strength" not in signature.arguments and signature.first(*FRAMES) is None
+    is_list = signature.is_modular and "list" in signature.annotations[name] and refers
+    return is_list or signature.name in SEVERAL_IMAGES
+
+
 def task_of(signature: Signature) -> Task:
     """Return what a class is for."""
     takes = signature.arguments
@@ -173,12 +190,17 @@ def why_not_served(signature: Signature) -> str:
         return f"it needs {', '.join(lacking)}, which no request has"
     if task_of(signature) is Task.VIDEO:
         return "it works on a video, which no request has"
-    return _NOT_YET.get(task_of(signature), "")
+    return ""
 
 
 def _needs_video(signature: Signature) -> bool:
     """Return whether a class works on a video, and has no other way."""
-    videos = signature.first(*_VIDEOS)
-    has_length = signature.first(*FRAMES) is not None
-    other = image_argument(signature) is not None or (has_length and videos == "video")
-    return videos is not None and ("strength" in signature.arguments or not other)
+    videos, has_length = signature.first(*_VIDEOS), signature.first(*FRAMES) is not None
+    may_leave_it_out = videos == "video" and has_length and "strength" not in signature.arguments
+    return videos is not None and image_argument(signature) is None and not may_leave_it_out
+
+
+def makes_sound(signature: Signature) -> bool:
+    """Return whether a class makes sound, by itself or with a clip."""
+    parts = {"audio_vae", "vocoder"}
+    return task_of(signature) is Task.SOUND or bool(parts & {*signature.components})

@@ -18,8 +18,9 @@ from diffuserve.domain.errors import HubUnavailable, InvalidModel, ModelNotFound
 from diffuserve.domain.text.nearest import did_you_mean, nearest
 from diffuserve.models.bundled import bundled_models, missing_weights
 from diffuserve.models.folders import hub
+from diffuserve.models.folders.local_models import find_imported, local_models
 from diffuserve.models.folders.model_paths import (
-    INDEX_FILE,
+    INDEX_FILES,
     existing,
     explain_file,
     explain_folder,
@@ -48,9 +49,15 @@ class ModelFolder:
 
     @cached_property
     def index(self) -> dict[str, Any]:
-        if not (self.path / INDEX_FILE).is_file():
+        return self.json(self.index_file)
+
+    @cached_property
+    def index_file(self) -> str:
+        """The file that names the pipeline class: that of modular pipelines where there is no other."""
+        found = next((name for name in INDEX_FILES if (self.path / name).is_file()), None)
+        if found is None:
             raise InvalidModel(explain_folder(self.path))
-        return self.json(INDEX_FILE)
+        return found
 
     @property
     def name(self) -> str:
@@ -165,6 +172,8 @@ def find_local_model(model: str) -> ModelFolder | None:
     bundled = bundled_models()
     if model in bundled:
         return ModelFolder(bundled[model])
+    if (imported := find_imported(model)) is not None:
+        return ModelFolder(imported)
     path = existing(model)
     if path is not None and path.is_dir():
         return ModelFolder(path)
@@ -179,7 +188,7 @@ def find_local_model(model: str) -> ModelFolder | None:
         return None if cached is None else ModelFolder(cached, hub_id)
     raise ModelNotFound(
         f"no model {model[:200]!r}: not a bundled model, not a folder, not a hub id (owner/name@commit)"
-        f"{_hint(model, (*bundled, *ALIASES, *HUB_COMMITS))}"
+        f"{_hint(model, (*bundled, *local_models()))}"
     )
 
 
@@ -189,11 +198,14 @@ def _is_known_hub_id(name: str) -> bool:
     return is_hub_id(name) and (hub_id in HUB_COMMITS or bool(hub.cached_commits(hub_id)))
 
 
-def _hint(model: str, known: Sequence[str]) -> str:
-    """Return the known name that `model` may stand for, with its owner or without; else all of them."""
+def _hint(model: str, here: Sequence[str]) -> str:
+    """Return the known name that `model` may stand for, with its owner or without; else the models here."""
+    known = (*here, *ALIASES, *ALIASES.values())
     forms = {form: name for name in known for form in (name, name.rpartition("/")[2])}
     found = nearest(model, forms)
-    return f"; known: {', '.join(known)}" if found is None else f"; did you mean {forms[found]!r}?"
+    if found is not None:
+        return f"; did you mean {forms[found]!r}?"
+    return f"; known: {', '.join(here)}, and those that `diffuserve list --known` shows"
 
 
 def _commit_of(model: str) -> tuple[str, str]:
@@ -280,8 +292,8 @@ def _explain_missing_weights(folder: Path) -> str:
         )
     if any(folder.glob("*.gguf")) or any(folder.parent.glob("*.gguf")):
         return (
-            f"{folder}: weights in GGUF are not read; take the model as it was published, in "
-            "safetensors, and give --quantization int8 or fp8"
+            f"{folder}: weights in GGUF are not read from a folder; make a model of that file once with "
+            "`diffuserve import FILE --as NAME`"
         )
     return f"{folder}: no safetensors weights"
 

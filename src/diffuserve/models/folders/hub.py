@@ -10,17 +10,19 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from diffuserve.domain.errors import DiffuserveError, HubUnavailable, ModelNotFound
 from diffuserve.domain.extras import Extra
+from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.domain.text.path_parts import SHA256
+from diffuserve.models.folders.model_paths import INDEX_FILES
 from diffuserve.models.folders.read_files import read_files
 
 log = logging.getLogger(__name__)
@@ -48,12 +50,16 @@ class HubFile:
 
 @dataclass(frozen=True)
 class Download:
-    """The files of a model at one commit, and how many of their bytes are not on this machine yet."""
+    """The files of a model at one commit, and how many of their bytes are not on this machine yet.
+
+    `license` is what the repository says; others' text.
+    """
 
     repo_id: str
     commit: str
     files: tuple[HubFile, ...]
     missing_bytes: int
+    license: str | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -91,22 +97,61 @@ def plan_download(repo_id: str, revision: str) -> Download:
 
     Raise `ModelNotFound` if it has none or wants the user's consent, `HubUnavailable` if it is silent.
     """
+    whole = _list_files(repo_id, revision)
+    paths = read_files(file.path for file in whole.files)
+    if not paths.intersection(INDEX_FILES):
+        singles = [file.path for file in whole.files if file.path.endswith((".safetensors", ".gguf"))]
+        single = (
+            f"; it has {singles[0]}: `diffuserve pull {repo_id}:{singles[0]} --as NAME`" if singles else ""
+        )
+        raise ModelNotFound(
+            f"model {repo_id!r}: the repository has no model_index.json, so it is not in diffusers' format; "
+            f"look for one whose files are in folders such as transformer/ and vae/{single}"
+        )
+    return _only(whole, lambda file: file.path in paths)
+
+
+def plan_parts(download: Download, components: Collection[str]) -> Download:
+    """Return the download of a model's configs and vocabularies, and of the weights of some components."""
+
+    def is_wanted(file: HubFile) -> bool:
+        return not file.path.endswith(".safetensors") or file.path.partition("/")[0] in components
+
+    return _only(download, is_wanted)
+
+
+def plan_file(repo_id: str, revision: str, path: str) -> Download:
+    """Ask the hub for one file of a repository. Raise as `plan_download`, and `ModelNotFound` without it."""
+    whole = _list_files(repo_id, revision)
+    names = [file.path for file in whole.files]
+    if path not in names:
+        raise ModelNotFound(f"{repo_id} has no file {path!r}{did_you_mean(path, names)}")
+    return _only(whole, lambda file: file.path == path)
+
+
+def _list_files(repo_id: str, revision: str) -> Download:
+    """Return all files of a repository, as if all were to be downloaded."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
     with _explained(repo_id, revision):
         api = HfApi()
-        commit = str(api.model_info(repo_id, revision=revision).sha)
-        entries = api.list_repo_tree(repo_id, recursive=True, revision=commit)
-        files = [_hub_file(entry) for entry in entries if isinstance(entry, RepoFile)]
-    paths = read_files(file.path for file in files)
-    read = tuple(file for file in files if file.path in paths)
-    if not any(file.path == "model_index.json" for file in read):
-        raise ModelNotFound(
-            f"model {repo_id!r}: the repository has no model_index.json, so it is not in diffusers' format; "
-            "look for one whose files are in folders such as transformer/ and vae/"
-        )
-    return Download(repo_id, commit, read, sum(_missing_bytes(repo_id, commit, file) for file in read))
+        info = api.model_info(repo_id, revision=revision)
+        entries = api.list_repo_tree(repo_id, recursive=True, revision=str(info.sha))
+        files = tuple(_hub_file(entry) for entry in entries if isinstance(entry, RepoFile))
+    return Download(repo_id, str(info.sha), files, 0, _license_of(info.card_data))
+
+
+def _license_of(card: Any) -> str | None:
+    """Return the license that a model's card states: its own name, where that is none that the hub knows."""
+    stated = (card.get("license_name") or card.get("license")) if card is not None else None
+    return str(stated)[:_MAX_CHARACTERS] if stated else None
+
+
+def _only(download: Download, is_wanted: Callable[[HubFile], bool]) -> Download:
+    files = tuple(file for file in download.files if is_wanted(file))
+    missing = sum(_missing_bytes_of(download, file) for file in files)
+    return replace(download, files=files, missing_bytes=missing)
 
 
 def fetch_configs(download: Download) -> Path:
@@ -155,9 +200,13 @@ def missing_files(repo_id: str, commit: str) -> list[str] | None:
 
 def cached_commits(repo_id: str) -> list[str]:
     """Return the commits of a model that are on this machine as a whole."""
-    snapshots = repo_folder(repo_id) / "snapshots"
-    commits = sorted(path.name for path in snapshots.iterdir()) if snapshots.is_dir() else []
-    return [commit for commit in commits if cached_folder(repo_id, commit)]
+    return [folder.name for folder in snapshots(repo_id) if cached_folder(repo_id, folder.name)]
+
+
+def snapshots(repo_id: str) -> list[Path]:
+    """Return the folders of a model on this machine, one for each commit, whole or in part."""
+    folder = repo_folder(repo_id) / "snapshots"
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def cached_repositories() -> list[str]:

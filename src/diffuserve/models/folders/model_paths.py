@@ -6,20 +6,20 @@ from itertools import islice
 from pathlib import Path
 
 INDEX_FILE = "model_index.json"
-_CONVERT = (
-    "convert it once with its pipeline in diffusers, such as StableDiffusionXLPipeline or FluxPipeline: "
-    "PIPELINE.from_single_file(FILE).save_pretrained(FOLDER); then give --model FOLDER"
+INDEX_FILES = (INDEX_FILE, "modular_model_index.json")
+"""What names a folder's pipeline and its components, the first that is there."""
+_SINGLE = (
+    "a single file of weights; make a model of it once with `diffuserve import FILE --as NAME`, and give "
+    "--model NAME"
 )
-_PICKLED = "pickled weights, which can run code and are never opened"
+_PICKLED = (
+    "pickled weights, which can run code and are never opened; look for the same model as .safetensors, or "
+    "give --model with a folder that has safetensors files"
+)
 _SINGLE_FILES = {
-    ".safetensors": f"a single file of weights; a model here is a folder in diffusers' format: {_CONVERT}",
-    ".gguf": "quantized weights for other programs, which are not served; give --model with the original "
-    "model's folder in diffusers' format",
-    ".ckpt": f"{_PICKLED}; {_CONVERT}",
-    ".bin": f"{_PICKLED}; give --model with a folder that has safetensors files",
-    ".pt": f"{_PICKLED}; give --model with a folder that has safetensors files",
-    ".pth": f"{_PICKLED}; give --model with a folder that has safetensors files",
-    ".pkl": f"{_PICKLED}; give --model with a folder that has safetensors files",
+    ".safetensors": _SINGLE,
+    ".gguf": _SINGLE,
+    **dict.fromkeys((".ckpt", ".bin", ".pt", ".pth", ".pkl"), _PICKLED),
 }
 _MAX_ENTRIES = 2_000  # entries of a folder that are searched
 _MAX_SHOWN = 5
@@ -49,7 +49,7 @@ def looks_like_a_path(name: str) -> bool:
 
 def explain_file(path: Path) -> str:
     """Return what a file is that was given as a model, and what to give."""
-    if model := next((parent for parent in islice(path.parents, 2) if _is_model(parent)), None):
+    if model := next((parent for parent in islice(path.parents, 2) if is_model(parent)), None):
         return f"{path}: a file of a model; give the model's folder, --model {model}"
     kind = _SINGLE_FILES.get(path.suffix.lower(), "a file; a model is a folder in diffusers' format")
     return f"{path}: {kind}"
@@ -67,17 +67,17 @@ def explain_missing(name: str) -> str:
     shown = f"no model {name!r}: not a folder"
     if matches:
         return f"{shown}; did you mean {' or '.join(str(nearest / match) for match in matches)}?"
-    models = [entry.name for entry in _entries(nearest) if _is_model(entry)][:_MAX_SHOWN]
+    models = [entry.name for entry in _entries(nearest) if is_model(entry)][:_MAX_SHOWN]
     holds = f"which has the models {', '.join(models)}" if models else "which has no model of a similar name"
     return f"{shown}; the nearest folder that exists is {nearest.absolute()}, {holds}"
 
 
 def explain_folder(path: Path) -> str:
     """Return why a folder without an index is no model, and where there is one."""
-    if _is_model(path.parent):
+    if is_model(path.parent):
         return f"{path}: a part of a model; give the model's folder, --model {path.parent}"
-    found = [entry for entry in _entries(path) if _is_model(entry)]
-    found += [entry.parent for entry in islice(path.glob(f"snapshots/*/{INDEX_FILE}"), _MAX_SHOWN)]
+    found = [entry for entry in _entries(path) if is_model(entry)]
+    found += [entry for entry in islice(path.glob("snapshots/*"), _MAX_ENTRIES) if is_model(entry)]
     if found:
         given = " or ".join(f"--model {entry}" for entry in found[:_MAX_SHOWN])
         return f"{path}: no {INDEX_FILE}; did you mean {given}?"
@@ -86,8 +86,9 @@ def explain_folder(path: Path) -> str:
     return f"{reason} {singles[0].name} is {_SINGLE_FILES[singles[0].suffix.lower()]}" if singles else reason
 
 
-def _is_model(path: Path) -> bool:
-    return (path / INDEX_FILE).is_file()
+def is_model(path: Path) -> bool:
+    """Return whether a folder has an index of components."""
+    return any((path / name).is_file() for name in INDEX_FILES)
 
 
 def _entries(folder: Path) -> list[Path]:

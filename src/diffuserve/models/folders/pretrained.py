@@ -52,6 +52,21 @@ def load_module(kind: Any, folder: Path, **options: Any) -> Any:
     return module.eval()
 
 
+def expected_shapes(kind: Any, folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the tensors of a module that a folder's config describes, by name; none is allocated.
+
+    Those that share the memory of another are left out. Raise `InvalidModel` for a config that is out of
+    bounds, or that the class cannot be built by.
+    """
+    import torch
+
+    _check_numbers(folder, ModelFolder(folder).json(_CONFIG))
+    with torch.device("meta"):
+        module = _guarded(kind, folder, lambda: _build_empty(kind, folder))
+    tied = set(getattr(module, "_tied_weights_keys", None) or ())
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items() if name not in tied}
+
+
 def _guarded(kind: Any, folder: Path, load: Callable[[], T]) -> T:
     """Call `load`; the libraries raise many kinds of errors for an invalid folder."""
     import torch

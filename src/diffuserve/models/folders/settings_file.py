@@ -32,6 +32,7 @@ _ARCHITECTURE = frozenset(
         "has_first_frame",
         "encodes_clip",
         "has_last_frame",
+        "needs_last_frame",
         "has_control_image",
         "needs_control_image",
         "has_strength",

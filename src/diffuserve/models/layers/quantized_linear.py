@@ -21,7 +21,7 @@ class QuantizedLinear(Linear):
     def __init__(self, layer: nn.Linear | Linear, kind: Quantization, is_weight_only: bool) -> None:
         """Quantize the weight of `layer`; on the meta device set only the shapes."""
         nn.Module.__init__(self)
-        self.kind, self.is_weight_only = kind, is_weight_only
+        self.is_weight_only = is_weight_only
         self.out_features, self.in_features = layer.weight.shape
         self.gelu, self.tiling = getattr(layer, "gelu", False), getattr(layer, "tiling", None)
         self.bias = layer.bias
@@ -35,7 +35,8 @@ class QuantizedLinear(Linear):
         return QuantizedWeight(self.weight.data, self.weight_scale.data, self.weight_zero)
 
     def keep(self, weight: QuantizedWeight) -> None:
-        """Take over another weight of this kind."""
+        """Take over another weight, whose kind and groups are this layer's then."""
+        self.kind, self.group = weight.kind, weight.group
         self.weight = _parameter(weight.codes)
         self.weight_scale = _parameter(weight.scale)
         self.weight_zero = None if weight.zero is None else _parameter(weight.zero)

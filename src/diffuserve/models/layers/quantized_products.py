@@ -96,6 +96,8 @@ class CudaFp8Product:
 def choose_product(weight: QuantizedWeight, is_weight_only: bool, device: torch.device) -> Product:
     """Return the kernel for a weight on a device."""
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    if weight.kind is Quantization.INT8 and weight.group is not None:
+        return UnpackedProduct()  # sums of integers cannot be scaled by the groups of their terms
     kernel = product_for(weight.kind, tuple(weight.codes.shape), is_weight_only, capability, cpu_has_int8())
     return kernel()
 

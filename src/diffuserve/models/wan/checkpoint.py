@@ -78,6 +78,16 @@ class WanCheckpoint:
         return self.transformer.image_dim is not None
 
     @property
+    def reads_last_frame(self) -> bool:
+        """True if the clip that the model reads may end with an image."""
+        return self.reads_clip and (not self.has_image_encoder or self.needs_last_frame)
+
+    @property
+    def needs_last_frame(self) -> bool:
+        """True if the model attends to CLIP's embeddings of two images."""
+        return self.transformer.pos_embed_seq_len is not None
+
+    @property
     def components(self) -> tuple[str, ...]:
         """Return the folders that hold weights."""
         return (*self.experts, "vae", *self.encoders)
@@ -131,6 +141,11 @@ class WanCheckpoint:
 
     def _check_image_encoder(self, folder: ModelFolder) -> None:
         if not self.has_image_encoder:
+            if self.needs_last_frame:
+                raise InvalidModel(
+                    f"{folder.path}: the transformer's pos_embed_seq_len means that it attends to two "
+                    "images, but it has no image_dim"
+                )
             return
         if not self.reads_clip:
             raise InvalidModel(
@@ -141,6 +156,12 @@ class WanCheckpoint:
             ClipVisionConfig.read(folder, "image_encoder"),
             ImageProcessorConfig.read(folder).crop_size,
         )
+        positions = self.transformer.pos_embed_seq_len
+        if positions not in (None, 2 * encoder.num_tokens):
+            raise InvalidModel(
+                f"{folder.path}: the transformer's pos_embed_seq_len={positions} must be "
+                f"{2 * encoder.num_tokens}, the image encoder's tokens of two images"
+            )
         if encoder.hidden_size != self.transformer.image_dim:
             raise InvalidModel(
                 f"{folder.path}: the transformer's image_dim={self.transformer.image_dim} must be the image "

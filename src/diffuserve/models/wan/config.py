@@ -28,7 +28,8 @@ class WanTransformerConfig:
     """The values of `transformer/config.json` that shape the network, with diffusers' names and defaults.
 
     Models that are conditioned on an image by CLIP have an `image_dim`, and `added_kv_proj_dim` is then the
-    width of the residual stream.
+    width of the residual stream. Those of a first and a last frame have `pos_embed_seq_len` positions, one
+    for each token of the two.
     """
 
     patch_size: tuple[Literal[1], Patch, Patch] = (1, 2, 2)
@@ -46,7 +47,7 @@ class WanTransformerConfig:
     image_dim: Width | None = None
     added_kv_proj_dim: Width | None = None
     rope_max_seq_len: Width = 1024
-    pos_embed_seq_len: None = None  # models with a last frame beside the first: none is served
+    pos_embed_seq_len: Width | None = None
 
     @property
     def dim(self) -> int:
@@ -116,5 +117,6 @@ class WanTransformerConfig:
 
     @property
     def _image_embedder(self) -> int:
-        width = self.image_dim
-        return 0 if width is None else 2 * width + (width + 1) * (width + self.dim) + 2 * self.dim
+        width, positions = self.image_dim, self.pos_embed_seq_len or 0
+        embedder = 0 if width is None else 2 * width + (width + 1) * (width + self.dim) + 2 * self.dim
+        return embedder + positions * (width or 0)

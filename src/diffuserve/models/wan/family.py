@@ -113,13 +113,15 @@ def _least_decode_bytes(folder: ModelFolder, params: GenerationParams) -> int:
 
 
 def _images(checkpoint: WanCheckpoint) -> dict[str, Any]:
-    """Return the abilities with images: an image is the first frame, and some models need one."""
+    """Return the abilities with images: images are first and last frames, and some models need them."""
     takes_image = checkpoint.reads_clip or checkpoint.expand_timesteps
     return {
         "max_input_images": int(takes_image),
         "min_input_images": int(checkpoint.reads_clip),
         "has_first_frame": takes_image,
         "encodes_clip": checkpoint.reads_clip,
+        "has_last_frame": checkpoint.reads_last_frame,
+        "needs_last_frame": checkpoint.needs_last_frame,
     }
 
 

@@ -1,8 +1,9 @@
-"""A clip's first frame, given by a request.
+"""A clip's first frame, and its last one, given by a request.
 
 Reference: diffusers' `WanImageToVideoPipeline`. Models that expand timesteps have the image's latents as the
 first latent frame, at timestep 0. The others read a mask, and the latents of a clip of the image and gray
-frames, as further channels of each token. Wan 2.1 also attends to CLIP's embeddings of the image.
+frames, as further channels of each token; the clip may end with another image. Wan 2.1 also attends to
+CLIP's embeddings of the image, or of both, in models that were made for both.
 """
 
 from collections.abc import Hashable, Sequence
@@ -49,7 +50,7 @@ class FirstFrames:
         if not params.images:
             return None
         num_frames = params.num_frames if self.reads_clip else 1
-        return (params.images, params.width, params.height, num_frames)
+        return (params.images, params.last_image, params.width, params.height, num_frames)
 
     def encode(self, params: Sequence[GenerationParams]) -> list[FirstFrame | None]:
         """Encode images one by one, equal ones once; `None` stands for requests without one."""
@@ -61,16 +62,17 @@ class FirstFrames:
         return [encoded[self.key(wanted)] for wanted in params]
 
     def _encode(self, params: GenerationParams) -> FirstFrame:
-        (image,) = params.images
-        assert isinstance(image, InputImage)
         assert params.width is not None
         assert params.height is not None
-        pixels = image_tensor(image, params.width, params.height)
+        images = [image for _, image in params.input_images if isinstance(image, InputImage)]
+        first, *last = [image_tensor(image, params.width, params.height) for image in images]
         if not self.reads_clip:
-            return FirstFrame(self.vae.encode_image(pixels))
-        clip = self.vae.encode_clip(pixels, params.num_frames or 1)
-        embeddings = None if self.image_encoder is None else self.image_encoder.encode(image)
-        return FirstFrame(torch.cat([_given_frames(clip), clip], dim=1), embeddings)
+            return FirstFrame(self.vae.encode_image(first))
+        clip = self.vae.encode_clip(first, params.num_frames or 1, *last)
+        channels = torch.cat([_given_frames(clip, bool(last)), clip], dim=1)
+        if self.image_encoder is None:
+            return FirstFrame(channels)
+        return FirstFrame(channels, torch.cat([self.image_encoder.encode(image) for image in images]))
 
 
 def put_first_frame(latents: Latents, first: Float[Tensor, "1 channels 1 height width"]) -> Latents:
@@ -78,8 +80,12 @@ def put_first_frame(latents: Latents, first: Float[Tensor, "1 channels 1 height 
     return torch.cat([first.expand(len(latents), -1, -1, -1, -1), latents[:, :, 1:]], dim=2)
 
 
-def _given_frames(clip: Latents) -> Float[Tensor, "clips frames latent_frames height width"]:
-    """Return a mask with a channel for each frame of a latent frame: 1 for the given frame."""
+def _given_frames(clip: Latents, has_last: bool) -> Float[Tensor, "clips frames latent_frames height width"]:
+    """Return a mask with a channel for each frame of a latent frame: 1 for given frames.
+
+    The first latent frame is all of one frame.
+    """
     mask = clip.new_zeros(1, TEMPORAL_SCALE, *clip.shape[2:])
     mask[:, :, 0] = 1
+    mask[:, -1, -1] = 1 if has_last else mask[:, -1, -1]
     return mask

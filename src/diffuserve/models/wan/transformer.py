@@ -168,7 +168,9 @@ class _ConditionEmbedder(nn.Module):
         self.time_proj = Linear(config.dim, _NUM_FACTORS * config.dim)
         self.text_embedder = _TwoLayers(config.text_dim, config.dim, gelu=True)
         self.image_embedder = (
-            None if config.image_dim is None else _ImageEmbedder(config.image_dim, config.dim)
+            None
+            if config.image_dim is None
+            else _ImageEmbedder(config.image_dim, config.dim, config.pos_embed_seq_len)
         )
 
     def factors(
@@ -197,10 +199,14 @@ class _TwoLayers(nn.Module):
 
 
 class _ImageEmbedder(nn.Module):
-    """Projects CLIP's states of an image to the width of the blocks, with the exact GELU."""
+    """Projects CLIP's states of an image to the width of the blocks, with the exact GELU.
 
-    def __init__(self, in_features: int, dim: int) -> None:
+    Those of a first and a last frame, one after the other, have positions in the two.
+    """
+
+    def __init__(self, in_features: int, dim: int, num_positions: int | None) -> None:
         super().__init__()
+        self.pos_embed = None if num_positions is None else _parameter(1, num_positions, in_features)
         self.norm1 = _LayerNorm(in_features, _IMAGE_EPS)
         widen = nn.ModuleDict({"proj": Linear(in_features, in_features)})
         layers = nn.ModuleList([widen, nn.Identity(), Linear(in_features, dim)])
@@ -210,6 +216,9 @@ class _ImageEmbedder(nn.Module):
     def forward(self, states: Float[Tensor, "image in"]) -> Float[Tensor, "image d"]:
         widen = self.ff.get_submodule("net.0.proj")
         narrow = self.ff.get_submodule("net.2")
+        if self.pos_embed is not None:
+            pairs = states.unflatten(0, (-1, self.pos_embed.shape[1]))
+            states = (pairs + self.pos_embed).flatten(0, 1)
         return self.norm2(narrow(F.gelu(widen(self.norm1(states)))))
 
 

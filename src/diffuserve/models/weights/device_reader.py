@@ -3,10 +3,9 @@
 It never ran on a GPU: tests run it on the pretended device.
 """
 
-import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,6 @@ from torch import Tensor
 _BUFFER_BYTES = 64 * 1024 * 1024
 _NUM_BUFFERS = 4  # each with a thread that reads into it: a disk wants several reads at a time
 _LARGEST_GAP = 1024 * 1024  # gaps between tensors up to this size are read, not skipped
-_HEADER_LENGTH_BYTES = 8
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor in a safetensors file, whose bytes begin at `offset` of the file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    num_bytes: int
 
 
 @dataclass(frozen=True)
@@ -46,23 +34,6 @@ class ByteRange:
         """Yield this in parts of at most `size` bytes."""
         for start, part in enumerate(self.target.split(size)):
             yield ByteRange(self.file, self.offset + start * size, part)
-
-
-def stored_tensors(file: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a safetensors file that was opened by safetensors, which has checked it."""
-    with file.open("rb") as opened:
-        size = int.from_bytes(opened.read(_HEADER_LENGTH_BYTES), "little")
-        header: Mapping[str, dict[str, object]] = json.loads(opened.read(size))
-    start = _HEADER_LENGTH_BYTES + size
-    return {name: _stored(entry, start) for name, entry in header.items() if name != "__metadata__"}
-
-
-def _stored(entry: dict[str, object], start: int) -> StoredTensor:
-    shape, offsets = entry["shape"], entry["data_offsets"]
-    assert isinstance(shape, list)
-    assert isinstance(offsets, list)
-    first, last = offsets
-    return StoredTensor(str(entry["dtype"]), tuple(shape), start + first, last - first)
 
 
 def bytes_of(tensor: Tensor) -> Tensor:

@@ -17,17 +17,13 @@ from diffuserve.models.folders.folder import first_line
 from diffuserve.models.layers.quantization import QuantizedWeight, quantize_weight
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
 from diffuserve.models.layers.tensor_parallel import RowLinear, TensorShard
-from diffuserve.models.weights.device_reader import (
-    ByteRange,
-    StoredTensor,
-    bytes_of,
-    read_to_device,
-    stored_tensors,
-)
+from diffuserve.models.weights.device_reader import ByteRange, bytes_of, read_to_device
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.part_reader import read_part
 from diffuserve.models.weights.prepared import PreparedPart, describe_part
+from diffuserve.models.weights.stored_groups import adopt_groups
 from diffuserve.models.weights.stored_quantization import StoredWeight, is_companion, stored_weights
+from diffuserve.models.weights.stored_tensors import StoredTensor, stored_tensors
 
 _DTYPES: dict[str, torch.dtype] = {code: getattr(torch, name) for code, name in SAFETENSORS_DTYPES.items()}
 
@@ -59,17 +55,19 @@ def tensor_names(files: Iterable[Path]) -> set[str]:
 
 
 def checkpoint_dtype(files: Sequence[Path]) -> torch.dtype:
-    """Return the dtype of the first tensor, which stands for all; float32 for an unknown one.
+    """Return the dtype of most numbers, which stands for all; float32 if none is known.
 
-    Raise `InvalidModel` if the first file holds no tensor.
+    Raise `InvalidModel` if the first file holds no tensor. Files of one component are of one kind.
     """
+    sizes: dict[torch.dtype, int] = {}
     with safe_open(files[0], framework="pt") as reader:
         names = list(reader.keys())
         if not names:
             raise InvalidModel(f"{files[0]}: holds no tensors")
-        plain = [name for name in names if not is_companion(name)]
-        codes = (reader.get_slice(name).get_dtype() for name in plain)
-        return next((_DTYPES[code] for code in codes if code in _DTYPES), torch.float32)
+        for tensor in (reader.get_slice(name) for name in names if not is_companion(name)):
+            if (dtype := _DTYPES.get(tensor.get_dtype())) is not None:
+                sizes[dtype] = sizes.get(dtype, 0) + prod(tensor.get_shape())
+    return max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
 
 
 def load_weights(
@@ -91,9 +89,11 @@ def load_weights(
     """
     if not plan.is_wanted:
         return
+    files = list(files)
+    adopt_groups(module, files, {name: placement.parameter for name, placement in placements.items()})
     source = torch.device("cpu") if plan.stay_on_host else plan.device
     checkpoint = _Checkpoint(
-        list(files), placements, plan.chosen_dtype, ignored_prefixes, memory_format, plan.on_read
+        files, placements, plan.chosen_dtype, ignored_prefixes, memory_format, plan.on_read
     )
     if plan.copy is None:
         checkpoint.fill(module, source)
@@ -285,9 +285,10 @@ def _put_quantized(
     if isinstance(weight, Tensor):
         if weight.ndim != 2 or weight.shape[1] != owner.in_features:  # else groups may not come out even
             raise InvalidModel(f"{origin} has shape {tuple(weight.shape)}, expected (…, {owner.in_features})")
-        weight = quantize_weight(weight, owner.kind)
-    elif weight.kind is not owner.kind:  # text encoders of others may be in numbers that ours are not in
-        weight = quantize_weight(weight.unpacked(torch.float32), owner.kind)
+        weight = quantize_weight(weight, owner.kind, owner.group)
+    elif (weight.kind, weight.group) != (owner.kind, owner.group):
+        # Text encoders of others may be in numbers that ours are not in, and parts of one product in several.
+        weight = quantize_weight(weight.unpacked(torch.float32), owner.kind, owner.group)
     for name, part in weight.tensors.items():
         _put_part(owner, f"weight{name}", placement, part, part.dtype, origin)
 

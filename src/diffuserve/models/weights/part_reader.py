@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from diffuserve.models.layers.tensor_parallel import TensorShard
-from diffuserve.models.weights.device_reader import StoredTensor, bytes_of, read_at
+from diffuserve.models.weights.device_reader import bytes_of, read_at
+from diffuserve.models.weights.stored_tensors import StoredTensor
 
 _MIN_BYTES = 4 * 1024  # per row, a page: smaller pieces would touch nearly all pages anyway
 _MAX_BYTES = 8 * 1024 * 1024  # per read

@@ -140,7 +140,10 @@ def test_an_unknown_field_like_no_other_names_those_that_there_are() -> None:
         ({"expand_prompt": "yes"}, "expand_prompt='yes': must be true or false"),
         ({"priority": "urgent"}, "priority='urgent': must be 'interactive', 'standard' or 'batch'"),
         ({"num_previews": 4}, "num_previews=4: must be less than or equal to 3"),
-        ({"output_format": "avi"}, "output_format='avi': must be one of png, webp, jpeg, mp4, webm, gif"),
+        (
+            {"output_format": "avi"},
+            "output_format='avi': must be one of png, webp, jpeg, mp4, webm, gif, wav, flac",
+        ),
         ({"metadata": []}, "metadata: must be a JSON object"),
     ],
 )

@@ -17,6 +17,7 @@ def test_a_model_tells_each_ability_and_default_once() -> None:
     internal = {
         "name",
         "family",
+        "run_by",
         "guidance_passes",
         "pixels_per_token",
         "has_joint_attention",
@@ -36,6 +37,16 @@ def test_a_model_tells_each_ability_and_default_once() -> None:
     }
     assert len(shown) == len(set(shown))
     assert set(shown) == {field.name for field in fields(ModelSpec)} - internal | of_all
+
+
+def test_a_model_that_a_library_runs_tells_so_and_offers_no_previews_that_it_has_not() -> None:
+    def told(spec: ModelSpec) -> ModelResource:
+        return model_resource(spec, ModelStatus.READY, ModelSafetyResource(prompt=None, image=()))
+
+    foreign = told(replace(HAND_SPEC, run_by="diffusers", has_previews=False, shares_passes=False))
+    assert (told(HAND_SPEC).run_by, foreign.run_by) == ("diffuserve", "diffusers")
+    assert (told(HAND_SPEC).limits["max_previews"] > 0, foreign.limits["max_previews"]) == (True, 0)
+    assert not foreign.limits["shares_passes"]
 
 
 def test_a_model_tells_its_example_if_it_has_one() -> None:

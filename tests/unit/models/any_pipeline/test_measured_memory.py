@@ -5,7 +5,8 @@ from unittest.mock import patch
 
 import torch
 
-from diffuserve.models.any_pipeline.measured_memory import MeasuredMemory, PeakMeter, tensor_bytes
+from diffuserve.models.any_pipeline.measured_memory import MeasuredMemory, PeakMeter
+from diffuserve.models.any_pipeline.nested import storage_bytes
 from support.waiting import HANG_SECONDS
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -86,4 +87,4 @@ def test_work_that_failed_or_did_nothing_says_nothing() -> None:
 
 def test_a_storage_counts_once() -> None:
     values = torch.zeros(100)
-    assert tensor_bytes({"a": values, "b": [values.view(10, 10), torch.zeros(5)], "c": 3}) == 420
+    assert storage_bytes({"a": values, "b": [values.view(10, 10), torch.zeros(5)], "c": 3}) == 420

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.merging import merge_key, run_merged
-from diffuserve.models.any_pipeline.run import Call
 
 MODULE = nn.Identity()
 
@@ -35,6 +35,11 @@ def rows(count: int, *shape: int, seed: int = 0) -> Tensor:
         ({"timestep": torch.tensor(1.0)}, {"timestep": torch.tensor(2.0)}, True),
         ({"guidance": None}, {"guidance": rows(1)}, False),
         ({"x": [rows(4, 8)]}, {"x": [rows(4, 9), rows(4, 2)]}, True),
+        ({"timestep": torch.tensor([1.0])}, {"timestep": torch.tensor(2.0)}, True),
+        ({"text_rope_pos": torch.arange(1)}, {"text_rope_pos": torch.arange(1) + 1}, False),
+        ({"residuals": [rows(1, 4)] * 3}, {"residuals": [rows(1, 4, seed=1)] * 3}, True),
+        ({"residuals": [rows(1, 4)] * 3}, {"residuals": [rows(1, 4)] * 2}, False),
+        ({"input_ids": torch.tensor([[1, 2]])}, {"input_ids": torch.tensor([[3, 4]])}, True),
     ],
 )
 def test_calls_fit_together_only_where_what_a_model_reads_once_is_equal(
@@ -84,3 +89,64 @@ def test_what_has_no_rows_is_no_merged_result() -> None:
         run_merged(calls)
     encodes = [replace(each, method="encode") for each in calls]
     assert merge_key(encodes[0]) != merge_key(encodes[1])
+
+
+def test_lists_of_tensors_with_rows_are_joined_row_by_row() -> None:
+    """What a ControlNet adds to the layers is such a list, whose length may be that of the rows by chance."""
+
+    def model(hidden_states: Tensor, residuals: list[Tensor]) -> tuple[list[Tensor]]:
+        assert [len(each) for each in residuals] == [len(hidden_states)] * 2
+        return ([hidden_states + each for each in residuals],)
+
+    calls = [
+        call(model, hidden_states=rows(count, 4), residuals=[rows(count, 4, seed=count)] * 2)
+        for count in (2, 1)
+    ]
+    for each, (made,) in zip(calls, run_merged(calls), strict=True):
+        (expected,) = model(**each.arguments)
+        assert all(map(torch.equal, made, expected))
+
+
+class QwenImageTransformer2DModel(nn.Module):
+    """A model that masks texts, by the name of one that does."""
+
+    def forward(
+        self, hidden_states: Tensor, encoder_hidden_states: Tensor, encoder_hidden_states_mask: Tensor | None
+    ) -> Tensor:
+        texts, mask = encoder_hidden_states, encoder_hidden_states_mask
+        return hidden_states + (texts if mask is None else texts * mask[..., None]).sum(1)
+
+
+@pytest.mark.parametrize(("short", "is_masked"), [(3, True), (5, False)])
+def test_texts_of_unlike_lengths_fit_together_in_a_model_that_masks_them(short: int, is_masked: bool) -> None:
+    module = QwenImageTransformer2DModel()
+    seen: list[Tensor | None] = []
+
+    def forward(**arguments: Any) -> Tensor:
+        seen.append(arguments["encoder_hidden_states_mask"])
+        return module(**arguments)  # type: ignore[no-any-return]
+
+    calls = [
+        Call(
+            "transformer",
+            module,
+            "forward",
+            forward,
+            {
+                "hidden_states": rows(1, 2, seed=length),
+                "encoder_hidden_states": rows(1, length, 2),
+                "encoder_hidden_states_mask": None,
+            },
+        )
+        for length in (5, short)
+    ]
+    assert merge_key(calls[0]) == merge_key(calls[1])
+    parts = run_merged(calls)
+    assert (seen[0] is not None) is is_masked
+    for each, part in zip(calls, parts, strict=True):
+        assert torch.allclose(part, module(**each.arguments))
+
+
+def test_texts_that_a_model_writes_are_no_shared_pass() -> None:
+    written = replace(call(input_ids=torch.tensor([[1, 2]])), method="generate")
+    assert merge_key(written) != merge_key(replace(written))

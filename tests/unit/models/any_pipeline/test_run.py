@@ -114,3 +114,26 @@ def test_closing_unwinds_a_run_and_ends_its_thread(pipe: Pipe) -> None:
 
 def test_calls_of_other_threads_go_through(pipe: Pipe) -> None:
     assert float(pipe.transformer(torch.tensor([[2.0]]))) == 4.0
+
+
+def test_what_a_run_draws_without_a_generator_follows_from_its_seed_alone() -> None:
+    def drawn(seed: int) -> Run:
+        def generate() -> list[float]:
+            steps.progress_bar(total=2)
+            first = float(torch.randn(()))
+            transformer(torch.ones(1, 1))
+            return [first, float(torch.randn(()))]
+
+        steps = StepsTold(2)
+        return Run(generate, threading.Lock(), steps, seed=seed)
+
+    transformer = Doubler()
+    hook_models({"transformer": transformer})
+    before = torch.get_rng_state()
+    runs = [drawn(1), drawn(2), drawn(1)]
+    lead(runs)
+    assert torch.equal(torch.get_rng_state(), before)
+    generator = torch.Generator().manual_seed(1)
+    expected = [float(torch.randn((), generator=generator)) for _ in range(2)]
+    assert runs[0].result == runs[2].result == expected
+    assert runs[1].result != expected

@@ -29,9 +29,9 @@ def refusal_of(name: str | Path) -> str:
 @pytest.mark.parametrize(
     ("file", "what", "remedy"),
     [
-        ("flux1-schnell.safetensors", "a single file of weights", "from_single_file(FILE).save_pretrained"),
-        ("flux.ckpt", "pickled weights, which can run code", "from_single_file"),
-        ("flux1-Q4.GGUF", "quantized weights", "the original model's folder in diffusers' format"),
+        ("flux1-schnell.safetensors", "a single file of weights", "`diffuserve import FILE --as NAME`"),
+        ("flux.ckpt", "pickled weights, which can run code", "the same model as .safetensors"),
+        ("flux1-Q4.GGUF", "a single file of weights", "`diffuserve import FILE --as NAME`"),
         ("model.bin", "pickled weights", "a folder that has safetensors files"),
         ("notes.txt", "a file", "a model is a folder in diffusers' format"),
     ],

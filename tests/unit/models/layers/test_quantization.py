@@ -5,11 +5,12 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.models.quantization import Quantization, parse_quantization
+from diffuserve.domain.models.quantization import SMALL_GROUP, Quantization, parse_quantization
 from diffuserve.models.layers.quantization import (
     GROUP,
     QuantizedWeight,
     can_quantize,
+    group_size,
     quantize_tokens,
     quantize_weight,
     unpack_fp8,
@@ -112,6 +113,37 @@ def test_4_bits_need_whole_groups() -> None:
     assert can_quantize(INT8, GROUP + 32)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_8_bit_integers_in_groups_are_off_by_half_a_step_of_their_group_at_most(seed: int) -> None:
+    weight = make_weight(seed) / 1e4
+    back = quantize_weight(weight, INT8, SMALL_GROUP).unpacked(torch.float32)
+    grouped, found = weight.unflatten(1, (-1, SMALL_GROUP)), back.unflatten(1, (-1, SMALL_GROUP))
+    largest = grouped.abs().amax(-1, keepdim=True)
+    bound = largest / 254 + largest / 2048 + 127 * 2.0**-25  # the scale is rounded to fp16
+    assert ((found - grouped).abs() <= bound).all()
+
+
+@pytest.mark.parametrize(("kind", "bits"), [(INT8, 8.5), (INT4, 5)])
+def test_small_groups_are_told_by_the_shapes_that_are_stored(kind: Quantization, bits: float) -> None:
+    weight = quantize_weight(make_weight(), kind, SMALL_GROUP)
+    read = QuantizedWeight.of(weight.codes, weight.scale, weight.zero)
+    assert (read.kind, read.group) == (kind, SMALL_GROUP)
+    assert 8 * read.nbytes / make_weight().numel() == bits
+    assert torch.equal(read.rows(5, 9).unpacked(torch.float32), weight.unpacked(torch.float32)[5:9])
+
+
+def test_one_scale_for_each_row_is_no_group() -> None:
+    assert group_size(INT8, (4, SMALL_GROUP), (4, 1)) is None
+    assert group_size(FP8, (4, 64), (4, 2)) is None
+    assert group_size(INT8, (4, 64), (2, 2)) is None
+
+
+def test_scales_in_fp16_are_not_rounded_to_bf16_before_they_are_used() -> None:
+    weight = quantize_weight(make_weight()[8:16], INT8, SMALL_GROUP)
+    exact = weight.unpacked(torch.float32)
+    assert torch.equal(weight.unpacked(torch.bfloat16), exact.half().bfloat16())
+
+
 @pytest.mark.parametrize("shape", [(ROWS, 1), (1,), (ROWS,)])
 def test_scales_of_other_shapes_are_read(shape: tuple[int, ...]) -> None:
     codes = quantize_weight(make_weight(), INT8).codes
@@ -126,7 +158,7 @@ def test_scales_of_other_shapes_are_read(shape: tuple[int, ...]) -> None:
         (torch.zeros(4, 8, dtype=torch.int8), torch.ones(3), None),
         (torch.zeros(4, 8, dtype=torch.int8), torch.ones(4, dtype=torch.int32), None),
         (torch.zeros(4, 32, dtype=torch.uint8), torch.ones(4, 1), None),
-        (torch.zeros(4, 32, dtype=torch.uint8), torch.ones(4, 2), torch.ones(4, 2)),
+        (torch.zeros(4, 32, dtype=torch.uint8), torch.ones(4, 3), torch.ones(4, 3)),
         (torch.zeros(4, 33, dtype=torch.uint8), torch.ones(4, 1), torch.ones(4, 1)),
         (torch.zeros(4, dtype=torch.int8), torch.ones(4), None),
     ],

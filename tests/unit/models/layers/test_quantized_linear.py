@@ -96,6 +96,15 @@ def test_in_fixed_tiles_a_row_is_the_same_to_the_bit_beside_any_neighbors(
         assert torch.equal(layer(torch.cat([others, x]))[num_before:], alone)
 
 
+@pytest.mark.parametrize("kind", [INT8, INT4])
+def test_a_weight_in_small_groups_is_multiplied_as_it_is(kind: Quantization) -> None:
+    layer, x = make_layer(INT4), make_rows(40)
+    weight = quantize_weight(torch.randn(OUT, IN, generator=torch.Generator().manual_seed(3)), kind, 32)
+    layer.keep(weight)
+    layer.prepare()
+    torch.testing.assert_close(layer(x), F.linear(x, weight.unpacked(torch.float32), layer.bias))
+
+
 def test_leading_axes_are_kept_and_a_bias_may_be_missing() -> None:
     plain = nn.Linear(IN, OUT, bias=False)
     layer = QuantizedLinear(plain, INT8, is_weight_only=True)

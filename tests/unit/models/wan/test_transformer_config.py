@@ -43,7 +43,7 @@ def test_defaults_are_those_of_diffusers_class() -> None:
         ({"eps": float("nan")}, "config"),
         ({"qk_norm": "rms_norm"}, "qk_norm"),
         ({"cross_attn_norm": False}, "cross_attn_norm"),
-        ({"pos_embed_seq_len": 514}, "pos_embed_seq_len"),
+        ({"pos_embed_seq_len": 0}, "pos_embed_seq_len"),
         ({"image_dim": 1280}, "added_kv_proj_dim=None must be 5120"),
         ({"image_dim": 1280, "added_kv_proj_dim": 4096}, "added_kv_proj_dim=4096 must be 5120"),
         ({"added_kv_proj_dim": 5120}, "added_kv_proj_dim=5120 must be None"),

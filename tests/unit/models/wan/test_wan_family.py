@@ -50,6 +50,7 @@ def change(folder: Path, file: str, **changes: Any) -> None:
         ("t2v", (832, 480), 81, 16, 16, (0, 0)),
         ("a14b", (832, 480), 81, 16, 16, (0, 0)),
         ("i2v", (832, 480), 81, 16, 16, (1, 1)),
+        ("flf2v", (832, 480), 81, 16, 16, (1, 1)),
         ("a14b-i2v", (832, 480), 81, 16, 16, (1, 1)),
         ("ti2v", (1280, 704), 121, 24, 32, (0, 1)),
         ("tiny", (832, 480), 81, 16, 16, (0, 1)),
@@ -71,6 +72,8 @@ def test_a_folder_says_its_defaults_and_what_an_image_is_for(
     assert (spec.min_input_images, spec.max_input_images) == images
     assert spec.has_first_frame == bool(images[1])
     assert spec.encodes_clip == bool(images[0])
+    assert spec.has_last_frame == (kind in ("flf2v", "a14b-i2v"))
+    assert spec.needs_last_frame == (kind == "flf2v")
     assert (spec.sampler, spec.samplers) == (
         "" if kind == "tiny" else "unipc",
         ("dpmpp_2m", "flow_match_euler", "unipc"),
@@ -108,6 +111,11 @@ def test_what_a_model_cannot_do_with_an_image_is_refused(sound: Callable[[WanKin
         read_spec(str(sound("i2v"))).resolve(GenerationParams(prompt="x"), seed=0)
     with pytest.raises(ModelNotCapable, match="takes at most 1"):
         read_spec(str(sound("tiny"))).resolve(GenerationParams(prompt="x", image=(IMAGE, IMAGE)), seed=0)
+    both = GenerationParams(prompt="x", image=IMAGE, last_image=IMAGE)
+    with pytest.raises(ModelNotCapable, match="takes no last frame"):
+        read_spec(str(sound("i2v"))).resolve(both, seed=0)
+    with pytest.raises(InvalidParams, match=r"last_image=None: .* give last_image"):
+        read_spec(str(sound("flf2v"))).resolve(GenerationParams(prompt="x", image=IMAGE), seed=0)
 
 
 def test_a_clip_has_the_proportions_of_its_first_frame_and_the_pixels_of_the_default(
@@ -145,8 +153,8 @@ def test_the_settings_file_changes_defaults_and_limits(copy: Callable[[WanKind],
         (
             "t2v",
             "model_index.json",
-            {"_class_name": "WanVACEPipeline"},
-            "'WanVACEPipeline', .* not served",
+            {"_class_name": "WanDancePipeline"},
+            "'WanDancePipeline', .* not served",
         ),
         ("t2v", "transformer/config.json", {"in_channels": 20}, "in_channels=20 .* must be 16 or 36"),
         ("ti2v", "transformer/config.json", {"in_channels": 52}, "in_channels=52 .* must be 24"),
@@ -154,7 +162,8 @@ def test_the_settings_file_changes_defaults_and_limits(copy: Callable[[WanKind],
         ("t2v", "transformer/config.json", {"patch_size": [1, 2, 4]}, "patch_size"),
         ("t2v", "transformer/config.json", {"patch_size": [2, 2, 2]}, "patch_size"),
         ("t2v", "transformer/config.json", {"num_layers": 10**9}, "num_layers"),
-        ("i2v", "transformer/config.json", {"pos_embed_seq_len": 514}, "pos_embed_seq_len"),
+        ("i2v", "transformer/config.json", {"pos_embed_seq_len": 514}, "pos_embed_seq_len=514 must be 10"),
+        ("t2v", "transformer/config.json", {"pos_embed_seq_len": 514}, "it has no image_dim"),
         ("i2v", "transformer/config.json", {"image_dim": 32}, "image_dim=32 must be .* hidden_size=24"),
         ("i2v", "image_encoder/config.json", {"image_size": 42}, "crop_size=28x28 must be .* image_size=42"),
         ("i2v", "image_processor/preprocessor_config.json", {"do_center_crop": False}, "do_center_crop"),

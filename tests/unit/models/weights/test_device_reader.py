@@ -12,9 +12,10 @@ from torch import Tensor
 
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights import device_reader
-from diffuserve.models.weights.device_reader import ByteRange, bytes_of, read_to_device, stored_tensors
+from diffuserve.models.weights.device_reader import ByteRange, bytes_of, read_to_device
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.prepared import NewCopy, WholeCopy
+from diffuserve.models.weights.stored_tensors import stored_tensors
 from support.pipeline_weights import weights
 from support.pretend_cuda import CudaLog, PretendTensor, StreamRace, pretend_cuda
 from support.pretend_streams import ORDER, PretendEvent, PretendStream, on_stream

@@ -91,6 +91,13 @@ def test_the_dtype_of_a_checkpoint_is_read_without_its_tensors(tmp_path: Path, d
     assert checkpoint_dtype(write(tmp_path, make_tensors(dtype))) == dtype
 
 
+def test_the_dtype_of_most_numbers_stands_for_all(tmp_path: Path) -> None:
+    """Files that were quantized by others have their vectors in float32, and those come first."""
+    tensors = {"a.bias": torch.ones(8), "b.weight": torch.ones(8, 8, dtype=torch.bfloat16)}
+    tensors["c.weight"] = torch.ones(99, 99, dtype=torch.int8)
+    assert checkpoint_dtype(write(tmp_path, tensors)) == torch.bfloat16
+
+
 @pytest.mark.parametrize("name", ["out.bias", "to_k.weight"])
 def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
     tensors = make_tensors()

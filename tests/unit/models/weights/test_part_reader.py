@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from diffuserve.models.layers.tensor_parallel import TensorShard
-from diffuserve.models.weights.device_reader import stored_tensors
 from diffuserve.models.weights.part_reader import read_part
+from diffuserve.models.weights.stored_tensors import stored_tensors
 
 WIDE = 6 * 4096  # of float32: a third of a row is more than what is read by pieces at the least
 

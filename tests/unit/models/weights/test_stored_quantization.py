@@ -161,7 +161,7 @@ def test_a_folder_of_gguf_files_is_refused_with_the_remedy(tmp_path: Path) -> No
     folder = copy_of(bundled_models()[MODEL], tmp_path)
     (folder / TRANSFORMER).unlink()
     (folder / "transformer/model-Q4_0.gguf").touch()
-    with pytest.raises(InvalidModel, match=r"GGUF are not read; .*--quantization int8"):
+    with pytest.raises(InvalidModel, match=r"GGUF are not read from a folder; .*diffuserve import FILE"):
         check_model(str(folder))
 
 

@@ -100,13 +100,15 @@ class VideoVae:
 
     @torch.inference_mode()
     def encode_clip(
-        self, pixels: Image4d, num_frames: int
+        self, pixels: Image4d, num_frames: int, last: Image4d | None = None
     ) -> Float[Tensor, "1 channels latent_frames height width"]:
-        """Return the normalized latents of a clip of one image in -1…1 and then gray ones."""
+        """Return the normalized latents of a clip of one image in -1…1 and then gray ones, but the `last`."""
         cache: FrameCache = {}
         pixels = pixels.to(self.device, self.dtype)
         gray = torch.zeros_like(pixels).expand(TEMPORAL_SCALE, -1, -1, -1)
         chunks = [pixels, *[gray] * (self.config.latent_frames(num_frames) - 1)]
+        if last is not None:
+            chunks[-1] = torch.cat([gray[:-1], last.to(self.device, self.dtype)])
         return self._normalize([self.encoder(chunk, cache) for chunk in chunks])
 
     def _normalize(self, chunks: list[Tensor]) -> Latents:

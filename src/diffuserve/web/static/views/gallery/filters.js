@@ -7,7 +7,7 @@ import { capitalized } from "./job_words.js";
 
 const NAMES = ["status", "model", "kind", "query", "batch_id", "prompt_of"];
 const STATUSES = ["queued", "running", ...FINAL];
-const KINDS = { "image.generate": "Images", "video.generate": "Clips" };
+const KINDS = { "image.generate": "Images", "video.generate": "Clips", "audio.generate": "Sounds" };
 const TYPING_MS = 300;
 
 // Return the filters that an address names, as the query of `GET /v1/jobs` has them.

@@ -2,14 +2,20 @@
 import { duration } from "../../components/time.js";
 
 export const VIDEO = "video.generate";
+export const AUDIO = "audio.generate";
 
 export const promptOf = (job) => job.prompt?.original ?? job.input.prompt ?? "";
 export const artifactsOf = (job, ...roles) =>
   (job.result?.artifacts ?? []).filter(({ role }) => roles.includes(role)).sort((a, b) => a.index - b.index);
 export const outputsOf = (job) => {
   const videos = artifactsOf(job, "video");
-  return videos.length ? videos : artifactsOf(job, "image");
+  return videos.length ? videos : artifactsOf(job, "image", "audio");
 };
+// Return the first file of a job that is a picture: its thumbnail, its poster or an image.
+export const pictureOf = (job) =>
+  [...artifactsOf(job, "thumbnail"), ...artifactsOf(job, "poster"), ...outputsOf(job)].find(
+    ({ content_type: type }) => type.startsWith("image/"),
+  );
 export const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 const PHASES = {
@@ -30,7 +36,8 @@ export function stateOf(job) {
   return job.status === "canceling" ? "Canceling…" : capitalized(job.status);
 }
 
-export const isBlocked = (job) => job.error?.code === "output_blocked";
+// Of a sound the error itself tells why.
+export const isBlocked = (job) => job.error?.code === "output_blocked" && job.kind !== AUDIO;
 
 function stepOf(job) {
   const { step, total, frames, num_frames: all } = job.progress;

@@ -2,7 +2,7 @@
 import { html, useMemo, useState } from "../../vendor/ui.js";
 import { isFinal } from "../../components/job_state.js";
 import { ProgressBar } from "../../components/progress_bar.js";
-import { VIDEO, artifactsOf, endOf, outputsOf, promptOf, stateOf } from "./job_words.js";
+import { AUDIO, VIDEO, artifactsOf, endOf, outputsOf, pictureOf, promptOf, stateOf } from "./job_words.js";
 
 export function Tile(props) {
   const { job, isSelected, showsTenant } = props;
@@ -27,9 +27,8 @@ function Drawn({ job, isSelected, onSelect, showsTenant }) {
 }
 
 function Content({ job, prompt }) {
-  const [image] = [...artifactsOf(job, "thumbnail"), ...artifactsOf(job, "poster"), ...outputsOf(job)];
-  const isImage = image && !image.content_type.startsWith("video/");
-  if (isImage) return html`<${Picture} job=${job} image=${image} alt=${prompt} />`;
+  const image = pictureOf(job);
+  if (image) return html`<${Picture} job=${job} image=${image} alt=${prompt} />`;
   if (!isFinal(job)) return html`<${Going} job=${job} />`;
   const [end, reason] = endOf(job);
   return html`<span class="gallery-reason ${job.status}"><b>${end}</b><span>${reason}</span></span>`;
@@ -48,7 +47,8 @@ function Picture({ job, image, alt }) {
       <img src=${image.url} alt=${alt} loading="lazy" decoding="async" onError=${() => setGone(true)} />
       ${isLooking && html`<video src=${clip.url} autoplay loop muted playsinline aria-hidden="true" />`}
       ${job.kind === VIDEO && html`<span class="gallery-badge">▶ clip</span>`}
-      ${num > 1 && html`<span class="gallery-badge">${num} images</span>`}
+      ${job.kind === AUDIO && html`<span class="gallery-badge">♪ sound</span>`}
+      ${num > 1 && html`<span class="gallery-badge">${num} ${job.kind === AUDIO ? "sounds" : "images"}</span>`}
     </span>`;
 }
 

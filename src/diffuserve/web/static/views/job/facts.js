@@ -24,7 +24,7 @@ function factsOf(job) {
   const { actual_seconds: actual, cost_seconds: predicted } = job;
   const facts = [
     ["Model", job.model],
-    ["Kind", job.kind === "video.generate" ? "Clip" : "Image"],
+    ["Kind", { "video.generate": "Clip", "audio.generate": "Sound" }[job.kind] ?? "Image"],
     ["Priority", job.priority],
     ["Tenant", isOperator.value && !session.value.is_open ? job.tenant_id : null],
     ["Worker", job.worker_id],
@@ -40,7 +40,8 @@ function factsOf(job) {
     ["Prompt as written", job.prompt && job.prompt.original !== job.input.prompt ? job.prompt.original : null],
     ["Expansion", job.prompt?.expansion ? wordsOf(job.prompt) : null],
     ["Prompt filter", job.prompt?.filter ? verdictOf(job.prompt.verdict) : null],
-    ["Image filter", imageVerdicts(job)],
+    ["Image filter", verdictsOf(job, "image")],
+    ["Judge of sounds", verdictsOf(job, "sound")],
     ["Metadata", Object.keys(job.metadata ?? {}).length ? JSON.stringify(job.metadata) : null],
   ];
   return facts.filter(([, value]) => value !== null && value !== undefined && value !== "");
@@ -56,8 +57,8 @@ function verdictOf({ action, findings = [] }) {
   return (ACTIONS[action] ?? action) + (categories.length ? ` (${categories.join(", ")})` : "");
 }
 
-function imageVerdicts(job) {
-  const record = (job.result ?? job.error)?.safety?.image;
+function verdictsOf(job, stage) {
+  const record = (job.result ?? job.error)?.safety?.[stage];
   const verdicts = record?.verdicts ?? [];
   if (!verdicts.length) return null;
   const numbered = (verdict, place) => (verdicts.length > 1 ? `${place + 1}: ` : "") + verdictOf(verdict);

@@ -1,9 +1,9 @@
-// What a job has made, large: its images, its clips, or how far it is.
+// What a job has made, large: its images, its clips, its sounds, or how far it is.
 import { html, useRef, useState } from "../../vendor/ui.js";
 import { isFinal } from "../../components/job_state.js";
 import { ProgressBar } from "../../components/progress_bar.js";
 import { LiveClip } from "../../components/previews.js";
-import { VIDEO, artifactsOf, capitalized, outputsOf, promptOf, stateOf } from "../gallery/job_words.js";
+import { AUDIO, VIDEO, artifactsOf, capitalized, outputsOf, promptOf, stateOf } from "../gallery/job_words.js";
 
 export function Media({ job, previews, isLive }) {
   const outputs = outputsOf(job);
@@ -16,6 +16,24 @@ export function Media({ job, previews, isLive }) {
 }
 
 function Output({ job, output }) {
+  return output.role === "audio"
+    ? html`<${Sound} job=${job} sound=${output} />`
+    : html`<${Picture} job=${job} output=${output} />`;
+}
+
+function Sound({ job, sound }) {
+  const [picture] = artifactsOf(job, "thumbnail").filter(({ index }) => index === sound.index);
+  return html`
+    <figure class="job-sound">
+      ${picture && html`<img src=${picture.url} alt="How loud it is, from beginning to end" />`}
+      <audio src=${sound.url} controls preload="metadata" aria-label=${promptOf(job)} />
+      <figcaption>${Number(sound.seconds.toFixed(2))} s · ${sound.sample_rate.toLocaleString("en")} Hz
+        ${sound.seed === null ? "" : ` · seed ${sound.seed}`}
+        ${" · "}<a href=${sound.url} download=${`${job.id}-${sound.name}`}>Download</a></figcaption>
+    </figure>`;
+}
+
+function Picture({ job, output }) {
   const [isGone, setGone] = useState(false);
   const box = { aspectRatio: `${output.width} / ${output.height}`, width: fitting(output) };
   if (isGone) return html`<p class="job-none" style=${box}>The file is not there any more.</p>`;
@@ -45,7 +63,8 @@ function Clip({ job, clip, box }) {
       <img src=${sprites.url} alt="Frames of the clip" loading="lazy" /></details>`}`;
 }
 
-const boxOf = ({ input }) => ({ aspectRatio: `${input.width ?? 1} / ${input.height ?? 1}` });
+const boxOf = ({ kind, input }) =>
+  kind === AUDIO ? {} : { aspectRatio: `${input.width ?? 1} / ${input.height ?? 1}` };
 
 // Of a job without a result nothing is shown that was drawn on the way: a filter may have withheld it.
 const Nothing = ({ job }) => html`

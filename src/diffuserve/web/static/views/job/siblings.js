@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "../../vendor/ui.js";
 import { request } from "../../api.js";
 import { kept } from "../gallery/feed.js";
-import { artifactsOf, outputsOf, promptOf, stateOf } from "../gallery/job_words.js";
+import { pictureOf, promptOf, stateOf } from "../gallery/job_words.js";
 
 const MOST = 12;
 const MOST_PAGES = 4; // each looks at a part of the jobs
@@ -31,11 +31,10 @@ function Row({ job, title, name, value }) {
 }
 
 function Thumb({ job }) {
-  const [image] = [...artifactsOf(job, "thumbnail"), ...artifactsOf(job, "poster"), ...outputsOf(job)];
-  const isImage = image && !image.content_type.startsWith("video/");
+  const image = pictureOf(job);
   return html`
     <li><a data-view href=${`gallery/${job.id}`} aria-label=${`${promptOf(job)}, seed ${job.input.seed}`}>
-      ${isImage ? html`<img src=${image.url} alt="" loading="lazy" />` : html`<span>${stateOf(job)}</span>`}
+      ${image ? html`<img src=${image.url} alt="" loading="lazy" />` : html`<span>${stateOf(job)}</span>`}
     </a></li>`;
 }
 

@@ -13,6 +13,7 @@ import {
 } from "./fields.js";
 import { ImageField, PictureField, imagesIn } from "./image_field.js";
 import {
+  AUDIO,
   FORMATS,
   IMAGE,
   VIDEO,
@@ -29,9 +30,14 @@ import { SubmitRow } from "./submit_row.js";
 import { addImage, change, inputs, kind, model, plan, refusal, server, settings } from "./state.js";
 
 // Fields with a place of their own in the form.
-const ELSEWHERE = ["prompt", "width", "height", "seed", "num_images", "num_frames", "fps", "strength"];
+const ELSEWHERE = [
+  ...["prompt", "lyrics", "width", "height", "seconds"],
+  ...["seed", "num_images", "num_frames", "fps", "strength"],
+];
 const isAmongMore = ({ name }) => !ELSEWHERE.includes(name);
 const PLACEHOLDER = "Describe the image that you want to see";
+const SOUND_PLACEHOLDER = "Describe the sound that you want to hear";
+const COUNTED = { [IMAGE]: "Images", [VIDEO]: "Clips", [AUDIO]: "Sounds" };
 
 export function Form({ onSubmit, isBusy }) {
   const chosen = model.value;
@@ -63,7 +69,7 @@ function Prompt({ model: chosen, onSubmit }) {
   const press = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && onSubmit(event);
   return html`
     <${Field} name="prompt" label="Prompt">
-      <textarea id=${idOf("prompt")} ref=${area} rows="2" placeholder=${example ?? PLACEHOLDER}
+      <textarea id=${idOf("prompt")} ref=${area} rows="2" placeholder=${example ?? placeholderOf(chosen)}
         maxlength=${chosen?.limits.max_prompt_characters} value=${prompt ?? ""} onInput=${read}
           onKeyDown=${press}
         ...${faultOf("prompt")} />
@@ -76,6 +82,8 @@ function Prompt({ model: chosen, onSubmit }) {
         onClick=${() => change({ prompt: example })}>Try “${example}”</button>`
     }`;
 }
+
+const placeholderOf = (chosen) => (chosen?.limits.max_seconds > 0 ? SOUND_PLACEHOLDER : PLACEHOLDER);
 
 function fit(area) {
   area.style.height = "auto";
@@ -97,14 +105,14 @@ function Choices({ model: chosen }) {
         [VIDEO, "A clip"],
       ]} value=${kind.value} onChoose=${(made) => change({ kind: made, output_format: null })} />`
     }
-    <${SizeField} model=${chosen} />
+    ${kind.value === AUDIO ? html`<${SoundFields} model=${chosen} />` : html`<${SizeField} model=${chosen} />`}
     ${isClip && html`<${ClipFields} model=${chosen} />`}
     ${limits.max_input_images > 0 && html`<${ImageField} model=${chosen} />`}
     ${picturesOf(chosen, kind.value).map(
       (field) => html`<${PictureField} key=${field.name} field=${field} isNeeded=${limits[`needs_${field.name}`]} />`,
     )}
     <div class="pair count-and-seed">
-      <${NumberField} name="num_images" label=${isClip ? "Clips" : "Images"}
+      <${NumberField} name="num_images" label=${COUNTED[kind.value]}
         hint=${`1 to ${limits.max_images}`} min="1"
         max=${limits.max_images} standard="1" />
       <${SeedField} limits=${limits} />
@@ -194,6 +202,21 @@ function SeedField({ limits }) {
         }
       </div>
     <//>`;
+}
+
+function SoundFields({ model: { limits, defaults } }) {
+  const read = ({ target }) => change({ lyrics: target.value || null });
+  return html`
+    ${
+      limits.has_lyrics &&
+      html`
+      <${Field} name="lyrics" label="Lyrics" hint="what is sung">
+        <textarea id=${idOf("lyrics")} rows="3" value=${settings.value.lyrics ?? ""} onInput=${read}
+          ...${faultOf("lyrics")} />
+      <//>`
+    }
+    <${NumberField} name="seconds" label="Seconds" hint=${`up to ${limits.max_seconds}`} step=${0.1} min="0.1"
+      max=${limits.max_seconds} standard=${defaults.seconds} />`;
 }
 
 function ClipFields({ model: chosen }) {

@@ -3,14 +3,20 @@ import { NO_SETTINGS } from "./query.js";
 
 export const VIDEO = "video.generate";
 export const IMAGE = "image.generate";
+export const AUDIO = "audio.generate";
 // Formats of files, the default first.
-export const FORMATS = { [IMAGE]: ["png", "webp", "jpeg"], [VIDEO]: ["mp4", "webm", "gif", "webp"] };
+export const FORMATS = {
+  [IMAGE]: ["png", "webp", "jpeg"],
+  [VIDEO]: ["mp4", "webm", "gif", "webp"],
+  [AUDIO]: ["wav", "flac"],
+};
 const MOST_SEED = 2 ** 32; // beyond 2 ** 53 a script cannot count
 
 export const randomSeed = () => Math.floor(Math.random() * MOST_SEED);
 
-// Return the kind of job that settings ask for: clips, where the model's own length is one.
+// Return the kind of job that settings ask for: clips, where the model's own length is one, or sounds.
 export function kindOf(settings, model) {
+  if (model.limits.max_seconds > 0) return AUDIO;
   if (model.limits.max_frames <= 1) return IMAGE;
   return settings.kind ?? (model.defaults.num_frames > 1 ? VIDEO : IMAGE);
 }
@@ -20,7 +26,10 @@ export function fieldsOf(model, kind, { hasImage = true, hasControl = true, samp
   const has = { clip: kind === VIDEO, image: hasImage, control: hasControl };
   const named = sampler ?? model.defaults.sampler;
   return controlled(model).filter(
-    ({ topic, samplers }) => (topic === null || has[topic]) && (!samplers.length || samplers.includes(named)),
+    ({ name, topic, samplers }) =>
+      (topic === null || has[topic]) &&
+      (!samplers.length || samplers.includes(named)) &&
+      (name !== "seconds" || kind === AUDIO), // of clips the form asks for frames
   );
 }
 
@@ -44,13 +53,13 @@ export function jobRequest(settings, model, inputs) {
   const input = Object.fromEntries(said);
   return {
     model: model.id,
-    ...(kind === VIDEO ? { kind } : {}),
+    ...(kind === IMAGE ? {} : { kind }),
     input: { ...input, ...stillFrames(kind, model), ...imagesOf(inputs), ...namedOf(inputs, model, kind) },
     ...(settings.priority ? { priority: settings.priority } : {}),
     ...(settings.output_format ? { output_format: settings.output_format } : {}),
     ...(settings.expand_prompt ? { expand_prompt: true } : {}),
     ...(kind === VIDEO && settings.live !== false ? { live: true } : {}),
-    num_previews: numPreviews(settings, model),
+    num_previews: kind === AUDIO ? 0 : numPreviews(settings, model),
   };
 }
 
@@ -102,7 +111,7 @@ const plain = (input) =>
 
 // Return the format of a finished job's files, null for the default of its kind.
 export function formatOf(job) {
-  const output = job.result?.artifacts.find(({ role }) => role === "video" || role === "image");
+  const output = job.result?.artifacts.find(({ role }) => ["video", "image", "audio"].includes(role));
   const format = output?.name.split(".").pop() ?? null;
   return format === FORMATS[job.kind]?.[0] ? null : format;
 }

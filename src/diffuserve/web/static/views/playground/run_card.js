@@ -39,17 +39,21 @@ export function RunCard({ run }) {
 }
 
 const factsOf = ({ model, input }) =>
-  `${model} · ${input.width}×${input.height} · ${input.num_inference_steps} steps`;
+  `${model} · ${sizeOf(input)} · ${input.num_inference_steps} steps`;
+
+const sizeOf = ({ width, height, seconds }) => (width ? `${width}×${height}` : `${seconds} s`);
 
 const placesOf = (job) => Array.from({ length: job.input.num_images ?? 1 }, (_, index) => index);
+
+const WORDS = { image: "image", video: "clip", audio: "sound" };
 
 function Caption({ state, index, isAlone }) {
   const { job } = state;
   const artifact = job.result?.artifacts.find(
-    (one) => one.index === index && ["image", "video"].includes(one.role),
+    (one) => one.index === index && one.role in WORDS,
   );
   if (!artifact) return html`<figcaption>${isAlone || isFinal(job) ? "" : lineOf(state)}</figcaption>`;
-  const what = artifact.role === "video" ? "clip" : "image";
+  const what = WORDS[artifact.role];
   return html`
     <figcaption>
       <button type="button" class="seed" title="Same seed, other prompt"

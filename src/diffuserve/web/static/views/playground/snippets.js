@@ -1,23 +1,30 @@
 // The request of a job as programs send it. Each snippet runs as it is; the key is read from the environment.
-import { VIDEO } from "./job_request.js";
+import { AUDIO, VIDEO } from "./job_request.js";
 
 export const KEY_VARIABLE = "DIFFUSERVE_API_KEY";
+
+const IMAGE_MADE = { name: "image", format: "png", role: "image" };
+const MADE = {
+  [VIDEO]: { name: "clip", format: "mp4", role: "video" },
+  [AUDIO]: { name: "sound", format: "wav", role: "audio" },
+};
 
 // Return [{ name, language, text }] for a body of POST /v1/jobs. `server` has no slash at its end.
 export function snippetsOf(body, { server, needsKey, defaults }) {
   const { num_previews: _, live: __, ...request } = body; // previews are for those who watch
-  const options = { server, needsKey, defaults, isClip: body.kind === VIDEO };
-  return [
+  const options = { server, needsKey, defaults, isClip: body.kind === VIDEO, made: MADE[body.kind] ?? IMAGE_MADE };
+  const own = [
     { name: "curl", text: curl(request, options) },
     { name: "Python", text: python(request, options) },
-    { name: "OpenAI client", text: openai(request, options) },
   ];
+  if (body.kind === AUDIO) return own; // OpenAI's API has no such thing
+  return [...own, { name: "OpenAI client", text: openai(request, options) }];
 }
 
-function curl(request, { server, needsKey, isClip }) {
+function curl(request, { server, needsKey, made }) {
   const key = needsKey ? `  -H "authorization: Bearer $${KEY_VARIABLE}" \\\n` : "";
   const shortKey = needsKey ? ` -H "authorization: Bearer $${KEY_VARIABLE}"` : "";
-  const file = isClip ? `clip.${request.output_format ?? "mp4"}` : `image.${request.output_format ?? "png"}`;
+  const file = `${made.name}.${request.output_format ?? made.format}`;
   return `job=$(curl -sS --fail-with-body ${server}/v1/jobs \\
 ${key}  -H 'content-type: application/json' --data-binary @- <<'JSON' \\
   | grep -o '"id":"job_[^"]*"' | head -n 1 | cut -d '"' -f 4
@@ -29,7 +36,7 @@ curl -sSL --fail${shortKey} -o ${file} "${server}/v1/jobs/$job/result"
 `;
 }
 
-function python(request, { server, needsKey, isClip }) {
+function python(request, { server, needsKey, made }) {
   const headers = needsKey
     ? `,\n    headers={"authorization": f"Bearer {os.environ['${KEY_VARIABLE}']}"}`
     : "";
@@ -45,7 +52,7 @@ while job["status"] not in ("succeeded", "failed", "canceled", "expired"):
 if job["status"] != "succeeded":
     raise SystemExit(f"{job['status']}: {job['error']}")
 for artifact in job["result"]["artifacts"]:
-    if artifact["role"] == "${isClip ? "video" : "image"}":
+    if artifact["role"] == "${made.role}":
         response = httpx.get(artifact["url"], follow_redirects=True, timeout=90)
         Path(artifact["name"]).write_bytes(response.raise_for_status().content)
         print(artifact["name"], artifact["seed"])

@@ -1,18 +1,20 @@
-// One image or clip of a job: empty, its preview while it is drawn, then itself.
+// One image, clip or sound of a job: empty, its preview while it is drawn, then itself.
 import { html } from "../../vendor/ui.js";
 import { isFinal } from "../../components/job_state.js";
 import { LiveClip } from "../../components/previews.js";
-import { VIDEO } from "./job_request.js";
+import { AUDIO, VIDEO } from "./job_request.js";
 import { fractionOf, stageOf } from "./progress.js";
 
+const MADE = { [VIDEO]: "clip", [AUDIO]: "sound" };
 const promptOf = (job) => job.prompt?.original ?? job.input.prompt;
 
 export function Tile({ watched, index }) {
   const { job } = watched;
   const artifacts = (job.result?.artifacts ?? []).filter((artifact) => artifact.index === index);
-  const output =
-    artifacts.find(({ role }) => role === "video") ?? artifacts.find(({ role }) => role === "image");
-  const ratio = { aspectRatio: `${job.input.width} / ${job.input.height}` };
+  const output = ["video", "image", "audio"]
+    .map((wanted) => artifacts.find(({ role }) => role === wanted))
+    .find(Boolean);
+  const ratio = job.input.width ? { aspectRatio: `${job.input.width} / ${job.input.height}` } : {};
   return html`
     <div class="tile ${output ? "done" : job.status}" style=${ratio}>
       ${
@@ -25,6 +27,8 @@ export function Tile({ watched, index }) {
 
 function Output({ job, output, artifacts }) {
   const alt = promptOf(job);
+  if (output.role === "audio")
+    return html`<audio src=${output.url} controls preload="metadata" aria-label=${alt} />`;
   if (output.role !== "video") {
     return html`
       <a href=${output.url} target="_blank" rel="noopener" title="Open in full size">
@@ -41,7 +45,7 @@ function Unfinished({ watched, index }) {
   const { job, previews = {}, isLive } = watched;
   if (isFinal(job)) return html`<span class="nothing" aria-hidden="true">–</span>`;
   const isClip = job.kind === VIDEO;
-  const name = `Progress of ${isClip ? "clip" : "image"} ${index + 1}`;
+  const name = `Progress of ${MADE[job.kind] ?? "image"} ${index + 1}`;
   return html`
     ${
       isLive && index === 0
