@@ -77,7 +77,7 @@ def pipe() -> Pipe:
 def begin(pipe: Pipe, replies: Replies, begins_at: RunProgress) -> Run:
     steps, generator = StepsTold(NUM_STEPS), torch.Generator().manual_seed(3)
     own = own_copy(pipe, steps)
-    return Run(lambda: own(generator), threading.Lock(), steps, Replay(generator, replies, begins_at), 3)
+    return Run(lambda: own(generator), threading.Lock(), steps, Replay(generator, replies, begins_at))
 
 
 def lead(run: Run, index: int = NUM_STEPS) -> RunProgress:
