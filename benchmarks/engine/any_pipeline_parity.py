@@ -45,7 +45,7 @@ def main() -> None:
             RESULTS / f"any-pipeline-parity_{arguments.label}",
             {"rows": rows},
             table,
-            read_conditions(_PACKAGES),
+            read_conditions(_PACKAGES) | {"dtype": "float32"},
         )
 
 
