@@ -67,7 +67,7 @@ class BareSide:
         self._clock = _clock(has_one_core)
         if has_one_core:
             torch.set_num_threads(1)
-        self._torch, self._load = torch, DiffusionPipeline.from_pretrained
+        self._torch, self._kind = torch, DiffusionPipeline
         self._pipelines: dict[str, Any] = {}
 
     def run_all(self, name: str, requests: Sequence[GenerationParams], is_batched: bool = False) -> float:
@@ -96,7 +96,9 @@ class BareSide:
 
     def _pipeline(self, name: str) -> Any:
         if name not in self._pipelines:
-            pipeline = self._load(str(FOLDERS / name), local_files_only=True, trust_remote_code=False)
+            pipeline = self._kind.from_pretrained(
+                str(FOLDERS / name), local_files_only=True, trust_remote_code=False
+            )
             pipeline.set_progress_bar_config(disable=True)
             self._pipelines[name] = pipeline
         return self._pipelines[name]

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
@@ -56,6 +58,21 @@ class ScriptedFilter:
         self.threads.add(threading.current_thread().name)
         action = self.find(image)
         return Verdict(() if action is Action.ALLOW else (Finding("nsfw", action, "test", 0.9),))
+
+
+@dataclass
+class ScriptedJudge:
+    """Judges every sound alike, and notes their rates."""
+
+    action: Action
+    info: FilterInfo = field(default_factory=lambda: FilterInfo("ears", "1", {"speech": 0.5}))
+    rates: list[int] = field(default_factory=list)
+
+    def check(self, samples: NDArray[np.float32], sample_rate: int) -> Verdict:
+        assert samples.dtype == np.float32
+        self.rates.append(sample_rate)
+        found = Finding("speech", self.action, "ears", 0.9)
+        return Verdict(() if self.action is Action.ALLOW else (found,))
 
 
 def serve(

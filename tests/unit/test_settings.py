@@ -275,3 +275,14 @@ def test_a_model_has_one_cost_fit_whatever_its_name() -> None:
         for name in ("flux-dev", "black-forest-labs/FLUX.1-dev")
     )
     assert short == full
+
+
+@pytest.mark.parametrize(
+    ("options", "lets_out"),
+    [({}, False), ({"allow_unjudged_audio": True}, True), ({"image_filter": "none"}, True)],
+)
+def test_sounds_leave_beside_an_image_filter_only_if_that_is_allowed(
+    options: dict[str, object], lets_out: bool
+) -> None:
+    config = Settings.with_options(**options).api_config(auth=True)
+    assert config.lets_sounds_out is lets_out

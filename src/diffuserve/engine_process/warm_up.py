@@ -2,10 +2,12 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
@@ -14,6 +16,7 @@ from diffuserve.models.base import packed
 
 log = logging.getLogger(__name__)
 
+_SHORTEST_SOUND = 1.0
 _LONGEST_SECONDS = 5.0  # above this prediction for a step at the model's own size, a smaller image is drawn
 
 
@@ -26,12 +29,21 @@ def warm_up(engine: Engine, images: ImageOutput) -> None:
     params = engine.spec.simple_request("warm-up", num_inference_steps=1, seed=0)
     try:
         if engine.estimate(params).seconds > _LONGEST_SECONDS:
-            params = replace(params, width=engine.spec.min_size, height=engine.spec.min_size)
+            params = replace(params, **_least(engine.spec))
         result = _result(engine, engine.spec.resolve(params, seed=0))
         if result.frames:
             images.judge(result.frames[0])
+        if result.sounds:
+            images.judge_sound(result.sounds[0])
     except (DiffuserveError, RuntimeError) as error:
         log.warning("the warm-up failed: %s", error)
+
+
+def _least(spec: ModelSpec) -> dict[str, Any]:
+    """Return what the smallest request says."""
+    if spec.is_audio:
+        return {"seconds": min(spec.seconds, _SHORTEST_SOUND)}
+    return {"width": spec.min_size, "height": spec.min_size}
 
 
 def _result(engine: Engine, params: GenerationParams) -> GenerationResult:

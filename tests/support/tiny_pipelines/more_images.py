@@ -178,3 +178,39 @@ def stable_diffusion_controlnet() -> dict[str, Any]:
         parts["unet"], conditioning_embedding_out_channels=(4, 8, 8, 8), load_weights_from_unet=False
     )
     return parts | {"controlnet": controlnet}
+
+
+def stable_diffusion_xl_controlnet() -> dict[str, Any]:
+    """Return SDXL's parts and a ControlNet; the U-Net reads sizes and a pooled prompt as well."""
+    tokenizer = text_parts.clip_tokenizer()
+    unet = diffusers.UNet2DConditionModel(
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        sample_size=8,
+        in_channels=4,
+        out_channels=4,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        attention_head_dim=(2, 4),
+        use_linear_projection=True,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=8,
+        transformer_layers_per_block=(1, 1),
+        projection_class_embeddings_input_dim=32 + 6 * 8,
+        cross_attention_dim=24 + 32,
+        norm_num_groups=4,
+    )
+    return {
+        "unet": unet,
+        "controlnet": diffusers.ControlNetModel.from_unet(
+            unet, conditioning_embedding_out_channels=(4, 8, 8, 8), load_weights_from_unet=False
+        ),
+        "scheduler": diffusers.EulerDiscreteScheduler(
+            beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", timestep_spacing="leading"
+        ),
+        "vae": autoencoders.kl(4),
+        "text_encoder": text_parts.clip(24),
+        "tokenizer": tokenizer,
+        "text_encoder_2": text_parts.clip(32, projects=True),
+        "tokenizer_2": tokenizer,
+    }

@@ -42,7 +42,7 @@ class TinyPipeline:
 
     @property
     def is_clip(self) -> bool:
-        """Whether a call returns frames."""
+        """True if a call returns frames."""
         return bool(self.frames)
 
 
@@ -136,6 +136,11 @@ TINY_PIPELINES: Mapping[str, TinyPipeline] = {
     "stable-diffusion": TinyPipeline("StableDiffusionPipeline", "more_images.stable_diffusion"),
     "stable-diffusion-controlnet": TinyPipeline(
         "StableDiffusionControlNetPipeline", "more_images.stable_diffusion_controlnet", pictures=("image",)
+    ),
+    "stable-diffusion-xl-controlnet": TinyPipeline(
+        "StableDiffusionXLControlNetPipeline",
+        "more_images.stable_diffusion_xl_controlnet",
+        pictures=("image",),
     ),
     "mochi": TinyPipeline("MochiPipeline", "more_clips.mochi", frames=(7, 13), contrast=0.5),
     "sana-video": TinyPipeline(

@@ -68,8 +68,9 @@ class TinyRequest:
 
     def _guiding(self, tiny: TinyPipeline) -> dict[str, Any]:
         guidance = {} if tiny.guidance is None else {tiny.guidance: self.guidance}
-        takes_negative = tiny.takes_negative and self.negative is not None
-        return guidance | ({"negative_prompt": self.negative} if takes_negative else {})
+        blank = " " if tiny.guidance == "true_cfg_scale" and self.guidance > 1 else None
+        negative = blank if self.negative is None else self.negative
+        return guidance | ({"negative_prompt": negative} if tiny.takes_negative and negative else {})
 
     def _pictures(self, tiny: TinyPipeline) -> dict[str, Any]:
         """Return an input image for each argument."""

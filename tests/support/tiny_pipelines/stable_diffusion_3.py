@@ -26,7 +26,7 @@ def components() -> dict[str, Any]:
     return {
         "transformer": diffusers.SD3Transformer2DModel(**_TRANSFORMER),
         "scheduler": diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0),
-        "vae": autoencoders.kl_16(scaling_factor=1.5, shift_factor=0.06),
+        "vae": autoencoders.kl_16(scaling_factor=1.5305, shift_factor=0.06),
         "text_encoder": text_parts.clip(24, projects=True),
         "tokenizer": tokenizer,
         "text_encoder_2": text_parts.clip(

@@ -1,17 +1,19 @@
 """An engine draws an image and shows it to the filter before the first job."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from PIL import Image
 
-from diffuserve.domain.safety import FilterInfo, Verdict
+from diffuserve.domain.safety import Action, FilterInfo, Verdict
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine_process import warm_up as module
 from diffuserve.engine_process.output.image_output import ImageOutput
 from diffuserve.engine_process.warm_up import warm_up
-from diffuserve.testing.fake_pipeline import FakePipeline
+from diffuserve.testing.fake_pipeline import FAKE_SOUND_SPEC, FakePipeline
+from support.hosted_engine import ScriptedJudge
 
 
 class _Filter:
@@ -67,3 +69,19 @@ def test_a_warm_up_that_fails_is_left_to_the_jobs(
     with Engine(fake, EngineConfig()) as engine:
         warm_up(engine, ImageOutput(None, "fake"))
     assert "the warm-up failed" in caplog.text
+
+
+def test_a_model_of_sounds_warms_up_with_one_and_its_judge(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lengths: list[float | None] = []
+    judge = ScriptedJudge(Action.ALLOW)
+    singer = FakePipeline(spec=replace(FAKE_SOUND_SPEC, seconds=5.0))
+    singer.on_decode = lambda requests: lengths.extend(params.seconds for params in requests)
+    images = ImageOutput(None, "fake", sound_judge=judge)
+    with Engine(singer, EngineConfig()) as engine:
+        warm_up(engine, images)
+        monkeypatch.setattr(module, "_LONGEST_SECONDS", 0.0)
+        warm_up(engine, images)
+    assert (lengths, judge.rates) == ([5.0, 1.0], [16_000, 16_000])
+    assert "failed" not in caplog.text

@@ -25,7 +25,7 @@ from diffuserve.domain.errors import (
     UploadFailed,
     UploadMissing,
 )
-from diffuserve.domain.jobs.job import VIDEO_GENERATE, Artifact, JobError, JobResult, JobStatus, Phase
+from diffuserve.domain.jobs.job import IMAGE_GENERATE, Artifact, JobError, JobResult, JobStatus, Phase
 from diffuserve.domain.jobs.progress_report import ProgressReport, WorkerProgress
 from diffuserve.domain.workers.worker import (
     LATENTS_NAME,
@@ -235,7 +235,7 @@ class ResultReporter:
 
     async def _send(self, job: HeldJob, path: Path, name: str) -> StoredFile:
         job.advance(Phase.UPLOAD, job.step, job.total)
-        async with self._clip_uploads if job.lease.kind == VIDEO_GENERATE else nullcontext():
+        async with self._clip_uploads if job.lease.kind != IMAGE_GENERATE else nullcontext():
             return await self._client.upload(job.lease.job_id, job.lease.lease_token, name, path.read_bytes)
 
     def _inline_contents(self, job: HeldJob, files: Sequence[FinishedFile]) -> dict[str, bytes]:

@@ -42,7 +42,7 @@ def calibrate(settings: Settings) -> None:
                 predicted = engine.estimate(request).seconds
                 measured = engine.generate([request])[0].timings.device_seconds
                 if number == _ROUNDS - 1:
-                    size, steps = f"{request.width}x{request.height}", str(request.num_inference_steps)
+                    size, steps = _size(request), str(request.num_inference_steps)
                     table.add_row(size, steps, f"{measured:.3f}", f"{predicted:.3f}")
     console.print(table)
     if engine.cost_model.has_settled:
@@ -51,8 +51,19 @@ def calibrate(settings: Settings) -> None:
         console.print("not kept: other programs disturbed the steps; run it again when the machine is quiet")
 
 
+def _size(request: "GenerationParams") -> str:
+    return f"{request.width}x{request.height}" if request.width else f"{request.seconds:g} s"
+
+
 def sweep(spec: "ModelSpec") -> "list[GenerationParams]":
-    """Return requests around the model's own size, within its limits."""
+    """Return requests around the model's own size or length, within its limits."""
+    if spec.is_audio:
+        lengths = [min(spec.seconds * scale**2, spec.max_seconds) for scale in _SCALES]
+        return [
+            spec.simple_request(f"calibration {seconds:g}", seconds=seconds, num_inference_steps=steps)
+            for seconds in lengths
+            for steps in _STEPS
+        ]
 
     def side(pixels: int, scale: float) -> int:
         rounded = round(pixels * scale / 16) * 16

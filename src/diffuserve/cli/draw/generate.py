@@ -31,7 +31,7 @@ from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
-    from diffuserve.cli.draw.run import Run
+    from diffuserve.cli.draw.run import DrawingRun
     from diffuserve.cli.images.output import ImageWriter
 
 EXAMPLES = """
@@ -167,13 +167,13 @@ def check(
     return asyncio.run(screen(settings, requests)), destination
 
 
-def _written(run: "Run", writer: "ImageWriter", grid: bool) -> list[Path]:
+def _written(run: "DrawingRun", writer: "ImageWriter", grid: bool) -> list[Path]:
     """Return the paths of all files: first the contact sheet, which is written here."""
     sheet = [writer.save_sheet(run.finished)] if grid and run.finished else []
     return sheet + [path for index in sorted(writer.paths) for path in writer.paths[index]]
 
 
-def _report(run: "Run", num_requests: int, console: Console) -> int:
+def _report(run: "DrawingRun", num_requests: int, console: Console) -> int:
     """Print timings, warnings and errors; return the exit code."""
     from diffuserve.cli.images.output import print_timings
 

@@ -19,7 +19,7 @@ OnChunk = Callable[[int, GenerationParams, FrameChunk], None]
 
 
 @dataclass
-class Run:
+class DrawingRun:
     """Results and errors of the requests, by their index in the list."""
 
     results: dict[int, GenerationResult] = field(default_factory=dict)
@@ -38,14 +38,14 @@ def run_requests(
     console: Console,
     on_result: Callable[[int, GenerationResult], GenerationResult],
     on_chunk: OnChunk | None = None,
-) -> Run:
+) -> DrawingRun:
     """Run all requests together. Ctrl-C stops between two steps and keeps finished images.
 
     `on_result` is called on another thread, so that saving never delays the next step; it returns the
     result with the images that passed, or raises `RequestFailed`. With `on_chunk` the frames of clips go to
     that as they come, on the same thread, and results have none.
     """
-    run = Run()
+    run = DrawingRun()
     columns = (
         text_column("{task.description}"),
         BarColumn(),

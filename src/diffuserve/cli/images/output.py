@@ -58,6 +58,9 @@ class ImageWriter:
         if result.sounds and not result.frames:
             return self._save_sounds(index, result)
         if result.params.num_frames != 1:
+            for i, media in enumerate(result.media):  # what was not streamed
+                chunk = FrameChunk(i, 0, media.frames, is_last=True, sound=media.sound)
+                self._clips.add(index, result.params, chunk)
             self.paths[index] = self._clips.finish(
                 index, lambda named: self._destination.path(named, next(self._numbers))
             )

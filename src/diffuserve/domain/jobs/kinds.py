@@ -13,17 +13,17 @@ _FOR_CLIPS = f'is for clips; leave it out, or ask for the kind "{VIDEO_GENERATE}
 
 
 @dataclass(frozen=True)
-class Kind:
+class JobKind:
     """What jobs of a kind make, in words, and which models do."""
 
     made: str
     is_made_by: Callable[[ModelAbilities], bool]
 
 
-KINDS: Mapping[str, Kind] = {
-    IMAGE_GENERATE: Kind("images", lambda spec: not spec.is_audio),
-    VIDEO_GENERATE: Kind("clips", lambda spec: spec.is_video),
-    AUDIO_GENERATE: Kind("sounds", lambda spec: spec.is_audio),
+KINDS: Mapping[str, JobKind] = {
+    IMAGE_GENERATE: JobKind("images", lambda spec: not spec.is_audio),
+    VIDEO_GENERATE: JobKind("clips", lambda spec: spec.is_video),
+    AUDIO_GENERATE: JobKind("sounds", lambda spec: spec.is_audio),
 }
 
 

@@ -87,15 +87,12 @@ def _steps(signature: Signature) -> dict[str, Any]:
 
 
 def _sizes(signature: Signature, denoiser: DenoiserSizes, scale: int) -> dict[str, Any]:
-    """Return the default size, and limits of four times its pixels; a class without sizes has one alone.
-
-    A token covers as many pixels a side as divide sides, since that is why they must.
-    """
+    """Return the default size, and limits of four times its pixels; a class without sizes has one alone."""
     multiple = _multiple(signature, denoiser, scale)
-    sample = denoiser.sample or (signature.sample_size,) * 2
+    sample = denoiser.sample or (signature.own_defaults.get("sample_size", 0),) * 2
     own = [side * scale or _SIDE for side in sample]
     width, height = (
-        _rounded(_number(signature.default(name), side), multiple)
+        _rounded(_number(signature.default(name), signature.own_defaults.get(name, side)), multiple)
         for name, side in zip(("width", "height"), own, strict=True)
     )
     longest = max(width, height)
@@ -104,7 +101,7 @@ def _sizes(signature: Signature, denoiser: DenoiserSizes, scale: int) -> dict[st
         "width": width,
         "height": height,
         "size_multiple": multiple,
-        "pixels_per_token": multiple**2,
+        "pixels_per_token": _token_side(signature, denoiser, scale) ** 2,
         "min_size": min(width, height) if is_fixed else multiple,
         "max_size": longest if is_fixed else max(longest, min(2 * longest, _MAX_SIDE)),
         "max_pixels": max(width * height, min(4 * width * height, _MAX_PIXELS)),
@@ -115,10 +112,15 @@ def _rounded(side: float, multiple: int) -> int:
     return max(int(side) // multiple, 1) * multiple
 
 
+def _token_side(signature: Signature, denoiser: DenoiserSizes, scale: int) -> int:
+    """Return the pixels of a token's side; a side of an image may have to be a multiple of more."""
+    return scale if "unet" in signature.components else scale * (denoiser.patch or _PATCH)
+
+
 def _multiple(signature: Signature, denoiser: DenoiserSizes, scale: int) -> int:
     """Return what divides both sides: what the class checks, and what its patches need."""
     known = {"patch_size": denoiser.patch or _PATCH}
-    own = scale if "unet" in signature.components else scale * (denoiser.patch or _PATCH)
+    own = _token_side(signature, denoiser, scale)
     found = [_value(ast.parse(each, mode="eval").body, known, scale) for each in signature.multiples]
     return math.lcm(own, *(value or _PATCH * scale for value in found))
 

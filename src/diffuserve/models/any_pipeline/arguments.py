@@ -10,10 +10,22 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.any_pipeline.signature import Signature
-from diffuserve.models.any_pipeline.tasks import FRAMES, MASKS, RATES, control_argument, image_argument
+from diffuserve.models.any_pipeline.tasks import (
+    CONTROL_SCALES,
+    DURATIONS,
+    FRAMES,
+    MASKS,
+    RATES,
+    control_argument,
+    image_argument,
+)
 
 # Sizes are the request's, not the nearest of a list, and prompts are read as they are.
-_FIXED = {"use_resolution_binning": False, "clean_caption": False, "enable_prompt_rewrite": False}
+_FIXED: Mapping[str | None, Any] = {
+    "use_resolution_binning": False,
+    "clean_caption": False,
+    "enable_prompt_rewrite": False,
+}
 
 
 def call_arguments(
@@ -21,19 +33,18 @@ def call_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of the call that draws image `index` of a request, with its own seed."""
     assert params.seed is not None
-    wanted = {
+    wanted: dict[str | None, Any] = {
         "prompt": params.prompt,
-        "negative_prompt": params.negative_prompt,
+        "negative_prompt": _negative(signature, spec, params),
         "width": params.width,
         "height": params.height,
         "num_inference_steps": params.num_inference_steps,
         signature.guidance: params.guidance_scale if spec.has_guidance else None,
         "max_sequence_length": params.max_sequence_length,
         "strength": params.strength,
-        "audio_end_in_s": params.seconds,
-        "audio_duration": params.seconds,
+        signature.first(*DURATIONS): params.seconds,
         "lyrics": params.lyrics,
-        "controlnet_conditioning_scale": params.control_scale,
+        signature.first(*CONTROL_SCALES): params.control_scale,
         **(_clip(signature, params) if spec.is_video else {}),
         **_images(signature, params),
     }
@@ -45,26 +56,41 @@ def call_arguments(
     }
 
 
-def _taken(wanted: Mapping[str, Any], takes: Collection[str]) -> dict[str, Any]:
-    return {name: value for name, value in wanted.items() if value is not None and name in takes}
+def _taken(wanted: Mapping[str | None, Any], takes: Collection[str]) -> dict[str, Any]:
+    given = ((name, value) for name, value in wanted.items() if value is not None)
+    return {name: value for name, value in given if name is not None and name in takes}
 
 
-def _clip(signature: Signature, params: GenerationParams) -> dict[str, Any]:
-    length, rate = signature.first(*FRAMES), signature.first(*RATES)
-    return {name: value for name, value in ((length, params.num_frames), (rate, params.fps)) if name}
+def _negative(signature: Signature, spec: ModelSpec, params: GenerationParams) -> str | None:
+    """Return the negative prompt; classes of true guidance guide only where there is one: a blank."""
+    is_true = signature.guidance == "true_cfg_scale" and spec.num_passes(params) > 1
+    return " " if is_true and params.negative_prompt is None else params.negative_prompt
 
 
-def _images(signature: Signature, params: GenerationParams) -> dict[str, Any]:
+def _clip(signature: Signature, params: GenerationParams) -> dict[str | None, Any]:
+    return {signature.first(*FRAMES): params.num_frames, signature.first(*RATES): params.fps}
+
+
+def _images(signature: Signature, params: GenerationParams) -> dict[str | None, Any]:
     """Return the images in the arguments of the class; several are a list, where it refers to them."""
-    images = [as_picture(image) for image in params.images]
-    given = {image_argument(signature): images[0] if len(images) == 1 else images or None}
-    if params.mask is not None:
-        given[signature.first(*MASKS)] = as_picture(params.mask)
-    if params.control_image is not None:
-        given[control_argument(signature)] = as_picture(params.control_image)
-    if params.last_image is not None:
-        given["last_image"] = as_picture(params.last_image)
-    return {name: value for name, value in given.items() if name}
+    images = [_picture(signature, params, image) for image in params.images]
+    named = {
+        signature.first(*MASKS): params.mask,
+        control_argument(signature): params.control_image,
+        "last_image": params.last_image,
+    }
+    given = {name: _picture(signature, params, image) for name, image in named.items() if image is not None}
+    return {image_argument(signature): images[0] if len(images) == 1 else images or None, **given}
+
+
+def _picture(signature: Signature, params: GenerationParams, image: ImageInput) -> Image.Image:
+    """Return an image for diffusers' processors; where a class takes no size, its size is the result's."""
+    picture = as_picture(image)
+    if "width" in signature.arguments or signature.first(*MASKS, "strength") is None:
+        return picture
+    assert params.width is not None
+    assert params.height is not None
+    return picture.resize((params.width, params.height), Image.Resampling.LANCZOS)
 
 
 def as_picture(image: ImageInput) -> Image.Image:

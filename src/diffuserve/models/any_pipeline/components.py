@@ -62,7 +62,7 @@ _ENDINGS = (
 
 
 @dataclass(frozen=True)
-class Component:
+class PipelineComponent:
     """A component as `model_index.json` names it."""
 
     name: str
@@ -77,7 +77,7 @@ class Component:
         return Kind.MODEL if kind is Kind.TOKENIZER and not is_text else kind
 
 
-def read_components(folder: ModelFolder, signature: Signature) -> tuple[Component, ...]:
+def read_components(folder: ModelFolder, signature: Signature) -> tuple[PipelineComponent, ...]:
     """Return the components that are loaded, in the constructor's order.
 
     Raise `InvalidModel` for one that is missing, that the class does not take, or whose library or class is
@@ -86,13 +86,13 @@ def read_components(folder: ModelFolder, signature: Signature) -> tuple[Componen
     _check_unexpected(folder, signature)
     _check_settings(folder, signature)
     named = ((name, _pair(folder, signature, name)) for name in signature.components)
-    found = tuple(Component(name, *pair) for name, pair in named if pair is not None)
+    found = tuple(PipelineComponent(name, *pair) for name, pair in named if pair is not None)
     for component in found:
         _check_class(folder, component)
     return found
 
 
-def check_component(folder: ModelFolder, component: Component) -> None:
+def check_component(folder: ModelFolder, component: PipelineComponent) -> None:
     """Raise `InvalidModel` if a component's folder lacks its config or its weights."""
     path = folder.component(component.name)
     files = _FILES[component.kind]
@@ -209,7 +209,7 @@ def _is_like(value: Any, default: Any) -> bool:
     return True
 
 
-def _check_class(folder: ModelFolder, component: Component) -> None:
+def _check_class(folder: ModelFolder, component: PipelineComponent) -> None:
     """Raise `InvalidModel` unless diffusers or transformers has a component's class."""
     library, name = component.library, component.class_name
     origin = f"{_place(folder)}: {component.name}={[library, name]}"

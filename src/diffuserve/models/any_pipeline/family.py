@@ -17,8 +17,8 @@ from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.domain.text.shortened import shortened
 from diffuserve.models.any_pipeline.abilities import describe
 from diffuserve.models.any_pipeline.components import (
-    Component,
     Kind,
+    PipelineComponent,
     check_component,
     read_components,
 )
@@ -144,11 +144,13 @@ def _explain_unknown(name: str) -> str:
     return "; code of a folder's own is never run" if "[" in name or "." in name or "/" in name else ""
 
 
-def _components(folder: ModelFolder) -> tuple[Component, ...]:
+def _components(folder: ModelFolder) -> tuple[PipelineComponent, ...]:
     return read_components(folder, served_signature(folder))
 
 
-def _run_by(folder: ModelFolder, signature: Signature, components: Sequence[Component]) -> dict[str, object]:
+def _run_by(
+    folder: ModelFolder, signature: Signature, components: Sequence[PipelineComponent]
+) -> dict[str, object]:
     schedulers = [each.class_name for each in components if each.kind is Kind.SCHEDULER]
     return {
         "run_by": "diffusers",

@@ -14,7 +14,7 @@ from diffuserve.models.any_pipeline.run import current_run
 from diffuserve.models.any_pipeline.steps_told import StepsTold
 
 _CODER_METHODS = ("encode", "decode")
-UNPARKED = "unparked_"  # before the names of methods: they run a pass, whoever calls them
+UNPARKED = "unparked_"  # before the names of methods: they run a pass on any thread
 _MODEL_METHODS = ("forward", "generate")  # prompt enhancers and text encoders write texts by `generate`
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from diffuserve.models.any_pipeline.components import Component, Kind, read_components
+from diffuserve.models.any_pipeline.components import Kind, PipelineComponent, read_components
 from diffuserve.models.any_pipeline.modular_loading import assemble
 from diffuserve.models.any_pipeline.quantized_layers import quantized_layers
 from diffuserve.models.any_pipeline.residency import may_wait
@@ -31,7 +31,9 @@ def load_pipe(folder: ModelFolder, signature: Signature, plan: LoadPlan) -> Any:
     return getattr(diffusers, signature.name)(**{**missing, **parts, **settings})
 
 
-def _load(folder: ModelFolder, component: Component, plan: LoadPlan, layers: QuantizedLayers | None) -> Any:
+def _load(
+    folder: ModelFolder, component: PipelineComponent, plan: LoadPlan, layers: QuantizedLayers | None
+) -> Any:
     kind, path = _class_of(component), folder.component(component.name)
     if component.kind is not Kind.MODEL:
         return load_processor(kind, path)
@@ -48,7 +50,7 @@ def _load(folder: ModelFolder, component: Component, plan: LoadPlan, layers: Qua
     return module if place is None else module.to(place)
 
 
-def _class_of(component: Component) -> Any:
+def _class_of(component: PipelineComponent) -> Any:
     """Return a class of diffusers, of transformers, or of the module of one of diffusers' pipelines."""
     is_room = component.library not in ("diffusers", "transformers")
     library = f"diffusers.pipelines.{component.library}" if is_room else component.library

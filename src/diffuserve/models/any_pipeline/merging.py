@@ -29,7 +29,8 @@ _SHARED_WORDS = (
     "scale",
     "kwargs",
 )
-_ROWS_IN_SPITE_OF_THEIR_NAME = ("input_ids",)  # a text encoder's tokens
+_ROWS_IN_SPITE_OF_THEIR_NAME = ("input_ids", "time_ids")  # a text encoder's tokens, and SDXL's sizes
+_NESTED = ("added_cond_kwargs",)  # arguments that hold arguments
 
 # Models whose texts may differ in length: the argument, and the mask that hides what fills it up.
 _MASKED_TEXTS = {"QwenImageTransformer2DModel": ("encoder_hidden_states", "encoder_hidden_states_mask")}
@@ -41,6 +42,7 @@ class _Kind(Enum):
     ROWS = auto()  # a tensor with a row for each of the call
     NUMBER = auto()  # a timestep for all rows, which becomes one for each
     LIST = auto()  # a list of tensors, one for each row, whose shapes may differ
+    NESTED = auto()  # arguments by name, each of a kind of its own
     COLUMNS = auto()  # a list of tensors with rows, such as what a ControlNet adds to each layer
     TEXT = auto()  # a tensor with rows of any length, in a model that masks what fills them up
     MASK = auto()  # its mask; `None` where all is text
@@ -51,6 +53,7 @@ class _Kind(Enum):
 class _Argument:
     kind: _Kind
     key: Hashable
+    inner: "tuple[tuple[str, _Argument], ...]" = ()
 
 
 def num_rows(call: Call) -> int:
@@ -77,7 +80,7 @@ def run_merged(calls: Sequence[Call]) -> list[Any]:
         return [first.function(**first.arguments)]
     rows = [num_rows(call) for call in calls]
     joined = {
-        name: _join(argument.kind, [call.arguments[name] for call in calls], rows)
+        name: _join(argument, [call.arguments[name] for call in calls], rows)
         for name, argument in _described(first).items()
         if name in first.arguments
     }
@@ -111,6 +114,9 @@ def _described(call: Call) -> dict[str, _Argument]:
 
 
 def _argument(name: str, value: Any, rows: int, rows_are_lists: bool) -> _Argument:
+    if name in _NESTED and isinstance(value, Mapping):
+        inner = {key: _argument(key, each, rows, rows_are_lists) for key, each in value.items()}
+        return _Argument(_Kind.NESTED, None, tuple(sorted(inner.items())))
     is_shared = any(word in name for word in _SHARED_WORDS) and name not in _ROWS_IN_SPITE_OF_THEIR_NAME
     if isinstance(value, Tensor) and not is_shared:
         if name.startswith("timestep") and value.ndim < 2 and value.numel() in (1, rows):
@@ -133,15 +139,18 @@ def _are_tensors(values: Sequence[Any]) -> bool:
     return bool(values) and all(isinstance(each, Tensor) and each.ndim for each in values)
 
 
-def _join(kind: _Kind, values: Sequence[Any], rows: Sequence[int]) -> Any:
+def _join(argument: _Argument, values: Sequence[Any], rows: Sequence[int]) -> Any:
     value = values[0]
-    match kind:
+    match argument.kind:
         case _Kind.ROWS:
             return torch.cat(list(values))
         case _Kind.NUMBER:
             return torch.cat([each.expand(count) for each, count in zip(values, rows, strict=True)])
         case _Kind.LIST:
             return [each for part in values for each in part]
+        case _Kind.NESTED:
+            inner = dict(argument.inner)
+            return {key: _join(inner[key], [each[key] for each in values], rows) for key in value}
         case _Kind.COLUMNS:
             return type(value)(map(torch.cat, zip(*values, strict=True)))
         case _Kind.TEXT:

@@ -1,4 +1,4 @@
-"""Operations of a model's parts, counted by the names and shapes of their weights; no class is known.
+"""OperationCount of a model's parts, counted by the names and shapes of their weights; no class is known.
 
 The counts are a start: the engine's cost model refits them on the first live steps, within a factor of 50.
 """
@@ -28,7 +28,7 @@ _FAST, _SLOW, _LARGE = 1e14, 1e11, 1e9
 
 
 @dataclass(frozen=True)
-class Operations:
+class OperationCount:
     """Floating-point operations of a forward pass: of each token, pair of tokens and sequence.
 
     `text_token` are those of the text encoders, and `pixel` those of decoding a pixel of a latent frame.
@@ -46,9 +46,9 @@ class Operations:
     def fit(self, rate: float) -> CostFit:
         """Return the fit of a device with so many operations a second."""
         return CostFit(
-            (2e-3, self.text_token / rate),
+            (5e-3, self.text_token / rate),
             (2e-3, self.token / rate, self.pair / rate, 1e-4 + self.sequence / rate),
-            (2e-3, self.pixel / rate),
+            (5e-3, self.pixel / rate),
         )
 
     @property
@@ -57,7 +57,7 @@ class Operations:
         return _FAST if self.num_weights > _LARGE else _SLOW
 
 
-def count_operations(folder: ModelFolder) -> Operations:
+def count_operations(folder: ModelFolder) -> OperationCount:
     """Count by the headers of a folder's files; what is not on this machine counts as little."""
     shapes = {name: _read_shapes(folder, name) for name in _components(folder)}
     first = next((shapes[name] for name in DENOISERS if name in shapes), {})
@@ -66,13 +66,13 @@ def count_operations(folder: ModelFolder) -> Operations:
     return operations_of(first, texts, decoder)
 
 
-def operations_of(denoiser: Shapes, texts: Sequence[Shapes], autoencoder: Shapes) -> Operations:
+def operations_of(denoiser: Shapes, texts: Sequence[Shapes], autoencoder: Shapes) -> OperationCount:
     """Count by the shapes of weights."""
     linear = _matrices(denoiser)
     once = {name for name in linear if _OF_A_REQUEST.search(name)}
     own = {name: linear[name] for name in linear if name not in once and not _OF_TEXT.search(name)}
     queries = [shape[0] for name, shape in own.items() if _QUERIES.search(name) and not _CROSS.search(name)]
-    return Operations(
+    return OperationCount(
         token=max(2.0 * _shrunk(own), 1.0),
         pair=max(4.0 * sum(queries), 1.0),
         sequence=2.0 * sum(math.prod(linear[name]) for name in once),

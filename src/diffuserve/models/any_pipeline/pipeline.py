@@ -18,10 +18,10 @@ from diffuserve.models.any_pipeline.hooks import hook_models, own_copy
 from diffuserve.models.any_pipeline.loading import load_pipe
 from diffuserve.models.any_pipeline.measured_memory import MeasuredMemory, PeakMeter
 from diffuserve.models.any_pipeline.nested import storage_bytes
-from diffuserve.models.any_pipeline.operations import Operations, count_operations
+from diffuserve.models.any_pipeline.operations import OperationCount, count_operations
 from diffuserve.models.any_pipeline.own_warnings import catch_warnings
 from diffuserve.models.any_pipeline.passes import Passes
-from diffuserve.models.any_pipeline.previews import Previews
+from diffuserve.models.any_pipeline.previews import LatentPreviews
 from diffuserve.models.any_pipeline.proven import SHARE_PASSES
 from diffuserve.models.any_pipeline.refusals import refusal_of
 from diffuserve.models.any_pipeline.replay import Replay, Replies
@@ -84,8 +84,8 @@ class AnyPipeline(LoadedPipeline):
         signature: Signature,
         spec: ModelSpec,
         plan: LoadPlan,
-        operations: Operations,
-        previews: Previews | None,
+        operations: OperationCount,
+        previews: LatentPreviews | None,
     ) -> None:
         super().__init__(spec, plan)
         self._pipe, self._signature, self._previews = pipe, signature, previews
@@ -227,6 +227,6 @@ def load_any_pipeline(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> A
     assert signature is not None
     denoiser = next(name for name in DENOISERS if folder.index.get(name))
     plan = with_dtype(plan, folder, denoiser, half=torch.bfloat16)
-    previews = Previews(folder, spec, plan.device) if spec.has_previews else None
+    previews = LatentPreviews(folder, spec, plan.device) if spec.has_previews else None
     pipe = load_pipe(folder, signature, plan)
     return AnyPipeline(pipe, signature, spec, plan, count_operations(folder), previews)

@@ -89,7 +89,7 @@ _MAPS: Mapping[Latents, PreviewMap] = {
 }
 
 
-class Previews:
+class LatentPreviews:
     """Draws small images of half-done latents."""
 
     def __init__(self, folder: ModelFolder, spec: ModelSpec, device: torch.device) -> None:

@@ -39,6 +39,7 @@ SHARE_PASSES = frozenset(
         "StableDiffusion3InpaintPipeline",
         "StableDiffusion3Pipeline",
         "StableDiffusionControlNetPipeline",
+        "StableDiffusionXLControlNetPipeline",
         "ZImageImg2ImgPipeline",
         "ZImageInpaintPipeline",
         "ZImagePipeline",

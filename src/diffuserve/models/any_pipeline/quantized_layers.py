@@ -6,7 +6,7 @@ Importing this loads no torch.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from diffuserve.models.any_pipeline.components import Component, Kind
+from diffuserve.models.any_pipeline.components import Kind, PipelineComponent
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 
 _IN_A_BLOCK: Final = r"(.+\.)?\w+\.\d+\..+"  # blocks are numbered
@@ -16,7 +16,7 @@ ENCODER_LAYERS: Final = QuantizedLayers(rf"(?!.*embed){_IN_A_BLOCK}", is_weight_
 _DENOISERS, _ENCODERS = ("transformer", "unet"), ("text_encoder",)  # and their numbered siblings
 
 
-def quantized_layers(components: Iterable[Component]) -> Mapping[str, QuantizedLayers]:
+def quantized_layers(components: Iterable[PipelineComponent]) -> Mapping[str, QuantizedLayers]:
     """Return the layers of each component that may be quantized; none where no denoiser is known."""
     models = [each for each in components if each.kind is Kind.MODEL]
     denoisers = {each.name: DENOISER_LAYERS for each in models if each.name.startswith(_DENOISERS)}

@@ -79,7 +79,7 @@ class _Stepped:
 class Replay:
     """Keeps what a run goes on from and, where there is progress to begin with, leads the run to it.
 
-    It is used by the run's thread, and while the run is parked by whoever leads it.
+    It is used by the run's thread, and while the run is parked by the thread that leads it.
     """
 
     def __init__(self, generator: torch.Generator, replies: Replies, begins_at: RunProgress) -> None:

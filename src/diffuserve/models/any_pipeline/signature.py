@@ -24,9 +24,10 @@ class Signature:
 
     `guided_above` are the numbers with which the class compares each scale of guidance, to guide above it:
     a scale without one is an input of the model. `multiples` are the expressions that must divide a side,
-    `most_tokens` bounds `max_sequence_length`, `sample_size` is that of latents where no config says it, and
-    `rate` the frames a second of the class's own example; 0 where it says nothing. `outputs` are the names of
-    what a modular pipeline returns, and `blocks` is the class that it is made of.
+    `most_tokens` bounds `max_sequence_length`, `own_defaults` are sizes that the class takes where neither a
+    request nor a config says one, and `rate` the frames a second of the class's own example; 0 where it says
+    nothing. `outputs` are the names of what a modular pipeline returns, and `blocks` is the class that it is
+    made of.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Signature:
     guided_above: Mapping[str, float] = field(default_factory=dict)
     multiples: tuple[str, ...] = ()
     most_tokens: int = 0
-    sample_size: int = 0
+    own_defaults: Mapping[str, int] = field(default_factory=dict)
     rate: int = 0
     outputs: tuple[str, ...] = ()
     blocks: str = ""
@@ -101,7 +102,7 @@ def read_signature(class_name: str) -> Signature | None:
         guided_above=_guided_above(checks),
         multiples=tuple(dict.fromkeys(_multiples(checks))),
         most_tokens=max(_most_tokens(checks), default=0),
-        sample_size=max(_sample_sizes(init), default=0),
+        own_defaults=_own_defaults(init),
         rate=_rate(path),
     )
 
@@ -225,13 +226,17 @@ def _multiples(checks: list[ast.AST]) -> Iterator[str]:
                     yield f"{ast.unparse(right)} * {ast.unparse(node.right)}"
 
 
-def _sample_sizes(init: ast.FunctionDef | None) -> Iterator[int]:
-    """Yield the numbers that the constructor may take as the default size of latents."""
+def _own_defaults(init: ast.FunctionDef | None) -> dict[str, int]:
+    """Return the numbers that the constructor keeps as `default_…`, the largest that each may be."""
+    found: dict[str, int] = {}
     for node in () if init is None else ast.walk(init):
-        if isinstance(node, ast.Assign) and "self.default_sample_size" in map(ast.unparse, node.targets):
-            for each in ast.walk(node.value):
-                if isinstance(each, ast.Constant) and type(each.value) is int:
-                    yield each.value
+        match node:
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value):
+                numbers = [n.value for n in ast.walk(value) if isinstance(n, ast.Constant)]
+                whole = [number for number in numbers if type(number) is int]
+                if name.startswith("default_") and whole:
+                    found[name.removeprefix("default_")] = max(whole)
+    return found
 
 
 def _rate(path: str) -> int:

@@ -18,6 +18,7 @@ _IGNORED: Final = (
     "spiece_model",
     "scaled_fp8",
     "__index_timestep_zero__",
+    "norm_final.weight",  # of Z-Image, whose code does not use it
 )
 """Endings of tensors in original files that no module has: buffers, and what other programs add."""
 
@@ -102,6 +103,16 @@ def _z_image(tensors: Tensors, config: Config) -> Tensors:
     return dict(convert_z_image_transformer_checkpoint_to_diffusers(tensors))
 
 
+def _t5(tensors: Tensors, config: Config) -> Tensors:
+    """Return them under one of the two names that the embeddings of tokens have."""
+    embeddings = tensors.get(_SHARED, tensors.get(_EMBEDDED))
+    others = {name: tensor for name, tensor in tensors.items() if name not in (_SHARED, _EMBEDDED)}
+    return others if embeddings is None else {_SHARED: embeddings, **others}
+
+
+_SHARED, _EMBEDDED = "shared.weight", "encoder.embed_tokens.weight"
+
+
 def _as_it_is(tensors: Tensors, config: Config) -> Tensors:
     return tensors
 
@@ -111,7 +122,7 @@ _CONVERTERS: Final[Mapping[str, Callable[[Tensors, Config], Tensors]]] = {
     "image_vae": _image_vae,
     "clip": _clip,
     "open_clip": _open_clip,
-    "t5": _as_it_is,
+    "t5": _t5,
     "flux": _flux,
     "wan": _wan,
     "wan_vae": _wan_vae,

@@ -148,6 +148,7 @@ def _fitting(
         _plain(name): tensor for name, tensor in converted.items() if isinstance(tensor, Deferred)
     }
     wanted = {_plain(name): shape for name, shape in shapes.items()}
+    found = {name: tensor for name, tensor in found.items() if name in wanted or name != _PROJECTION}
     for what, names in (("lacks", wanted.keys() - found), ("has too much:", found.keys() - wanted)):
         if names:
             raise InvalidModel(f"{origin} {what} {', '.join(sorted(names)[:_MAX_SHOWN])} for {class_name}")
@@ -178,6 +179,7 @@ def _kept_layers(plan: ImportPlan, component: str) -> QuantizedLayers | None:
 
 
 _CLIP_PREFIX = "text_model."
+_PROJECTION = "text_projection.weight"  # files have it also for encoders whose class has none
 
 
 def _plain(name: str) -> str:
@@ -187,7 +189,7 @@ def _plain(name: str) -> str:
 
 def _published(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
     is_clip = "embeddings.position_embedding.weight" in {_plain(each) for each in shapes}
-    return f"{_CLIP_PREFIX}{name}" if is_clip and name != "text_projection.weight" else name
+    return f"{_CLIP_PREFIX}{name}" if is_clip and name != _PROJECTION else name
 
 
 @contextmanager

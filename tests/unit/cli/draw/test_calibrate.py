@@ -13,7 +13,7 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.engine.engine import Engine
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.settings import Settings, cost_fit_path
-from diffuserve.testing.fake_pipeline import FAKE_SPEC, FakePipeline
+from diffuserve.testing.fake_pipeline import FAKE_SOUND_SPEC, FAKE_SPEC, FakePipeline
 from support.command import Invoke
 
 SPEC = ModelSpec(
@@ -33,6 +33,11 @@ def test_calibration_stays_within_the_limits_of_the_model() -> None:
     assert requests
     for request in requests:
         SPEC.resolve(request, seed=0)
+
+
+def test_calibration_of_sounds_measures_several_lengths() -> None:
+    requests = [FAKE_SOUND_SPEC.resolve(request, seed=0) for request in sweep(FAKE_SOUND_SPEC)]
+    assert len({request.seconds for request in requests}) >= 3
 
 
 def test_calibration_measures_several_sizes_and_steps() -> None:

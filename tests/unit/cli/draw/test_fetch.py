@@ -77,6 +77,17 @@ async def test_images_are_saved_in_the_place_and_the_format_of_the_output(
         assert saved.format == ("WEBP" if output.endswith("webp") else "PNG")
 
 
+async def test_a_sound_is_saved_under_the_suffix_of_what_it_is(tmp_path: Path) -> None:
+    [picture, sound] = done(1).result.artifacts  # type: ignore[union-attr]
+    sound = replace(sound, role="audio", content_type="audio/wav", width=None, height=None)
+    result = ResultResource(artifacts=(picture, sound), safety={})
+    job = replace(JOB, status=JobStatus.SUCCEEDED, result=result)
+    transport = httpx.MockTransport(lambda _request: httpx.Response(200, content=b"RIFF, and samples"))
+    async with Client("http://server", transport=transport) as client:
+        [path] = await fetch_images(client, job, Destination.parse(tmp_path / "rain.flac"))
+    assert (path.name, path.read_bytes()) == ("rain.wav", b"RIFF, and samples")
+
+
 async def test_images_without_parameters_are_named_after_their_job(tmp_path: Path) -> None:
     file = tmp_path / "plain.png"
     save_image(Image.new("RGB", (64, 32), "red"), file, {})

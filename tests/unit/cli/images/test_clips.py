@@ -28,9 +28,9 @@ from diffuserve.domain.safety import Action
 from diffuserve.engine.engine import Engine
 from diffuserve.engine_process.output.image_output import ImageOutput
 from diffuserve.media.sound_writer import read_sound
-from diffuserve.media.video_writer import read_clip_parameters
+from diffuserve.media.video_writer import read_clip_parameters, read_frames
 from diffuserve.protocol.config import ImageOptions
-from diffuserve.testing.fake_pipeline import FAKE_SOUND_SPEC, FakePipeline
+from diffuserve.testing.fake_pipeline import FAKE_SOUND_SPEC, FAKE_SPEC, FakePipeline
 from support.clips import CLIPS
 from support.hand_worker import HAND_SPEC
 from support.hosted_engine import ScriptedFilter
@@ -184,6 +184,18 @@ def test_sounds_are_written_and_pictured_on_the_sheet(tmp_path: Path) -> None:
     assert [read_sound(path).seconds for path in writer.paths[0]] == [0.25, 0.25]
     assert read_clip_parameters(writer.paths[0][1])["seed"] == 6
     assert writer.save_sheet(run.finished).is_file()
+
+
+def test_a_clip_that_comes_as_a_whole_is_written_with_its_sound(tmp_path: Path) -> None:
+    camera = FakePipeline(spec=replace(FAKE_SPEC, sample_rate=16_000))
+    writer = ImageWriter(Destination.parse(tmp_path / "storm.mp4"), ImageOutput(None, "fake"), 1)
+    with Engine(camera) as engine:
+        whole = engine.generate(GenerationParams(prompt="a storm", num_frames=9, fps=8, seed=1))
+    writer.save(0, whole)
+    writer.close()
+    [path] = writer.paths[0]
+    assert read_sound(path).seconds == pytest.approx(9 / 8, abs=0.1)
+    assert len(list(read_frames(path))) == 9
 
 
 def test_withheld_sounds_leave_no_file(tmp_path: Path) -> None:

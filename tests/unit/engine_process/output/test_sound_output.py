@@ -1,7 +1,7 @@
 """Sounds and clips with sound on their way to files: judged, allowed or withheld."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,30 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
+from diffuserve.domain.safety import Action, Verdict
 from diffuserve.engine_process.output.image_output import ImageOutput
 from diffuserve.media.sound_writer import read_sound
 from diffuserve.media.video_writer import read_clip_parameters
 from diffuserve.protocol.messages import AddJob, FilterVerdict, FinishedFile, JobFailed, JobFinished
 from diffuserve.testing.fake_pipeline import FAKE_SOUND_SPEC, FAKE_SPEC, FakePipeline
-from support.hosted_engine import NO_FILTER, ScriptedFilter, job, serve
+from support.hosted_engine import NO_FILTER, ScriptedFilter, ScriptedJudge, job, serve
 
 PASSING = ScriptedFilter(lambda _: Action.ALLOW)
-
-
-@dataclass
-class ScriptedJudge:
-    """Judges every sound alike, and notes their rates."""
-
-    action: Action
-    info: FilterInfo = field(default_factory=lambda: FilterInfo("ears", "1", {"speech": 0.5}))
-    rates: list[int] = field(default_factory=list)
-
-    def check(self, samples: NDArray[np.float32], sample_rate: int) -> Verdict:
-        assert samples.dtype == np.float32
-        self.rates.append(sample_rate)
-        found = Finding("speech", self.action, "ears", 0.9)
-        return Verdict(() if self.action is Action.ALLOW else (found,))
 
 
 def judged(action: Action) -> ImageOutput:

@@ -39,6 +39,16 @@ def rows(count: int, *shape: int, seed: int = 0) -> Tensor:
         ({"text_rope_pos": torch.arange(1)}, {"text_rope_pos": torch.arange(1) + 1}, False),
         ({"residuals": [rows(1, 4)] * 3}, {"residuals": [rows(1, 4, seed=1)] * 3}, True),
         ({"residuals": [rows(1, 4)] * 3}, {"residuals": [rows(1, 4)] * 2}, False),
+        (
+            {"added_cond_kwargs": {"text_embeds": rows(1, 4)}},
+            {"added_cond_kwargs": {"text_embeds": rows(1, 4, seed=1)}},
+            True,
+        ),
+        (
+            {"added_cond_kwargs": {"text_embeds": rows(1, 4)}},
+            {"added_cond_kwargs": {"text_embeds": rows(1, 5)}},
+            False,
+        ),
         ({"input_ids": torch.tensor([[1, 2]])}, {"input_ids": torch.tensor([[3, 4]])}, True),
     ],
 )
@@ -89,6 +99,24 @@ def test_what_has_no_rows_is_no_merged_result() -> None:
         run_merged(calls)
     encodes = [replace(each, method="encode") for each in calls]
     assert merge_key(encodes[0]) != merge_key(encodes[1])
+
+
+def test_nested_arguments_are_joined_each_by_itself() -> None:
+    def model(hidden_states: Tensor, added_cond_kwargs: dict[str, Any]) -> Tensor:
+        assert added_cond_kwargs["resolution"] is None
+        time_ids: Tensor = added_cond_kwargs["time_ids"]
+        return hidden_states + time_ids
+
+    calls = [
+        call(
+            model,
+            hidden_states=rows(count, 6),
+            added_cond_kwargs={"time_ids": rows(count, 6, seed=count), "resolution": None},
+        )
+        for count in (2, 1)
+    ]
+    for each, made in zip(calls, run_merged(calls), strict=True):
+        assert torch.equal(made, model(**each.arguments))
 
 
 def test_lists_of_tensors_with_rows_are_joined_row_by_row() -> None:

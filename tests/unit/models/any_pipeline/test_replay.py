@@ -64,7 +64,7 @@ class Pipe:
             for _ in range(NUM_STEPS):
                 predictions = [self.transformer(each)[0] for each in latents]
                 pairs = zip(schedulers, predictions, latents, strict=True)
-                latents = [one.step(made, each, generator)[0] for one, made, each in pairs]
+                latents = [scheduler.step(made, each, generator)[0] for scheduler, made, each in pairs]
                 bar.update()
         return latents
 

@@ -66,6 +66,14 @@ def test_what_is_no_pipeline_has_no_signature(name: str) -> None:
     assert read_signature(name) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("MochiPipeline", {"width": 848, "height": 480}), ("ChromaPipeline", {"sample_size": 128})],
+)
+def test_sizes_that_no_config_says_are_those_of_the_constructor(name: str, expected: dict[str, int]) -> None:
+    assert signature_of(name).own_defaults == expected
+
+
 def test_a_controlnet_reads_the_control_image_from_whichever_argument_it_has() -> None:
     plain, from_image = (signature_of(f"StableDiffusionControlNet{kind}Pipeline") for kind in ("", "Img2Img"))
     assert (control_argument(plain), image_argument(plain)) == ("image", None)

@@ -192,6 +192,26 @@ def test_a_text_encoder_of_an_older_file_has_no_name_of_its_own(tmp_path: Path) 
     assert_equal_parts(imported(original, tmp_path), original)
 
 
+def test_text_encoders_as_comfyui_has_them_fit_too(tmp_path: Path) -> None:
+    original = flux_file(tmp_path)
+
+    def with_projection(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {**clip_layout(tensors), "text_projection.weight": torch.eye(4), "logit_scale": torch.ones(())}
+
+    def embedded(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name.replace("shared", "encoder.embed_tokens"): tensor for name, tensor in tensors.items()}
+
+    layouts = {"text_encoder": with_projection, "text_encoder_2": embedded}
+    given = {
+        name: write_original(tmp_path / f"{name}.safetensors", original.folder, {name: ("", layout)})
+        for name, layout in layouts.items()
+    }
+    told: list[str] = []
+    write_model(plan_import(original.file, str(original.folder), given), tmp_path / "made", tell=told.append)
+    assert_equal_parts(tmp_path / "made", original)
+    assert told == ["text_encoder: left out 1 tensors that its class does not have: text_projection.weight"]
+
+
 def test_a_file_that_predicts_velocities_gets_their_schedule(tmp_path: Path) -> None:
     original = sd_file(tmp_path, "xl")
     save_file({**load_file(original.file), "v_pred": torch.ones(0), "ztsnr": torch.ones(0)}, original.file)
