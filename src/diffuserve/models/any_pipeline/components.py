@@ -39,7 +39,7 @@ _NEEDS: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("CosineDPMSolverMultistepScheduler", "DPMSolverSDEScheduler"), "torchsde"),
 }
-"""Classes that need packages beside those of the extra: they come with torch's build, or are rarely needed."""
+"""Classes that need packages beside those of the extra; torchvision must fit the build of torch."""
 
 
 class Kind(StrEnum):
@@ -103,13 +103,13 @@ def read_components(folder: ModelFolder, signature: Signature) -> tuple[Pipeline
 
 
 def check_component(folder: ModelFolder, component: PipelineComponent) -> None:
-    """Raise `InvalidModel` if a component's folder lacks its config or its weights, or its class a package."""
+    """Raise `InvalidModel` if a component lacks its config or weights, or its class a package."""
     path = folder.component(component.name)
     needed = _NEEDS.get(component.class_name)
     if needed is not None and find_spec(needed) is None:
         raise InvalidModel(
-            f"{path}: {component.class_name} needs {needed}, which is not installed; pip install {needed}, of "
-            "the version that fits torch"
+            f"{path}: {component.class_name} needs {needed}, which is not installed; pip install {needed}, "
+            "of the version that fits torch"
         )
     files = _FILES[component.kind]
     config = next((name for name in files if (path / name).is_file()), None)
