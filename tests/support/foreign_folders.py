@@ -36,7 +36,7 @@ STABLE_AUDIO: Mapping[str, Any] = {
     "projection_model": ["stable_audio", "StableAudioProjectionModel"],
     "tokenizer": ["transformers", "T5TokenizerFast"],
     "transformer": ["diffusers", "StableAudioDiTModel"],
-    "scheduler": ["diffusers", "CosineDPMSolverMultistepScheduler"],
+    "scheduler": ["diffusers", "EDMDPMSolverMultistepScheduler"],
 }
 PAG: Mapping[str, Any] = {
     "_class_name": "StableDiffusionPAGPipeline",

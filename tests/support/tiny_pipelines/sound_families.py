@@ -35,7 +35,7 @@ def stable_audio() -> dict[str, Any]:
             global_states_input_dim=64,
             cross_attention_input_dim=32,
         ),
-        # Stable Audio Open's own, CosineDPMSolverMultistepScheduler, needs torchsde.
+        # Stable Audio Open's own, EDMDPMSolverMultistepScheduler, needs torchsde.
         "scheduler": diffusers.EDMDPMSolverMultistepScheduler(
             prediction_type="v_prediction", sigma_data=1.0, sigma_schedule="exponential"
         ),

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,15 @@ _ALWAYS_NEEDED = frozenset({"transformer", "unet", "prior", "vae", "movq", "vqva
 _MAX_JSON_BYTES = 16 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _CLASS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+_NEEDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("PixtralProcessor", "Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor"), "torchvision"
+    ),
+    **dict.fromkeys(("CosineDPMSolverMultistepScheduler", "DPMSolverSDEScheduler"), "torchsde"),
+}
+"""Classes that need packages beside those of the extra; torchvision must fit the build of torch."""
 
 
 class Kind(StrEnum):
@@ -93,8 +103,14 @@ def read_components(folder: ModelFolder, signature: Signature) -> tuple[Pipeline
 
 
 def check_component(folder: ModelFolder, component: PipelineComponent) -> None:
-    """Raise `InvalidModel` if a component's folder lacks its config or its weights."""
+    """Raise `InvalidModel` if a component lacks its config or weights, or its class a package."""
     path = folder.component(component.name)
+    needed = _NEEDS.get(component.class_name)
+    if needed is not None and find_spec(needed) is None:
+        raise InvalidModel(
+            f"{path}: {component.class_name} needs {needed}, which is not installed; pip install {needed}, "
+            "of the version that fits torch"
+        )
     files = _FILES[component.kind]
     config = next((name for name in files if (path / name).is_file()), None)
     if config is None:

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.models.any_pipeline import components
 from diffuserve.models.any_pipeline import family as any_family
 from diffuserve.models.any_pipeline.family import ANY_PIPELINE, check_plan
 from diffuserve.models.folders.folder import ModelFolder
@@ -271,3 +272,11 @@ def test_what_cannot_be_loaded_so_is_refused_before_any_weight(tmp_path: Path) -
     with pytest.raises(InvalidModel, match="loads all parts of a model"):
         ANY_PIPELINE.load(folder, LoadPlan(torch.device("cpu"), parts=parts))
     check_plan(folder, LoadPlan(torch.device("cpu")))
+
+
+def test_a_class_that_needs_another_package_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(components, "find_spec", lambda _name: None)
+    folder = write_folder(tmp_path / "sd3")
+    noisy = ["diffusers", "DPMSolverSDEScheduler"]
+    write_json(folder / "model_index.json", {**STABLE_DIFFUSION_3, "scheduler": noisy})
+    assert "DPMSolverSDEScheduler needs torchsde" in refusal_of(folder)
