@@ -136,7 +136,7 @@ async def test_a_killed_engine_of_what_diffusers_runs_goes_on_from_the_last_stor
 
     async def is_kept_anew() -> bool:
         found = await stored()
-        return found is not None and found.lease_token > before.lease_token
+        return found is not None and before is not None and found.lease_token > before.lease_token
 
     await eventually(is_half_done)
     before = await stored()
