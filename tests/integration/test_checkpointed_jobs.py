@@ -3,22 +3,29 @@
 import os
 import signal
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import httpx
 import pytest
+from PIL import Image
 
 from diffuserve.agent.agent import WorkerAgent
+from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
 from diffuserve.domain.jobs.claim import Claim
 from diffuserve.domain.jobs.job import Job, JobStatus, NewJob
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.workers.worker import ModelOffer, Registration
+from diffuserve.engine.engine import Engine
 from diffuserve.jobs.tasks.reaper import Reaper
 from diffuserve.protocol.config import ImageOptions
 from diffuserve.storage.base import checkpoint_folder, checkpoint_key
 from diffuserve.testing.null_engine import NULL_SPEC
 from support.fake_family.model import num_steps, write_counted_model
+from support.images import psnr
 from support.plane import Plane, until
 from support.store_driver import REPORT
+from support.tiny_pipelines import tiny_folder
 from support.waiting import eventually
 from support.worker_fakes import engine_of
 
@@ -42,8 +49,8 @@ def start_worker(start: Start, model: Path, checkpoint_seconds: float = CHECKPOI
     )
 
 
-async def submit(plane: Plane, steps: int = NUM_STEPS, cost_seconds: float = 4.0) -> Job:
-    values = {"prompt": "cloud", "seed": 1, "width": 64, "height": 64, "num_inference_steps": steps}
+async def submit(plane: Plane, steps: int = NUM_STEPS, cost_seconds: float = 4.0, side: int = 64) -> Job:
+    values = {"prompt": "cloud", "seed": 1, "width": side, "height": side, "num_inference_steps": steps}
     return await plane.store.jobs.submit(
         NewJob(tenant_id="ada", model="clouds", cost_seconds=cost_seconds, input=values)
     )
@@ -109,6 +116,44 @@ async def test_a_worker_that_vanishes_leaves_its_work_to_the_next_and_clients_ne
     await Reaper(plane.store.housekeeping, plane.artifacts).forget_checkpoints()
     assert not any(is_stored(plane, job, token) for token in range(done.lease_token + 1))
     assert await plane.artifacts.size(f"{job.id}/{done.lease_token}/0.png") > 0
+
+
+@pytest.mark.slow
+async def test_a_killed_engine_of_what_diffusers_runs_goes_on_from_the_last_stored_step(
+    plane: Plane, start: Start, tmp_path: Path
+) -> None:
+    folder = tiny_folder("sd3", tmp_path)
+    (folder / "diffuserve.json").write_text('{"name": "clouds"}')
+    agent = start_worker(start, folder)
+    job = await submit(plane, cost_seconds=20.0, side=512)
+
+    async def stored() -> StoredCheckpoint | None:
+        return (await plane.store.leases.begun(job.id))[1]
+
+    async def is_half_done() -> bool:
+        found = await stored()
+        return found is not None and found.step > NUM_STEPS / 2
+
+    async def is_kept_anew() -> bool:
+        found = await stored()
+        return found is not None and before is not None and found.lease_token > before.lease_token
+
+    await eventually(is_half_done)
+    before = await stored()
+    assert before is not None
+    link = engine_of(agent).link
+    assert link is not None
+    os.kill(link.pid, signal.SIGKILL)
+    await eventually(is_kept_anew)
+    after = await stored()
+    assert after is not None
+    assert after.step > before.step
+    done = await until(plane, job, JobStatus.SUCCEEDED)
+    params = GenerationParams(prompt="cloud", seed=1, width=512, height=512, num_inference_steps=NUM_STEPS)
+    with Engine.load(folder, device="cpu") as engine:
+        (whole,) = engine.generate(params).images
+    parts = [part async for part in plane.artifacts.read(f"{job.id}/{done.lease_token}/0.png")]
+    assert psnr(Image.open(BytesIO(b"".join(parts))).convert("RGB"), whole) >= 50
 
 
 @pytest.mark.slow
