@@ -18,6 +18,7 @@ class Latents(StrEnum):
     FLUX2 = "flux2"
     WAN = "wan"
     WAN_22 = "wan 2.2"
+    LTX = "ltx"
 
 
 # Of equal channels, those of another scale are of another autoencoder.
@@ -52,6 +53,8 @@ def known_latents(folder: ModelFolder) -> Latents | None:
             return _by_scale(channels or 4, config)
         case "AutoencoderKLFlux2":
             return Latents.FLUX2 if channels in (32, None) else None
+        case "AutoencoderKLLTXVideo":
+            return Latents.LTX if channels in (128, None) else None
         case "AutoencoderKLQwenImage" | "AutoencoderKLWan":
             return _WAN.get(16 if channels is None else channels)
     return None

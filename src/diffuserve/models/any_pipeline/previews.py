@@ -12,6 +12,7 @@ from torch import Tensor
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.any_pipeline.known_latents import Latents, known_latents, num_channels
+from diffuserve.models.any_pipeline.ltx_preview import LTX_PREVIEW
 from diffuserve.models.any_pipeline.nested import leaves
 from diffuserve.models.flux.latents import FLUX_PREVIEW
 from diffuserve.models.folders.folder import ModelFolder
@@ -86,6 +87,7 @@ _MAPS: Mapping[Latents, PreviewMap] = {
     Latents.SD3: _SD3,
     Latents.FLUX: FLUX_PREVIEW,
     Latents.FLUX2: _FLUX2,
+    Latents.LTX: LTX_PREVIEW,
 }
 
 
