@@ -17,8 +17,10 @@ from support.tiny_pipelines.requests import TinyRequest, mixed_requests
 from support.tiny_pipelines.watched_engine import WatchedEngine, bare_levels, decibels
 
 MIN_DECIBELS = 60.0  # float32 on a CPU
-FAST = ("sd3", "z-image", "qwen-image", "ltx")
+FAST = ("sd3", "ltx")
 SLOW = (
+    "z-image",
+    "qwen-image",
     "sd3-img2img",
     "sd3-inpaint",
     "sd3-controlnet",
