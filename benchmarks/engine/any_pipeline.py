@@ -125,6 +125,9 @@ class OurSide:
 
     def _engine(self, name: str) -> Any:
         if name not in self._engines:
+            # Each engine has a pool of OpenMP threads, and two of them in a process sleep between operations.
+            while self._engines:
+                self._engines.popitem()[1].close()
             from diffuserve import Engine
             from diffuserve.engine.config import EngineConfig
 
