@@ -81,7 +81,7 @@ class PipelineComponent:
 
     @property
     def kind(self) -> Kind:
-        """What it is, as its class's name says by its end."""
+        """Kind of the component, which its class's name says by its end."""
         kind = next((kind for end, kind in _ENDINGS if self.class_name.endswith(end)), Kind.MODEL)
         is_text = self.library == "transformers"  # diffusers' tokenizers are models: of sounds
         return Kind.MODEL if kind is Kind.TOKENIZER and not is_text else kind

@@ -53,7 +53,7 @@ class AnyRequest:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the pipeline said of the request, each sentence once."""
+        """Sentences of the pipeline about the request, each once."""
         said = chain.from_iterable(run.warnings for run in self.runs)
         return tuple(dict.fromkeys([*said, *self.size_warnings]))
 
@@ -64,7 +64,7 @@ class AnyRequest:
 
     @property
     def num_calls(self) -> int:
-        """How often its runs have called a model."""
+        """Number of calls of models by its runs."""
         return sum(run.num_calls for run in self.runs)
 
     def progress(self) -> tuple[RunProgress, ...]:

@@ -74,7 +74,7 @@ class ImportPlan:
 
     @property
     def index(self) -> dict[str, Any]:
-        """What its `model_index.json` will say: the base's, with the class that the file's kind has."""
+        """Content of its `model_index.json`: the base's, with the class that the file's kind has."""
         classes, given = self.recognized.kind.pipelines, self.base.pipeline_class
         left_out = _components(self.base).keys() - self.parts
         return {
@@ -85,7 +85,7 @@ class ImportPlan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What its `diffuserve.json` will say: the base's defaults and limits, under the model's own name."""
+        """Content of its `diffuserve.json`: the base's defaults and limits, under the model's own name."""
         return {name: value for name, value in self.base.settings.items() if name != "name"}
 
     @property
@@ -100,7 +100,7 @@ class ImportPlan:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """What is kept of where the model comes from, with the file's license if it states one."""
+        """Record of where the model comes from, with the file's license if it states one."""
         file = self.recognized.file
         license = next((file.metadata[key] for key in _LICENSES if file.metadata.get(key)), None)
         base = (

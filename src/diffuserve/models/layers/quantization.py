@@ -81,7 +81,7 @@ class QuantizedWeight:
 
     @property
     def group(self) -> int | None:
-        """How many numbers share a scale; `None` for those of a row."""
+        """Count of numbers that share a scale; `None` for those of a row."""
         return group_size(self.kind, self.codes.shape, self.scale.shape)
 
     def rows(self, start: int, stop: int) -> "QuantizedWeight":
