@@ -65,7 +65,7 @@ class CheckpointFile(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """Statements of the file about itself, such as `modelspec.title` or `general.license`; others' text."""
+        """Statements of the file about itself, such as `modelspec.title`; others' text."""
         ...
 
     def read(self, name: str) -> Tensor:
