@@ -38,9 +38,9 @@ def write_z_image_checkpoint(  # noqa: PLR0913 (a checkpoint has that many optio
     """Write a random Z-Image checkpoint into `folder` and return it.
 
     It is of Turbo if the folder's name says so. `shift` is that of its schedule, `text_encoder` overrides
-    values of the text encoder's config, and further options those of the transformer. With `num_files` above 1 the
-    transformer and the text encoder are split into at least that many files with an index. The tokenizer has a
-    token for each byte. Equal arguments write equal weights.
+    values of the text encoder's config, and further options those of the transformer. With `num_files` above
+    1 the transformer and the text encoder are split into at least that many files with an index. The
+    tokenizer has a token for each byte. Equal arguments write equal weights.
 
     Raise `ImportError` with the remedy unless diffusers and transformers are installed.
     """

@@ -102,7 +102,7 @@ class ZImageConfig:
             )
         if config.longest_prompt < PAD_MULTIPLE:
             raise InvalidModel(
-                f"{origin}: axes_lens={list(config.axes_lens)} leave no place for a prompt; the first must be "
-                f"at least {PAD_MULTIPLE + 2}"
+                f"{origin}: axes_lens={list(config.axes_lens)} leave no place for a prompt; the first must "
+                f"be at least {PAD_MULTIPLE + 2}"
             )
         return config
