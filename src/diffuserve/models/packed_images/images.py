@@ -107,7 +107,7 @@ class InputImages:
         mean, std = moments.unsqueeze(1)
         return self.vae.normalize(LatentDistribution(mean, std).sample(generator))
 
-    def moments(self, pixels: Pixels) -> Float[Tensor, "2 latent_channels height width"]:
+    def moments(self, pixels: Pixels) -> Float[Tensor, "2 latent_channels rows columns"]:
         """Return the mean and the deviation of an image's latents."""
         encoded = self.vae.encode(pixels)
         return torch.cat([encoded.mean, encoded.std])
