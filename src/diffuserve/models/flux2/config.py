@@ -19,6 +19,7 @@ TRANSFORMER_LAYERS = QuantizedLayers(
 )
 """All products of the blocks. The modulations and embedders, on which everything depends, are small."""
 PATCH = 2  # a token is a 2×2 patch of the latent image
+RATIO = 3  # of a feed-forward network's width to a token's
 _TRANSFORMER = "transformer/config.json"
 HeadDim = Annotated[int, Field(ge=2, le=512)]
 _Epsilon = Annotated[float, Field(ge=1e-6, le=1e-6)]  # that of the shared layers
@@ -38,7 +39,7 @@ class Flux2Config:
     num_attention_heads: Annotated[int, Field(ge=1, le=512)] = 48
     joint_attention_dim: Width = 15_360
     timestep_guidance_channels: Annotated[int, Field(ge=2, le=65_536, multiple_of=2)] = 256
-    mlp_ratio: Annotated[float, Field(gt=0, le=64)] = 3.0
+    mlp_ratio: Annotated[float, Field(ge=RATIO, le=RATIO)] = RATIO
     axes_dims_rope: tuple[HeadDim, HeadDim, HeadDim, HeadDim] = (32, 32, 32, 32)
     rope_theta: Annotated[int, Field(ge=2, le=1 << 30)] = 2_000
     eps: _Epsilon = 1e-6
@@ -51,8 +52,8 @@ class Flux2Config:
 
     @property
     def inner_dim(self) -> int:
-        """Width of a feed-forward between its two products."""
-        return int(self.dim * self.mlp_ratio)
+        """Width of a feed-forward network between its two products."""
+        return RATIO * self.dim
 
     @property
     def num_outputs(self) -> int:
