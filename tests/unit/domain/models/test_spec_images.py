@@ -211,6 +211,40 @@ def test_without_a_size_the_image_is_as_large_as_the_reference() -> None:
     assert (resolved.width, resolved.height) == REFERENCES.reference_size(image(4_000, 3_000))
 
 
+SCALED = replace(
+    REFERENCES, scales_references=True, reference_text_tokens=20, min_reference_side=8, size_multiple=16
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "scaled"), [((100, 60), (160, 96)), ((4_000, 3_000), (160, 96)), ((8, 400), (32, 896))]
+)
+def test_references_may_be_scaled_to_about_an_area(size: tuple[int, int], scaled: tuple[int, int]) -> None:
+    assert SCALED.reference_size(image(*size)) == scaled
+
+
+def test_of_scaled_references_the_last_one_gives_the_size() -> None:
+    resolved = resolve(SCALED, image=(image(30, 90), image(4_000, 3_000)))
+    assert (resolved.width, resolved.height) == (160, 96)
+    long = resolve(replace(SCALED, max_size=512), image=image(8, 400))
+    assert (long.width, long.height) == (32, 512)
+
+
+def test_a_text_encoder_that_reads_references_has_more_tokens() -> None:
+    plain, edited = (SCALED.workload(resolve(SCALED, image=images)) for images in ((), (image(), image())))
+    assert edited.text_tokens - plain.text_tokens == 2 * 20
+    assert SCALED.reference_tokens(resolve(SCALED, image=(image(), image()))) == 2 * 60
+
+
+@pytest.mark.parametrize(
+    ("size", "remedy"),
+    [((7, 9), "at least 8 pixels a side"), ((8, 801), "at most 100 times as long as wide")],
+)
+def test_references_that_are_too_small_or_too_long_are_refused(size: tuple[int, int], remedy: str) -> None:
+    with pytest.raises(InvalidParams, match=f"image='{size[0]}x{size[1]}'.*{remedy}"):
+        resolve(SCALED, image=(image(), image(*size)))
+
+
 @pytest.mark.parametrize("needs_all", [False, True])
 def test_a_simple_request_brings_what_the_model_needs(needs_all: bool) -> None:
     spec = replace(
