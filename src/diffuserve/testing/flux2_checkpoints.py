@@ -13,22 +13,15 @@ import torch
 from torch import nn
 
 from diffuserve.testing.checkpoints import as_module, redraw_weights, require_libraries
+from diffuserve.testing.qwen_parts import qwen3, qwen_tokenizer
 
 Flux2Kind = Literal["klein", "base", "dev"]
 
 _HEADS, _HEAD_DIM, _ROPE_AXES = 4, 16, (4, 4, 4, 4)
 _TEXT_DIM, _LATENT_CHANNELS = 32, 32
 _READABLE = 0o644  # save_pretrained leaves weights that only their owner may read
-_SPECIALS = {
-    "klein": ("<|im_start|>", "<|im_end|>", "<think>", "</think>"),
-    "dev": ("<s>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]"),
-}
-_PADS = {"klein": "<|endoftext|>", "dev": "<pad>"}
-_KLEIN_CHAT = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-)
-_DEV_CHAT = (
+_MISTRAL_SPECIALS = ("<s>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]")
+_MISTRAL_CHAT = (
     "<s>{% for m in messages %}{% set tag = 'INST' if m.role == 'user' else 'SYSTEM_PROMPT' %}"
     "[{{ tag }}]{% for part in m.content %}{{ part.text }}{% endfor %}[/{{ tag }}]{% endfor %}"
 )
@@ -53,7 +46,7 @@ def write_flux2_checkpoint(
     require_libraries()
     import diffusers
 
-    tokenizer = _tokenizer("dev" if kind == "dev" else "klein")
+    tokenizer = _mistral_tokenizer() if kind == "dev" else qwen_tokenizer()
     encoder = _mistral if kind == "dev" else _qwen
     with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
         modules = {
@@ -131,16 +124,27 @@ def _scheduler() -> Any:
 
 
 def _qwen(tokenizer: Any, **values: Any) -> nn.Module:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3ForCausalLM
 
-    return as_module(Qwen3ForCausalLM(Qwen3Config(**_decoder(tokenizer, 28) | values)))
+    config: Any = qwen3(tokenizer, _TEXT_DIM, num_layers=28, **values).config
+    return as_module(Qwen3ForCausalLM(config))
 
 
 def _mistral(tokenizer: Any, **values: Any) -> nn.Module:
     """Return Mistral 3, whose eyes draw no prompt."""
     from transformers import Mistral3Config, Mistral3ForConditionalGeneration
 
-    text = {"model_type": "mistral", "sliding_window": None, **_decoder(tokenizer, 31)}
+    text: dict[str, Any] = {
+        "model_type": "mistral",
+        "sliding_window": None,
+        "vocab_size": len(tokenizer),
+        "hidden_size": _TEXT_DIM,
+        "intermediate_size": 2 * _TEXT_DIM,
+        "num_hidden_layers": 31,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+    }
     eyes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     vision = {"model_type": "pixtral", "image_size": 30, "patch_size": 6, "num_channels": 3, **eyes}
     config = Mistral3Config(
@@ -152,33 +156,17 @@ def _mistral(tokenizer: Any, **values: Any) -> nn.Module:
     return as_module(Mistral3ForConditionalGeneration(config))
 
 
-def _decoder(tokenizer: Any, num_layers: int) -> dict[str, Any]:
-    return {
-        "vocab_size": len(tokenizer),
-        "hidden_size": _TEXT_DIM,
-        "intermediate_size": 2 * _TEXT_DIM,
-        "num_hidden_layers": num_layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-    }
+def _mistral_tokenizer() -> Any:
+    """Return a tokenizer of bytes with the special tokens and the chat of Mistral's.
 
-
-def _tokenizer(kind: Literal["klein", "dev"]) -> Any:
-    """Return a tokenizer of bytes, with the special tokens and the chat template of the published one.
-
-    Words of dev's system message are a token each, as in the real vocabulary: it comes before each prompt.
+    Words of FLUX.2's system message are a token each, as in the real vocabulary: it precedes each prompt.
     """
     from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
-    from tokenizers.pre_tokenizers import ByteLevel
-    from transformers import Qwen2Tokenizer
 
-    vocabulary = {character: number for number, character in enumerate(sorted(ByteLevel.alphabet()))}
-    tokenizer = Qwen2Tokenizer(vocab=vocabulary, merges=[])
+    bare = qwen_tokenizer()
+    tokenizer = bare.train_new_from_iterator([SYSTEM_MESSAGE], vocab_size=1000, show_progress=False)
     tokenizer.add_special_tokens(
-        {"pad_token": _PADS[kind], "additional_special_tokens": list(_SPECIALS[kind])}
+        {"pad_token": "<pad>", "additional_special_tokens": list(_MISTRAL_SPECIALS)}
     )
-    if kind == "dev":
-        tokenizer = tokenizer.train_new_from_iterator([SYSTEM_MESSAGE], vocab_size=1000, show_progress=False)
-    tokenizer.chat_template = _DEV_CHAT if kind == "dev" else _KLEIN_CHAT
+    tokenizer.chat_template = _MISTRAL_CHAT
     return tokenizer
