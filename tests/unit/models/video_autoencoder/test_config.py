@@ -11,11 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.wan.vae import cost as vae_cost
-from diffuserve.models.wan.vae.config import VideoVaeConfig
-from diffuserve.models.wan.vae.decoder import VideoDecoder, load_decoder
-from diffuserve.models.wan.vae.encoder import VideoEncoder
-from diffuserve.models.wan.vae.video_vae import VideoVae
+from diffuserve.models.video_autoencoder import cost as vae_cost
+from diffuserve.models.video_autoencoder.config import VideoVaeConfig
+from diffuserve.models.video_autoencoder.decoder import VideoDecoder, load_decoder
+from diffuserve.models.video_autoencoder.encoder import VideoEncoder
+from diffuserve.models.video_autoencoder.video_vae import VideoVae
 from diffuserve.models.weights.load_plan import LoadPlan
 from support.wan_vae import TINY, WAN_21, WAN_22, make_wan_vae, save_wan_vae
 

@@ -18,16 +18,20 @@ FACTORS = ("shift", "scale", "gate")  # in the order of the checkpoints' rows
 _EPS = 1e-6
 
 
-class Modulation(nn.Module):
+class OfSequences(nn.Module):
+    """A module whose products have a row for each sequence, not for each token: its tiles are small."""
+
+
+class Modulation(OfSequences):
     """Factors of each sequence.
 
     `names` are the factors in the order of the checkpoint's rows. A scale acts as `1 + scale`; the 1 is added
     here, once per sequence. If ranks share the factors, each computes `own_d` channels.
     """
 
-    def __init__(self, dim: int, names: tuple[str, ...]) -> None:
+    def __init__(self, dim: int, names: tuple[str, ...], bias: bool = True) -> None:
         super().__init__()
-        self.linear = Linear(dim, len(names) * dim)
+        self.linear = Linear(dim, len(names) * dim, bias=bias)
         self.num_factors = len(names)
         self.scales = tuple(index for index, name in enumerate(names) if name == "scale")
 

@@ -12,10 +12,10 @@ from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.machine.devices import is_emulated
 from diffuserve.models.offload.components import Component
-from diffuserve.models.wan.vae.blocks import FrameCache
-from diffuserve.models.wan.vae.config import TEMPORAL_SCALE, VideoVaeConfig
-from diffuserve.models.wan.vae.decoder import Pixels, load_decoder
-from diffuserve.models.wan.vae.encoder import load_encoder
+from diffuserve.models.video_autoencoder.blocks import FrameCache
+from diffuserve.models.video_autoencoder.config import TEMPORAL_SCALE, VideoVaeConfig
+from diffuserve.models.video_autoencoder.decoder import Pixels, load_decoder
+from diffuserve.models.video_autoencoder.encoder import load_encoder
 from diffuserve.models.weights.load_plan import LoadPlan
 
 Latents = Float[Tensor, "clips channels latent_frames height width"]

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.wan.vae.config import MAX_STACKED, TAPS, VideoVaeConfig
+from diffuserve.models.video_autoencoder.config import MAX_STACKED, TAPS, VideoVaeConfig
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, load_weights
 

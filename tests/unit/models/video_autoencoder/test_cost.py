@@ -10,10 +10,10 @@ from diffuserve.domain.models.cost import ENCODED_PIXEL
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.wan.vae.blocks import CausalConv, FrameCache
-from diffuserve.models.wan.vae.config import VideoVaeConfig
-from diffuserve.models.wan.vae.decoder import VideoDecoder
-from diffuserve.models.wan.vae.encoder import VideoEncoder
+from diffuserve.models.video_autoencoder.blocks import CausalConv, FrameCache
+from diffuserve.models.video_autoencoder.config import VideoVaeConfig
+from diffuserve.models.video_autoencoder.decoder import VideoDecoder
+from diffuserve.models.video_autoencoder.encoder import VideoEncoder
 
 SIDE = 128
 WAN_2_1 = VideoVaeConfig()

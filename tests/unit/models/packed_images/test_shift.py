@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.flux.shift import SizeShift
+from diffuserve.models.packed_images.shift import SizeShift
 
 SHIFTS = st.builds(
     SizeShift,

@@ -14,10 +14,10 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.frames import Frames
 from diffuserve.models.machine.cpu_products import cpu_has_bf16
-from diffuserve.models.wan.vae import blocks as vae_blocks
-from diffuserve.models.wan.vae import cost as vae_cost
-from diffuserve.models.wan.vae.blocks import FrameCache
-from diffuserve.models.wan.vae.video_vae import VideoVae, vae_dtype
+from diffuserve.models.video_autoencoder import blocks as vae_blocks
+from diffuserve.models.video_autoencoder import cost as vae_cost
+from diffuserve.models.video_autoencoder.blocks import FrameCache
+from diffuserve.models.video_autoencoder.video_vae import VideoVae, vae_dtype
 from diffuserve.models.weights.load_plan import LoadPlan
 from support.live_tensors import LiveTensors
 from support.wan_vae import TINY, WAN_21, WAN_22, make_wan_vae, save_wan_vae

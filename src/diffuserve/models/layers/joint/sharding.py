@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from diffuserve.models.flux.packing import PackedLayout
-from diffuserve.models.flux.transformer import PackedInput
+from diffuserve.models.layers.joint.packing import PackedInput, PackedLayout
 from diffuserve.models.layers.sequence_parallel import ShardedSegments, part_of, part_size
 
 
@@ -53,6 +52,7 @@ def shard_layout(layout: PackedLayout, rank: int, size: int) -> Shard:
         text_owner=layout.text_owner[text],
         image_owner=layout.image_owner[image],
         joint_owner=torch.cat([layout.text_owner[text], layout.image_owner[image]]),
+        text_rotation=None if layout.text_rotation is None else text_rotation,
         image_rotation=layout.image_rotation[image],
         joint_rotation=torch.cat([text_rotation, layout.image_rotation[image]]),
         has_text_first=True,

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.wan.vae.blocks import (
+from diffuserve.models.video_autoencoder.blocks import (
     CausalConv,
     Features,
     FrameCache,
@@ -18,7 +18,7 @@ from diffuserve.models.wan.vae.blocks import (
     VideoResidualBlock,
     load_part,
 )
-from diffuserve.models.wan.vae.config import VideoVaeConfig
+from diffuserve.models.video_autoencoder.config import VideoVaeConfig
 from diffuserve.models.weights.load_plan import LoadPlan
 
 _ENCODER_PREFIXES = ("encoder.", "quant_conv.")

@@ -1,7 +1,7 @@
 """The joint row of text and image: queries, keys and values of both, and the split into separate rows.
 
 Queries and keys are normalized by each head's RMS (Zhang & Sennrich 2019, arXiv:1910.07467) and rotated, in
-float32. Text is at the origin, so it is not rotated.
+float32.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Complex64, Float, Float32, Int
 from torch import Tensor
 
-from diffuserve.models.flux.packing import PackedLayout
 from diffuserve.models.layers.fused_ops import is_fused
+from diffuserve.models.layers.joint.packing import PackedLayout
 from diffuserve.models.layers.rotary import rotate_, rotate_pairs
 
 _EPS = 1e-6

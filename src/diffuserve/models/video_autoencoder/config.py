@@ -1,8 +1,8 @@
-"""The shape of Wan's video autoencoder. Importing this file loads no torch."""
+"""The shape of Wan's video autoencoder, which is Qwen-Image's as well. Importing this file loads no torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, with_config
 
@@ -16,6 +16,7 @@ TAPS = 3
 """Frames that a convolution over time sees: one, and the two before it."""
 MAX_STACKED = 1 << 24
 """Scalars that a convolution over time copies at once, or those of one frame: enough to fill a core."""
+_IMAGE_CLASS = "AutoencoderKLQwenImage"
 _Channel = Annotated[float, Field(ge=-1_000, le=1_000)]
 _Stages = Field(min_length=1, max_length=8)
 
@@ -26,7 +27,8 @@ class VideoVaeConfig:
     """The values of `vae/config.json` that shape an `AutoencoderKLWan`, with diffusers' defaults.
 
     `is_residual` and `patch_size` are used by Wan 2.2: averages skip the convolutions of a stage, and the
-    network reads patches of pixels.
+    network reads patches of pixels. The config of an `AutoencoderKLQwenImage`, which is Wan 2.1's for single
+    images, is read in these words; it states no scale.
     """
 
     base_dim: Width = 96
@@ -48,14 +50,15 @@ class VideoVaeConfig:
     in_channels: Width = 3
     out_channels: Width = 3
     patch_size: Annotated[int, Field(ge=1, le=64)] | None = None
-    scale_factor_temporal: Width = TEMPORAL_SCALE
-    scale_factor_spatial: Width = 8
+    scale_factor_temporal: Width | None = TEMPORAL_SCALE
+    scale_factor_spatial: Width | None = 8
 
     @classmethod
     def read(cls, folder: ModelFolder) -> "VideoVaeConfig":
         """Read a folder's config. Raise `InvalidModel` for values out of bounds or not supported."""
         values, origin = folder.config("vae")
-        config = parse_config(cls, values, origin)
+        is_of_images = values.get("_class_name") == _IMAGE_CLASS
+        config = parse_config(cls, _in_words_of_wan(values) if is_of_images else values, origin)
         for problem in config._problems():
             raise InvalidModel(f"{origin}: {problem}")
         return config
@@ -109,12 +112,13 @@ class VideoVaeConfig:
 
     def _scale_problems(self) -> Iterator[str]:
         temporal = 2 ** sum(self.temperal_downsample)
-        if not temporal == self.scale_factor_temporal == TEMPORAL_SCALE:
+        is_supported = temporal == self.scale_factor_temporal == TEMPORAL_SCALE
+        if not is_supported and self.scale_factor_temporal is not None:
             yield (
                 f"scale_factor_temporal={self.scale_factor_temporal}, and temperal_downsample makes it "
                 f"{temporal}: only {TEMPORAL_SCALE} is supported"
             )
-        if self.scale_factor_spatial != self.scale:
+        if self.scale_factor_spatial not in (self.scale, None):
             yield (
                 f"scale_factor_spatial={self.scale_factor_spatial}, but dim_mult and patch_size make it "
                 f"{self.scale}"
@@ -134,3 +138,10 @@ class VideoVaeConfig:
         for (before, after), fold in zip(up, folds[::-1], strict=True):
             if after * fold % before:
                 yield f"is_residual: a stage of the decoder cannot copy {before} channels to {after}"
+
+
+def _in_words_of_wan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of an `AutoencoderKLQwenImage` by the names of an `AutoencoderKLWan`'s values."""
+    channels = values.get("input_channels", 3)
+    no_scales = {"scale_factor_temporal": None, "scale_factor_spatial": None}
+    return {**values, **no_scales, "in_channels": channels, "out_channels": channels}

@@ -7,7 +7,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.wan.vae.blocks import (
+from diffuserve.models.video_autoencoder.blocks import (
     CausalConv,
     Features,
     FrameCache,
@@ -17,7 +17,7 @@ from diffuserve.models.wan.vae.blocks import (
     VideoResidualBlock,
     load_part,
 )
-from diffuserve.models.wan.vae.config import VideoVaeConfig
+from diffuserve.models.video_autoencoder.config import VideoVaeConfig
 from diffuserve.models.weights.load_plan import LoadPlan
 
 _DECODER_PREFIXES = ("decoder.", "post_quant_conv.")
