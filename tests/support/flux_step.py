@@ -10,7 +10,12 @@ from torch import Tensor
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.packing import Grid, PackedLayout, SequenceShape, pack_layout
 from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
-from diffuserve.models.layers.attention import AttentionKernel, varlen_flash, varlen_flash_across
+from diffuserve.models.layers.attention import (
+    AttentionKernel,
+    varlen_flash,
+    varlen_flash_across,
+    varlen_flash_causal,
+)
 from diffuserve.models.layers.fused_ops import is_fused
 from support.kernel_counter import KernelCounter, fake_cuda
 
@@ -48,7 +53,10 @@ def _transformer(config: FluxConfig) -> FluxTransformer:
     torch.set_default_dtype(torch.bfloat16)
     try:
         with _CUDA:
-            return FluxTransformer(config, AttentionKernel("varlen-flash", varlen_flash, varlen_flash_across))
+            return FluxTransformer(
+                config,
+                AttentionKernel("varlen-flash", varlen_flash, varlen_flash_across, varlen_flash_causal),
+            )
     finally:
         torch.set_default_dtype(torch.float32)
 
