@@ -16,6 +16,7 @@ from diffuserve.models.autoencoder.encoder import LatentDistribution, load_encod
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.offload.components import Component
 from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.loading import num_parameters
 
 # Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
 # seams differ from a whole decode, so it starts where whole decodes stop being reasonable.
@@ -54,6 +55,10 @@ class ImageVae:
     def components(self) -> Sequence[Component]:
         """Return its halves, whose weights may be kept on the host as a whole."""
         return (Component(self.encoder), Component(self.decoder, is_decoder=True))
+
+    @property
+    def decoder_parameters(self) -> int:
+        return num_parameters(self.decoder)
 
     def decode_bytes(self, params: GenerationParams) -> int:
         """Predict the peak memory of decoding one image of a request, whole or in tiles."""

@@ -19,6 +19,8 @@ from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
 from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
 from diffuserve.models.machine.devices import flops_per_second, to_device
 from diffuserve.models.offload.components import Component
+from diffuserve.models.video_autoencoder.cost import decode_bytes, decode_operations
+from diffuserve.models.video_autoencoder.video_vae import VideoVae, vae_dtype
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.config import WanTransformerConfig
@@ -30,8 +32,6 @@ from diffuserve.models.wan.scheduler import EULER, flow_config, own_sampler, sch
 from diffuserve.models.wan.sharding import ClipShard, shard_layout
 from diffuserve.models.wan.text import WanConditioning, WanTextEncoder
 from diffuserve.models.wan.transformer import PackedWanInput, load_transformer
-from diffuserve.models.wan.vae.cost import decode_bytes, decode_operations
-from diffuserve.models.wan.vae.video_vae import VideoVae, vae_dtype
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import num_parameters
 from diffuserve.parallel.plan import check_shared
