@@ -13,6 +13,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.autoencoder.encoder import LatentDistribution
 from diffuserve.models.offload.components import Component
 from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.loading import num_parameters
 
 Latents = Float[Tensor, "batch channels height width"]
 Encoded = Float[Tensor, "batch encoded_channels encoded_height encoded_width"]
@@ -40,6 +41,11 @@ class ImageAutoencoder(ABC):
     def components(self) -> Sequence[Component]:
         """Return its halves, whose weights may be kept on the host as a whole."""
         return (Component(self.encoder), Component(self.decoder, is_decoder=True))
+
+    @property
+    def decoder_parameters(self) -> int:
+        """Return the number of the decoder's parameters, with which the price of a pixel goes."""
+        return num_parameters(self.decoder)
 
     def encode(self, pixels: Float[Tensor, "1 3 pixel_rows pixel_columns"]) -> LatentDistribution:
         """Return the latents of one image in -1…1, not normalized yet."""

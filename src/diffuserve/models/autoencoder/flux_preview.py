@@ -1,25 +1,6 @@
-"""FLUX's latents: images whose 2×2 patches are tokens, and their previews."""
-
-from einops import rearrange
-from jaxtyping import Float
-from torch import Tensor
+"""The preview of latents of FLUX.1's autoencoder, which other families have too."""
 
 from diffuserve.models.preview import PreviewMap
-
-
-def unpack_latents(
-    tokens: Float[Tensor, "batch tokens channels"], rows: int
-) -> Float[Tensor, "batch latent_channels height width"]:
-    """Return the latent image of tokens that are 2×2 patches of it, in `rows` rows."""
-    return rearrange(tokens, "b (h w) (c ph pw) -> b c (h ph) (w pw)", h=rows, ph=2, pw=2)
-
-
-def pack_latents(
-    latents: Float[Tensor, "batch latent_channels height width"],
-) -> Float[Tensor, "batch tokens channels"]:
-    """Return the 2×2 patches of a latent image, row by row, as tokens."""
-    return rearrange(latents, "b c (h ph) (w pw) -> b (h w) (c ph pw)", ph=2, pw=2)
-
 
 # The map that the community fitted to FLUX.1's decoder; folders may carry one of their own.
 FLUX_PREVIEW = PreviewMap(

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from diffuserve.models.flux.packing import PackedLayout
-from diffuserve.models.flux.transformer import PackedInput
+from diffuserve.models.layers.joint.packing import PackedInput, PackedLayout
+from diffuserve.models.layers.segments import Segments
 from diffuserve.models.layers.sequence_parallel import ShardedSegments, part_of, part_size
 
 
@@ -47,17 +47,23 @@ def shard_layout(layout: PackedLayout, rank: int, size: int) -> Shard:
     order[layout.text_at] = _places(num_text, text_part, text_part + image_part, 0).to(device)
     order[layout.image_at] = _places(num_image, image_part, text_part + image_part, text_part).to(device)
     local = PackedLayout(
-        segments=ShardedSegments(layout.segments.lengths, layout.segments.cu_seqlens, order),
+        segments=_sharded(layout.segments, order),
+        image_segments=_sharded(layout.image_segments, torch.arange(num_image, device=device)),
         text_at=torch.arange(text_part, device=device),
         image_at=torch.arange(text_part, text_part + image_part, device=device),
         text_owner=layout.text_owner[text],
         image_owner=layout.image_owner[image],
         joint_owner=torch.cat([layout.text_owner[text], layout.image_owner[image]]),
+        text_rotation=None if layout.text_rotation is None else text_rotation,
         image_rotation=layout.image_rotation[image],
         joint_rotation=torch.cat([text_rotation, layout.image_rotation[image]]),
         has_text_first=True,
     )
     return Shard(text, image, local)
+
+
+def _sharded(segments: Segments, order: Int[Tensor, "tokens"]) -> ShardedSegments:
+    return ShardedSegments(segments.lengths, segments.cu_seqlens, order)
 
 
 def _places(count: int, part: int, row: int, offset: int) -> Tensor:

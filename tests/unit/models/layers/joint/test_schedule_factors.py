@@ -2,18 +2,20 @@
 
 import gc
 import weakref
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from diffuserve.models.flux import schedule_factors
 from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.schedule_factors import ScheduleFactors
 from diffuserve.models.flux.transformer import FluxTransformer, Levels
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.layers.joint import schedule_factors
+from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors
 from diffuserve.models.layers.linear import cpu_tilings
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
@@ -49,6 +51,18 @@ def calls(transformer: FluxTransformer, monkeypatch: pytest.MonkeyPatch) -> list
     return seen
 
 
+class _Factors:
+    """The factors of a transformer's schedules, with room for them."""
+
+    def __init__(self, transformer: FluxTransformer) -> None:
+        self._transformer = transformer
+        self.cache = ScheduleFactors(transformer.num_factors * transformer.config.dim * 4)
+
+    def of(self, pooled: Tensor, guidance: float, timesteps: Sequence[float]) -> Tensor:
+        make = partial(self._transformer.factors_of, pooled, guidance)
+        return self.cache.of_prompt(pooled, guidance, timesteps, make)
+
+
 def prompt(seed: int = 0) -> Tensor:
     return torch.randn(24, generator=torch.Generator().manual_seed(seed))
 
@@ -62,7 +76,7 @@ def alone(transformer: FluxTransformer, pooled: Tensor, guidance: float, timeste
 
 
 def test_factors_of_a_schedule_are_those_of_its_steps_to_the_bit(transformer: FluxTransformer) -> None:
-    factors, pooled = ScheduleFactors(transformer), prompt()
+    factors, pooled = _Factors(transformer), prompt()
     for index, timestep in enumerate(TIMESTEPS):
         row = factors.of(pooled, 3.5, TIMESTEPS[index:])
         assert row.shape == (1, transformer.num_factors, transformer.config.dim)
@@ -70,7 +84,7 @@ def test_factors_of_a_schedule_are_those_of_its_steps_to_the_bit(transformer: Fl
 
 
 def test_all_steps_are_made_at_the_first(transformer: FluxTransformer, calls: list[Levels]) -> None:
-    factors, pooled = ScheduleFactors(transformer), prompt()
+    factors, pooled = _Factors(transformer), prompt()
     for index in range(len(TIMESTEPS)):
         factors.of(pooled, 3.5, TIMESTEPS[index:])
     assert [tuple(levels.timestep.tolist()) for levels in calls] == [TIMESTEPS]
@@ -79,14 +93,14 @@ def test_all_steps_are_made_at_the_first(transformer: FluxTransformer, calls: li
 def test_a_request_that_goes_on_in_the_middle_makes_what_is_left(
     transformer: FluxTransformer, calls: list[Levels]
 ) -> None:
-    factors, pooled = ScheduleFactors(transformer), prompt()
+    factors, pooled = _Factors(transformer), prompt()
     factors.of(pooled, 3.5, TIMESTEPS[2:])
     factors.of(pooled, 3.5, TIMESTEPS[3:])
     assert [tuple(levels.timestep.tolist()) for levels in calls] == [TIMESTEPS[2:]]
 
 
 def test_prompts_and_guidance_have_factors_of_their_own(transformer: FluxTransformer) -> None:
-    factors, first, second = ScheduleFactors(transformer), prompt(0), prompt(1)
+    factors, first, second = _Factors(transformer), prompt(0), prompt(1)
     for pooled, guidance in ((first, 1.0), (second, 1.0), (first, 7.0)):
         row = factors.of(pooled, guidance, TIMESTEPS)
         assert torch.equal(row, alone(transformer, pooled, guidance, TIMESTEPS[0]))
@@ -94,7 +108,7 @@ def test_prompts_and_guidance_have_factors_of_their_own(transformer: FluxTransfo
 
 def test_factors_go_with_their_prompt(transformer: FluxTransformer, calls: list[Levels]) -> None:
     """Otherwise they would take memory, and another prompt could get the id of this one, and its factors."""
-    factors, pooled = ScheduleFactors(transformer), prompt()
+    factors, pooled = _Factors(transformer), prompt()
     kept = weakref.ref(factors.of(pooled, 3.5, TIMESTEPS))
     factors.of(pooled, 7.0, TIMESTEPS)
     gc.collect()
@@ -103,17 +117,17 @@ def test_factors_go_with_their_prompt(transformer: FluxTransformer, calls: list[
     calls.clear()
     gc.collect()
     assert kept() is None
-    assert not factors._kept
-    assert not factors._keys
+    assert not factors.cache._kept
+    assert not factors.cache._keys
 
 
 def test_the_oldest_factors_give_way(transformer: FluxTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
     row_bytes = transformer.num_factors * transformer.config.dim * 4
     monkeypatch.setattr(schedule_factors, "_CACHE_BYTES", 2 * row_bytes)
-    factors, first, second = ScheduleFactors(transformer), prompt(0), prompt(1)
+    factors, first, second = _Factors(transformer), prompt(0), prompt(1)
     for pooled in (first, second):
         factors.of(pooled, 3.5, TIMESTEPS[:2])
-    assert {key[0] for key in factors._kept} == {id(second)}
+    assert {condition[0] for condition, _ in factors.cache._kept} == {id(second)}
 
 
 @pytest.mark.parametrize(("room", "made"), [(3.5, [3, 1]), (0.5, [1, 1, 1, 1])])
@@ -126,7 +140,7 @@ def test_of_a_schedule_too_large_to_be_kept_the_next_steps_are_made(
 ) -> None:
     row_bytes = transformer.num_factors * transformer.config.dim * 4
     monkeypatch.setattr(schedule_factors, "_MAX_AHEAD_BYTES", int(room * row_bytes))
-    factors, pooled = ScheduleFactors(transformer), prompt()
+    factors, pooled = _Factors(transformer), prompt()
     for index in range(len(TIMESTEPS)):
         factors.of(pooled, 3.5, TIMESTEPS[index:])
     assert [len(levels.timestep) for levels in calls] == made

@@ -18,16 +18,20 @@ FACTORS = ("shift", "scale", "gate")  # in the order of the checkpoints' rows
 _EPS = 1e-6
 
 
-class Modulation(nn.Module):
+class OfSequences(nn.Module):
+    """A module whose products have a row for each sequence, not for each token: its tiles are small."""
+
+
+class Modulation(OfSequences):
     """Factors of each sequence.
 
     `names` are the factors in the order of the checkpoint's rows. A scale acts as `1 + scale`; the 1 is added
     here, once per sequence. If ranks share the factors, each computes `own_d` channels.
     """
 
-    def __init__(self, dim: int, names: tuple[str, ...]) -> None:
+    def __init__(self, dim: int, names: tuple[str, ...], bias: bool = True) -> None:
         super().__init__()
-        self.linear = Linear(dim, len(names) * dim)
+        self.linear = Linear(dim, len(names) * dim, bias=bias)
         self.num_factors = len(names)
         self.scales = tuple(index for index, name in enumerate(names) if name == "scale")
 
@@ -54,10 +58,7 @@ class Mod(NamedTuple):
         self, x: Float[Tensor, "tokens d"], change: Float[Tensor, "tokens d"]
     ) -> Float[Tensor, "tokens d"]:
         """Return x + gate·change."""
-        if self.owner is None:
-            return torch.addcmul(x, self.gate, change)
-        out = torch.empty_like(x)
-        return torch.ops.diffuserve.add_gated(x, self.gate, change, self.owner, out=out)
+        return add_gated(x, self.gate, change, self.owner)
 
 
 def mods_of_tokens(factors: Float[Tensor, "seq factors d"], owner: Int[Tensor, "tokens"]) -> tuple[Mod, ...]:
@@ -89,3 +90,15 @@ def normalize(
     if owner is None:
         return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_EPS), scale)
     return torch.ops.diffuserve.norm_modulated(x, scale, shift, owner, _EPS, out=torch.empty_like(x))
+
+
+def add_gated(
+    x: Float[Tensor, "tokens d"],
+    gate: Float[Tensor, "rows d"],
+    change: Float[Tensor, "tokens d"],
+    owner: Int[Tensor, "tokens"] | None,
+) -> Float[Tensor, "tokens d"]:
+    """Return x + gate·change."""
+    if owner is None:
+        return torch.addcmul(x, gate, change)
+    return torch.ops.diffuserve.add_gated(x, gate, change, owner, out=torch.empty_like(x))
