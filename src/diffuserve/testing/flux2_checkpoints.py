@@ -165,8 +165,6 @@ def _mistral_tokenizer() -> Any:
 
     bare = qwen_tokenizer()
     tokenizer = bare.train_new_from_iterator([SYSTEM_MESSAGE], vocab_size=1000, show_progress=False)
-    tokenizer.add_special_tokens(
-        {"pad_token": "<pad>", "additional_special_tokens": list(_MISTRAL_SPECIALS)}
-    )
+    tokenizer.add_special_tokens({"pad_token": "<pad>", "additional_special_tokens": list(_MISTRAL_SPECIALS)})
     tokenizer.chat_template = _MISTRAL_CHAT
     return tokenizer
