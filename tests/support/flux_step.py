@@ -10,7 +10,12 @@ from torch import Tensor
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.positions import layout_rules
 from diffuserve.models.flux.transformer import FluxTransformer
-from diffuserve.models.layers.attention import AttentionKernel, varlen_flash, varlen_flash_across
+from diffuserve.models.layers.attention import (
+    AttentionKernel,
+    varlen_flash,
+    varlen_flash_across,
+    varlen_flash_causal,
+)
 from diffuserve.models.layers.fused_ops import is_fused
 from diffuserve.models.layers.joint.packing import Grid, PackedInput, PackedLayout, SequenceShape, pack_layout
 from support.kernel_counter import KernelCounter, fake_cuda
@@ -49,7 +54,10 @@ def _transformer(config: FluxConfig) -> FluxTransformer:
     torch.set_default_dtype(torch.bfloat16)
     try:
         with _CUDA:
-            return FluxTransformer(config, AttentionKernel("varlen-flash", varlen_flash, varlen_flash_across))
+            return FluxTransformer(
+                config,
+                AttentionKernel("varlen-flash", varlen_flash, varlen_flash_across, varlen_flash_causal),
+            )
     finally:
         torch.set_default_dtype(torch.float32)
 

@@ -9,6 +9,13 @@ from torch import nn
 from diffuserve.testing.checkpoints import as_module
 
 _SPECIALS = ("<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+_CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for c in m.content %}{{ c.text if c.type == 'text' else '<|image_pad|>' }}{% endfor %}{% endif %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}"
+)
 _SPARE_ROWS = 8  # of an embedding, as real ones have
 _CELL = 28  # pixels of a side that are one token
 
@@ -30,9 +37,26 @@ def qwen_tokenizer(template: str = "") -> Any:
             "additional_special_tokens": list(_SPECIALS),
         }
     )
+    tokenizer.chat_template = _CHAT
     if template:
         tokenizer = tokenizer.train_new_from_iterator([template], vocab_size=4000, show_progress=False)
     return tokenizer
+
+
+def qwen3(tokenizer: Any, width: int, num_layers: int = 3, **values: Any) -> nn.Module:
+    """Return a small Qwen 3 whose states are `width` wide; `values` are further ones of its config."""
+    from transformers import Qwen3Config, Qwen3Model
+
+    config: dict[str, Any] = {
+        "vocab_size": len(tokenizer) + 8,
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+    }
+    return as_module(Qwen3Model(Qwen3Config(**config | values)))
 
 
 def template_of(pipeline_class: Any) -> str:

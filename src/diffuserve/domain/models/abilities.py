@@ -43,7 +43,8 @@ class ModelAbilities:
     `max_reference_pixels` each, whose tokens are part of the sequence. With `scales_references` smaller ones
     are enlarged to as many, and an image without a size has that of the last one. The text encoder may read
     each reference too, as at most `reference_text_tokens`. References have at least `min_reference_side`
-    pixels a side. `strength_rounds_up`: the steps taken are
+    pixels a side. With `masks_references` a request with a mask refers to its first image in the size of the
+    result, and starts from it with `mask_strength`. `strength_rounds_up`: the steps taken are
     `num_inference_steps * strength` rounded up, not down. If `has_last_frame`, a clip with a first frame
     may have its last one too, or with `needs_last_frame` must. If `has_control_image`, drawing follows such
     an image, with the default `control_scale`; models with `needs_control_image` draw along one only.
@@ -101,6 +102,7 @@ class ModelAbilities:
     scales_references: Flag = False
     reference_text_tokens: Count = 0
     min_reference_side: Count = 0
+    masks_references: Flag = False
     learned_min_size: Count = 0
     learned_max_size: Count = 0
     example_prompt: str = ""
@@ -121,6 +123,16 @@ class ModelAbilities:
         if self.has_strength or self.has_first_frame:
             return []
         return [image for image in params.images if isinstance(image, InputImage)]
+
+    @property
+    def takes_strength(self) -> bool:
+        """True if requests may say how far to go from an image."""
+        return self.has_strength or self.masks_references
+
+    def starts_from_image(self, params: GenerationParams) -> bool:
+        """Return whether drawing starts from the first image of a request."""
+        starts = self.has_strength or (self.masks_references and params.mask is not None)
+        return starts and bool(params.images)
 
     @property
     def is_video(self) -> bool:

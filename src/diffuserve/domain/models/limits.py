@@ -194,6 +194,9 @@ def _check_references(spec: ModelAbilities, params: GenerationParams) -> None:
 
 
 def _check_strength(spec: ModelAbilities, params: GenerationParams) -> None:
+    if params.strength is not None and not spec.starts_from_image(params):
+        remedy = f"{spec.name} takes images as references; give a mask too, or leave strength out"
+        raise ModelNotCapable("strength", params.strength, remedy)
     if params.strength is not None and spec.steps_taken(params) < 1:
         raise InvalidParams(
             "strength",

@@ -64,13 +64,20 @@ class ModelSpec(ModelAbilities):
 
     def reference_tokens(self, params: GenerationParams) -> int:
         """Return the tokens of the reference images in a request's sequence, beside those of its text."""
-        sizes = [self.reference_size(image) for image in self.references(params)]
+        sizes = self.reference_sizes(params)
         return sum(-(-width * height // self.pixels_per_token) for width, height in sizes)
 
     def text_tokens(self, params: GenerationParams) -> int:
         """Return the most tokens that the text encoder reads for a pass: a prompt's and its references'."""
         images = self.reference_text_tokens * len(self.references(params))
         return (params.max_sequence_length or 0) + images
+
+    def reference_sizes(self, params: GenerationParams) -> list[tuple[int, int]]:
+        """Return the width and height of each reference of a request whose size is filled in."""
+        sizes = [self.reference_size(image) for image in self.references(params)]
+        if sizes and self.starts_from_image(params):
+            sizes[0] = (params.width or self.width, params.height or self.height)
+        return sizes
 
     def reference_size(self, image: InputImage) -> tuple[int, int]:
         """Return the width and height to which a reference is resized."""
@@ -180,13 +187,13 @@ class ModelSpec(ModelAbilities):
 
     def _stretched(self, params: GenerationParams) -> list[tuple[str, InputImage]]:
         """Return the images that are brought to the size of the result, with their fields."""
-        are_references = not (self.has_strength or self.has_first_frame)
-        kept = {"mask", "image"} if are_references else {"mask"}  # a mask has its image's proportions
-        return [
-            (name, image)
-            for name, image in params.input_images
-            if isinstance(image, InputImage) and name not in kept
-        ]
+        resized = len(params.images) if self.has_strength or self.has_first_frame else 0
+        if self.starts_from_image(params):
+            resized = max(resized, 1)
+        kept = ("mask", "image")  # a mask has its image's proportions
+        others = [each for each in params.input_images if each[0] not in kept]
+        named = [*(("image", image) for image in params.images[:resized]), *others]
+        return [(name, image) for name, image in named if isinstance(image, InputImage)]
 
     def simple_request(self, prompt: str, **values: Any) -> GenerationParams:
         """Return a request that the model supports; its input images, if the model needs some, are blank."""
@@ -296,6 +303,6 @@ class ModelSpec(ModelAbilities):
 
     def _strength(self, params: GenerationParams, num_steps: int) -> float | None:
         """Return the requested strength, or else the default, raised if it would leave no step."""
-        if params.strength is not None or not params.images or not self.has_strength:
+        if params.strength is not None or not self.starts_from_image(params):
             return params.strength
         return max(self.strength if params.mask is None else self.mask_strength, min_strength(num_steps))

@@ -40,6 +40,7 @@ _ARCHITECTURE = frozenset(
         "scales_references",
         "reference_text_tokens",
         "min_reference_side",
+        "masks_references",
         "run_by",
         "shares_passes",
         "resumes",

@@ -51,7 +51,7 @@ class Autoencoder(Protocol):
 class InputImages:
     """Encodes images, and draws the latents that begin with them, of which `patch`² cells are a token.
 
-    Noise is drawn in `noise_dtype`.
+    Noise is drawn in `noise_dtype`, or beside an image in the autoencoder's dtype, as in diffusers.
     """
 
     def __init__(self, spec: ModelSpec, vae: Autoencoder, noise_dtype: torch.dtype, patch: int = 2) -> None:
@@ -129,5 +129,6 @@ class InputImages:
         self, size: Sequence[int], image: Tensor | None, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Return the latents of the image, empty if there is none, and the noise, in diffusers' order."""
-        drawn = torch.empty(0) if image is None else self.sample(image, generator)
-        return drawn, torch.randn(size, generator=generator, dtype=self.noise_dtype)
+        if image is None:
+            return torch.empty(0), torch.randn(size, generator=generator, dtype=self.noise_dtype)
+        return self.sample(image, generator), torch.randn(size, generator=generator, dtype=self.dtype)

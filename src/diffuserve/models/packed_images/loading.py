@@ -17,18 +17,24 @@ Transformer = TypeVar("Transformer", bound=PackedTransformer)
 
 
 def load_transformer(
-    make: Callable[[], Transformer], layers: QuantizedLayers, folder: ModelFolder, plan: LoadPlan
+    make: Callable[[], Transformer],
+    layers: QuantizedLayers,
+    folder: ModelFolder,
+    plan: LoadPlan,
+    ignored_prefixes: tuple[str, ...] = (),
 ) -> Transformer:
     """Return a folder's transformer, which `make` builds; `layers` are those that may be quantized.
 
-    Raise `InvalidModel` for tensors that do not fit, and for a width that deterministic mode does not know.
+    Tensors whose names begin with one of `ignored_prefixes` belong to another part. Raise `InvalidModel` for
+    tensors that do not fit, and for a width that deterministic mode does not know.
     """
     with torch.device("meta"):
         transformer = make()
         quantize_layers(transformer, layers, plan.kept_in)
         if plan.ranks is not None and plan.ranks.tensor is not None:
             transformer.share_weights(plan.ranks.tensor)
-    load_weights(transformer, folder.weights("transformer"), transformer.placements(), plan)
+    files = folder.weights("transformer")
+    load_weights(transformer, files, transformer.placements(), plan, ignored_prefixes)
     if plan.device.type == "cpu":
         transformer.set_tiling(*cpu_tilings(plan.deterministic))
     if plan.deterministic:

@@ -12,7 +12,7 @@ from pydantic import Field, with_config
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.config import SCHEMA, parse_config
 
-_MAX_TOKENS, _MAX_MU = 1 << 18, 700.0  # e^μ overflows above 709
+_MAX_TOKENS, _MAX_MU = 1 << 18, 88.0  # e^μ overflows in float32 above 88.7
 
 
 @with_config(SCHEMA)

@@ -17,6 +17,7 @@ PAINTER = replace(SPEC, max_input_images=1, has_mask=True, has_strength=True)
 TRACER = replace(SPEC, has_control_image=True)
 CLIPS = replace(SPEC, max_frames=81, temporal_stride=4, max_input_images=1, has_first_frame=True)
 EDITOR = replace(SPEC, max_input_images=2, max_reference_pixels=64 * 64)
+MASKER = replace(EDITOR, has_mask=True, masks_references=True, mask_strength=0.8)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,7 @@ EDITOR = replace(SPEC, max_input_images=2, max_reference_pixels=64 * 64)
         (replace(PAINTER, needs_mask=True), {"image": image()}, "mask", "give mask"),
         (EDITOR, {"image": image(), "mask": image()}, "mask", "leave mask out"),
         (EDITOR, {"image": image(), "strength": 0.5}, "strength", "leave strength out"),
+        (MASKER, {"image": image(), "strength": 0.5}, "strength", "give a mask too"),
         (PAINTER, {"image": image(), "strength": 0.2}, "strength", "give at least 0.25"),
         (PAINTER, {"image": image(), "mask": image(64, 64)}, "mask", "does not fit the image of 128x96"),
         (SPEC, {"control_image": image()}, "control_image", "small takes no control image; leave"),
@@ -259,3 +261,13 @@ def test_a_simple_request_brings_what_the_model_needs(needs_all: bool) -> None:
     assert {field for field, _ in params.input_images} == needed
     assert all(isinstance(image, InputImage) and image.pixels is not None for _, image in params.input_images)
     assert spec.num_steps(params) == 1
+
+
+def test_a_masked_reference_is_where_drawing_starts_in_the_size_of_the_result() -> None:
+    asked = {"image": (image(), image(64, 48)), "width": 64, "height": 64, "num_inference_steps": 10}
+    plain, masked = resolve(MASKER, **asked), resolve(MASKER, **asked, mask=image(mode="L"))
+    assert (plain.strength, masked.strength) == (None, 0.8)
+    assert [MASKER.num_steps(params) for params in (plain, masked)] == [10, 8]
+    assert MASKER.reference_sizes(plain) == [(64, 48), (64, 48)]
+    assert MASKER.reference_sizes(masked) == [(64, 64), (64, 48)]
+    assert [len(MASKER.size_warnings(params)) for params in (plain, masked)] == [0, 1]

@@ -32,6 +32,7 @@ def test_it_equals_the_references_to_the_last_bit(shift: SizeShift, image_tokens
     [
         {"base_image_seq_len": 256, "max_image_seq_len": 256},
         {"base_image_seq_len": 1, "max_image_seq_len": 2, "base_shift": -20.0, "max_shift": 20.0},
+        {"base_image_seq_len": 256, "max_image_seq_len": 4096, "base_shift": 0.5, "max_shift": 2.0},
     ],
 )
 def test_a_line_that_is_too_steep_is_refused(values: dict[str, Any]) -> None:

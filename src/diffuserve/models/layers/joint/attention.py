@@ -43,11 +43,11 @@ class JointAttention(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Queries, keys and values of a single row."""
+    """Queries, keys and values of a single row; `eps` is that of the heads' norms."""
 
-    def __init__(self, dim: int, head_dim: int, bias: bool = True) -> None:
+    def __init__(self, dim: int, head_dim: int, bias: bool = True, eps: float = 1e-6) -> None:
         super().__init__()
-        self.head_dim = head_dim
+        self.head_dim, self.eps = head_dim, eps
         self.to_qkv = Linear(dim, 3 * dim, bias=bias)
         self.norm_q, self.norm_k = HeadNorm(head_dim), HeadNorm(head_dim)
 
@@ -55,4 +55,4 @@ class SelfAttention(nn.Module):
         self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
     ) -> RawQkv:
         qkv = self.to_qkv(x).unflatten(-1, (3, -1, self.head_dim))
-        return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation)
+        return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation, self.eps)

@@ -14,8 +14,6 @@ from diffuserve.models.layers.fused_ops import is_fused
 from diffuserve.models.layers.joint.packing import PackedLayout
 from diffuserve.models.layers.rotary import rotate_, rotate_pairs
 
-_EPS = 1e-6
-
 
 @dataclass(frozen=True)
 class RawQkv:
@@ -25,6 +23,7 @@ class RawQkv:
     norm_query: Float[Tensor, "dim"]
     norm_key: Float[Tensor, "dim"]
     rotation: Complex64[Tensor, "tokens half"] | None
+    eps: float = 1e-6
 
     def prepare_(self) -> Float[Tensor, "tokens 3 heads dim"]:
         """Normalize and rotate in place."""
@@ -33,7 +32,7 @@ class RawQkv:
             return self.qkv
         query_key = self.qkv[:, :2].float()
         mean_square = query_key.square().mean(dim=-1, keepdim=True)
-        query_key.mul_(torch.rsqrt(mean_square + _EPS)).mul_(self._norm)
+        query_key.mul_(torch.rsqrt(mean_square + self.eps)).mul_(self._norm)
         if self.rotation is not None:
             rotate_(query_key.flatten(1, 2), self.rotation)
         self.qkv[:, :2] = query_key
@@ -45,7 +44,7 @@ class RawQkv:
         """Return them ready for attention, rotated as real pairs, which a compiler can fuse."""
         query_key = self.qkv[:, :2].float()
         mean_square = query_key.square().mean(dim=-1, keepdim=True)
-        query_key = query_key * torch.rsqrt(mean_square + _EPS) * self._norm
+        query_key = query_key * torch.rsqrt(mean_square + self.eps) * self._norm
         if rotation is not None:
             pairs = rotation[:, None].expand(-1, 2, -1, -1)
             query_key = rotate_pairs(query_key, pairs)
@@ -61,7 +60,9 @@ class RawQkv:
 
     def _fill(self, qkv: Tensor, out: Tensor, places: Tensor | None) -> None:
         rotation = None if self.rotation is None else torch.view_as_real(self.rotation)
-        torch.ops.diffuserve.prepare_qkv(qkv, self.norm_query, self.norm_key, rotation, places, _EPS, out=out)
+        torch.ops.diffuserve.prepare_qkv(
+            qkv, self.norm_query, self.norm_key, rotation, places, self.eps, out=out
+        )
 
 
 def join_qkv(text: RawQkv, image: RawQkv, layout: PackedLayout) -> Float[Tensor, "joint 3 heads dim"]:

@@ -58,10 +58,7 @@ class Mod(NamedTuple):
         self, x: Float[Tensor, "tokens d"], change: Float[Tensor, "tokens d"]
     ) -> Float[Tensor, "tokens d"]:
         """Return x + gate·change."""
-        if self.owner is None:
-            return torch.addcmul(x, self.gate, change)
-        out = torch.empty_like(x)
-        return torch.ops.diffuserve.add_gated(x, self.gate, change, self.owner, out=out)
+        return add_gated(x, self.gate, change, self.owner)
 
 
 def mods_of_tokens(factors: Float[Tensor, "seq factors d"], owner: Int[Tensor, "tokens"]) -> tuple[Mod, ...]:
@@ -93,3 +90,15 @@ def normalize(
     if owner is None:
         return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_EPS), scale)
     return torch.ops.diffuserve.norm_modulated(x, scale, shift, owner, _EPS, out=torch.empty_like(x))
+
+
+def add_gated(
+    x: Float[Tensor, "tokens d"],
+    gate: Float[Tensor, "rows d"],
+    change: Float[Tensor, "tokens d"],
+    owner: Int[Tensor, "tokens"] | None,
+) -> Float[Tensor, "tokens d"]:
+    """Return x + gate·change."""
+    if owner is None:
+        return torch.addcmul(x, gate, change)
+    return torch.ops.diffuserve.add_gated(x, gate, change, owner, out=torch.empty_like(x))

@@ -69,12 +69,14 @@ class SequenceShape:
 class PackedLayout:
     """Indices between the three rows; `…_owner` is the row of factors of each token.
 
-    Factor row `s` is that of sequence `s`. If references have factors of their own, theirs are in row
-    `sequences + s`. If `has_text_first`, the joint row is the text row followed by the image row: no token
-    has to be moved. Text that is not rotated has no `text_rotation`.
+    `segments` are those of the joint row, `image_segments` of the image row. Factor row `s` is that of
+    sequence `s`. If references have factors of their own, theirs are in row `sequences + s`. If
+    `has_text_first`, the joint row is the text row followed by the image row: no token has to be moved. Text
+    that is not rotated has no `text_rotation`.
     """
 
     segments: Segments
+    image_segments: Segments
     text_at: Int[Tensor, "text"]
     image_at: Int[Tensor, "image"]
     text_owner: Int[Tensor, "text"]
@@ -115,6 +117,7 @@ def pack_layout(shapes: Sequence[SequenceShape], rules: LayoutRules, device: tor
     text_at, image_at = is_text.nonzero().squeeze(-1), (~is_text).nonzero().squeeze(-1)
     return PackedLayout(
         segments=Segments.of(tuple(shape.tokens for shape in shapes), device),
+        image_segments=Segments.of(tuple(shape.image_tokens for shape in shapes), device),
         text_at=to_device(text_at, device),
         image_at=to_device(image_at, device),
         text_owner=to_device(owner[text_at], device),

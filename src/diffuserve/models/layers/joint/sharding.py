@@ -16,6 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from diffuserve.models.layers.joint.packing import PackedInput, PackedLayout
+from diffuserve.models.layers.segments import Segments
 from diffuserve.models.layers.sequence_parallel import ShardedSegments, part_of, part_size
 
 
@@ -46,7 +47,8 @@ def shard_layout(layout: PackedLayout, rank: int, size: int) -> Shard:
     order[layout.text_at] = _places(num_text, text_part, text_part + image_part, 0).to(device)
     order[layout.image_at] = _places(num_image, image_part, text_part + image_part, text_part).to(device)
     local = PackedLayout(
-        segments=ShardedSegments(layout.segments.lengths, layout.segments.cu_seqlens, order),
+        segments=_sharded(layout.segments, order),
+        image_segments=_sharded(layout.image_segments, torch.arange(num_image, device=device)),
         text_at=torch.arange(text_part, device=device),
         image_at=torch.arange(text_part, text_part + image_part, device=device),
         text_owner=layout.text_owner[text],
@@ -58,6 +60,10 @@ def shard_layout(layout: PackedLayout, rank: int, size: int) -> Shard:
         has_text_first=True,
     )
     return Shard(text, image, local)
+
+
+def _sharded(segments: Segments, order: Int[Tensor, "tokens"]) -> ShardedSegments:
+    return ShardedSegments(segments.lengths, segments.cu_seqlens, order)
 
 
 def _places(count: int, part: int, row: int, offset: int) -> Tensor:
