@@ -1,7 +1,7 @@
 """Qwen-Image's texts: prompts in the template of a chat, encoded by Qwen2.5-VL.
 
-Reference implementation: `encode_prompt` of diffusers' `QwenImagePipeline`. Of the states those of the template's
-beginning are cut off.
+Reference implementation: `encode_prompt` of diffusers' `QwenImagePipeline`. Of the states those of the
+template's beginning are cut off.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Template:
     num_cut: int
 
     def around(self, words: str) -> str:
-        return f"<|im_start|>system\n{self.before}<|im_end|>\n<|im_start|>user\n{words}<|im_end|>\n<|im_start|>assistant\n"
+        return f"<|im_start|>system\n{self.before}<|im_end|>\n<|im_start|>user\n{words}<|im_end|>\n{_ANSWER}"
 
 
 DRAW = Template(
@@ -39,6 +39,7 @@ DRAW = Template(
     "of the objects and background:",
     34,
 )
+_ANSWER = "<|im_start|>assistant\n"
 _BLANK = " "  # what guides where no negative prompt is given, as the authors recommend
 
 
@@ -89,10 +90,7 @@ class QwenImageTextEncoder:
         """Encode the texts of requests, equal ones once; in one row unless `one_by_one`."""
         keys = [self.key(wanted) for wanted in params]
         texts = list(dict.fromkeys(text for key in keys for text in key))
-        if one_by_one:
-            encoded = [self._encode([text])[0] for text in texts]
-        else:
-            encoded = self._encode(texts)
+        encoded = [self._encode([text])[0] for text in texts] if one_by_one else self._encode(texts)
         found = dict(zip(texts, encoded, strict=True))
         return [_conditioning([found[text] for text in key]) for key in keys]
 
