@@ -26,6 +26,7 @@ from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
 from diffuserve.models.machine.devices import flops_per_second, to_device
 from diffuserve.models.offload.components import Component
 from diffuserve.models.video_autoencoder.cost import decode_bytes, decode_operations
+from diffuserve.models.video_autoencoder.previews import draw_strip, preview_map
 from diffuserve.models.video_autoencoder.video_vae import VideoVae, vae_dtype
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
@@ -33,7 +34,6 @@ from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.images import FirstFrames, put_first_frame
 from diffuserve.models.wan.packing import ClipShape, Layouts, unpatchify
 from diffuserve.models.wan.passes import Pass, guided, pack, passes_of, wan
-from diffuserve.models.wan.previews import draw_strip, preview_map
 from diffuserve.models.wan.scheduler import EULER, flow_config, own_sampler, scheduler_config
 from diffuserve.models.wan.sharding import ClipShard, shard_layout
 from diffuserve.models.wan.text import WanConditioning, WanTextEncoder
