@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
-from diffuserve.models.flux.packing import SequenceShape
+from diffuserve.models.layers.joint.packing import SequenceShape
 from support.flux_step import LANDSCAPE, attention_flops, count_step
 from support.kernel_counter import KernelCounter, Work, kind_of
 

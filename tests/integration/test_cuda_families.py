@@ -18,8 +18,8 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.input_image import input_image
 from diffuserve.models.flux import pipeline as flux_pipeline
-from diffuserve.models.flux.packing import pack_layout
-from diffuserve.models.flux.transformer import PackedInput
+from diffuserve.models.layers.joint.packing import PackedInput, pack_layout
+from diffuserve.models.packed_images import pipeline as packed_pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
@@ -225,7 +225,7 @@ def test_the_next_step_is_prepared_while_the_device_works(
 
         return making
 
-    monkeypatch.setattr(flux_pipeline, "pack_layout", recorded("layout", pack_layout))
+    monkeypatch.setattr(packed_pipeline, "pack_layout", recorded("layout", pack_layout))
     draw = flux_pipeline.FluxPipeline.init_latents
     monkeypatch.setattr(flux_pipeline.FluxPipeline, "init_latents", recorded("noise", draw))
     with Engine.load(folder_of("schnell"), device="cuda", config=EngineConfig(max_batch_size=1)) as engine:
@@ -263,7 +263,7 @@ def test_factors_on_the_host_are_caught(
     def planted(**values: Any) -> Any:
         return PackedInput(**{**values, "factors": values["factors"].cpu()})
 
-    monkeypatch.setattr(flux_pipeline, "PackedInput", planted)
+    monkeypatch.setattr(packed_pipeline, "PackedInput", planted)
     with (
         Engine.load(folder_of("schnell"), device="cuda") as engine,
         pytest.raises(RequestFailed, match="devi"),
@@ -275,7 +275,7 @@ def test_a_layout_on_the_host_is_caught(
     folder_of: Callable[[str], Path], log: CudaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted = lambda shapes, axes, _device: pack_layout(shapes, axes, torch.device("cpu"))  # noqa: E731
-    monkeypatch.setattr(flux_pipeline, "pack_layout", planted)
+    monkeypatch.setattr(packed_pipeline, "pack_layout", planted)
     with (
         Engine.load(folder_of("schnell"), device="cuda") as engine,
         pytest.raises(RequestFailed, match="devi"),

@@ -1,7 +1,7 @@
 """A denoising step of FLUX.1-schnell at full size stays within bounds on kernels and memory traffic."""
 
 from diffuserve.domain.models.cost import Workload
-from diffuserve.models.flux.packing import Grid, SequenceShape
+from diffuserve.models.layers.joint.packing import Grid, SequenceShape
 from support.flux_step import LANDSCAPE, SCHNELL, attention_flops, count_step
 
 GIGA, TERA = 10**9, 10**12

@@ -8,10 +8,16 @@ import torch
 from torch import Tensor
 
 from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.packing import Grid, PackedLayout, SequenceShape, pack_layout
-from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
-from diffuserve.models.layers.attention import AttentionKernel, varlen_flash, varlen_flash_across
+from diffuserve.models.flux.positions import layout_rules
+from diffuserve.models.flux.transformer import FluxTransformer
+from diffuserve.models.layers.attention import (
+    AttentionKernel,
+    varlen_flash,
+    varlen_flash_across,
+    varlen_flash_causal,
+)
 from diffuserve.models.layers.fused_ops import is_fused
+from diffuserve.models.layers.joint.packing import Grid, PackedInput, PackedLayout, SequenceShape, pack_layout
 from support.kernel_counter import KernelCounter, fake_cuda
 
 SCHNELL = FluxConfig()  # 12 billion parameters
@@ -22,7 +28,7 @@ _CUDA = torch.device("cuda:0")
 
 def count_step(shapes: Sequence[SequenceShape], config: FluxConfig = SCHNELL) -> KernelCounter:
     """Count the transformer's pass over sequences of these shapes, in bf16 on CUDA."""
-    on_cpu = pack_layout(shapes, config.axes_dims_rope, torch.device("cpu"))
+    on_cpu = pack_layout(shapes, layout_rules(config.axes_dims_rope), torch.device("cpu"))
     with fake_cuda() as fake, torch.no_grad():  # in inference mode a linear layer would arrive whole
         layout = _moved(on_cpu, lambda tensor: fake.from_tensor(tensor).to(_CUDA))
         transformer = _transformer(config)
@@ -48,7 +54,10 @@ def _transformer(config: FluxConfig) -> FluxTransformer:
     torch.set_default_dtype(torch.bfloat16)
     try:
         with _CUDA:
-            return FluxTransformer(config, AttentionKernel("varlen-flash", varlen_flash, varlen_flash_across))
+            return FluxTransformer(
+                config,
+                AttentionKernel("varlen-flash", varlen_flash, varlen_flash_across, varlen_flash_causal),
+            )
     finally:
         torch.set_default_dtype(torch.float32)
 

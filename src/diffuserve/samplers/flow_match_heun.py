@@ -4,7 +4,7 @@ Reference implementation: diffusers' `FlowMatchHeunDiscreteScheduler` without ch
 2n - 1 times; the last is a plain Euler step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -13,8 +13,7 @@ from pydantic import Field, with_config
 
 from diffuserve.domain.models.config import SCHEMA, parse_config
 from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
-from diffuserve.samplers.diffusion import floats
-from diffuserve.samplers.flow_match_euler import levels_between_ends, mix
+from diffuserve.samplers.flow_match_euler import FlowMatchEulerBetweenEnds, mix
 
 
 @with_config(SCHEMA)
@@ -32,10 +31,10 @@ class FlowMatchHeun:
 
     def schedule(self, num_inference_steps: int, mu: float | None = None) -> NoiseSchedule:
         """Return the levels of every evaluation. As in the reference, the shift is applied twice."""
-        total = self.num_train_timesteps
-        sigmas = levels_between_ends(self.shift, total, num_inference_steps)
-        levels = torch.cat([sigmas[:1], sigmas[1:].repeat_interleave(2)])
-        return NoiseSchedule((*floats(levels), 0.0), floats(levels * total))
+        of_euler = FlowMatchEulerBetweenEnds(self.num_train_timesteps, self.shift).schedule(
+            num_inference_steps
+        )
+        return NoiseSchedule((*_twice(of_euler.sigmas[:-1]), 0.0), _twice(of_euler.timesteps))
 
     def draws_noise(self, at: ScheduleStep) -> bool:
         return False
@@ -57,3 +56,8 @@ class FlowMatchHeun:
 
     def add_noise(self, clean: Latents, noise: Latents, at: ScheduleStep) -> Latents:
         return mix(clean, noise, at.sigma)
+
+
+def _twice(levels: Sequence[float]) -> tuple[float, ...]:
+    """Return each value twice, but the first: the first step begins with its only evaluation there."""
+    return (*levels[:1], *(level for level in levels[1:] for _ in range(2)))

@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.flux.shift import SizeShift
+from diffuserve.models.packed_images.shift import SizeShift
 from diffuserve.samplers.base import Sampler
-from diffuserve.samplers.flow_match_euler import FlowMatchEuler
+from diffuserve.samplers.flow_match_euler import FlowMatchEuler, FlowMatchEulerBetweenEnds
 
-SAMPLERS = st.builds(
-    FlowMatchEuler,
-    shift=st.floats(0.1, 10),
-    use_dynamic_shifting=st.booleans(),
-    time_shift_type=st.sampled_from(["exponential", "linear"]),
-)
+OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "shift": st.floats(0.1, 10),
+    "use_dynamic_shifting": st.booleans(),
+    "time_shift_type": st.sampled_from(["exponential", "linear"]),
+    "shift_terminal": st.none() | st.floats(0, 0.5),
+}
+SAMPLERS = st.builds(FlowMatchEuler, **OPTIONS)
 STEPS = st.integers(1, 100)
 MU = st.floats(0.1, 3)
 
@@ -38,11 +39,34 @@ def make_reference(sampler: FlowMatchEuler, num_steps: int, mu: float) -> Any:
 def test_schedules_equal_the_references_to_the_last_bit(
     sampler: FlowMatchEuler, num_steps: int, mu: float
 ) -> None:
+    assume(num_steps > 1 or not sampler.shift_terminal)
     reference = make_reference(sampler, num_steps, mu)
     schedule = sampler.schedule(num_steps, mu)
     assert schedule.num_steps == num_steps
     assert schedule.sigmas == tuple(reference.sigmas.tolist())
     assert schedule.timesteps == tuple(reference.timesteps.tolist())
+
+
+@given(st.builds(FlowMatchEulerBetweenEnds, **OPTIONS), STEPS, MU)
+def test_so_do_those_whose_pipeline_passes_no_levels(
+    sampler: FlowMatchEulerBetweenEnds, num_steps: int, mu: float
+) -> None:
+    assume(num_steps > 1 or not sampler.shift_terminal)
+    reference = FlowMatchEulerDiscreteScheduler(**asdict(sampler))
+    reference.set_timesteps(num_steps, mu=mu)
+    schedule = sampler.schedule(num_steps, mu)
+    assert schedule.sigmas == tuple(reference.sigmas.tolist())
+    assert schedule.timesteps == tuple(reference.timesteps.tolist())
+
+
+def test_a_terminal_level_is_the_last_at_which_the_model_is_called() -> None:
+    sampler = FlowMatchEuler(use_dynamic_shifting=True, shift_terminal=0.02)  # Qwen-Image's
+    sigmas = sampler.schedule(50, 0.9).sigmas
+    assert (sigmas[0], sigmas[-1]) == (1, 0)
+    assert sigmas[-2] == pytest.approx(0.02)
+    for shift in (0.1, 1.0, 3.0):
+        single = FlowMatchEuler(shift=shift, shift_terminal=0.02).schedule(1)
+        assert single.sigmas == pytest.approx((1, 0)), "a single step has nothing to stretch"
 
 
 @given(SAMPLERS.filter(lambda sampler: sampler.time_shift_type == "exponential"), STEPS, MU)
@@ -65,6 +89,7 @@ def test_only_dynamic_shifting_depends_on_the_size() -> None:
 def test_every_step_equals_the_references_to_the_last_bit(
     sampler: FlowMatchEuler, num_steps: int, mu: float, dtype: torch.dtype, seed: int
 ) -> None:
+    assume(num_steps > 1 or not sampler.shift_terminal)
     reference = make_reference(sampler, num_steps, mu)
     schedule = sampler.schedule(num_steps, mu)
     generator = torch.Generator().manual_seed(seed)
@@ -125,7 +150,7 @@ def test_the_last_step_ends_at_the_clean_latents() -> None:
         ("use_flow_sigmas", True),
         ("stochastic_sampling", True),
         ("invert_sigmas", True),
-        ("shift_terminal", 0.02),
+        ("shift_terminal", 1.0),
         ("time_shift_type", "cubic"),
     ],
 )

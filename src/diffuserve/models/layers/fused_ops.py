@@ -1,8 +1,9 @@
 """Parts of transformer blocks that are one kernel each on CUDA, as custom operations of torch.
 
-    diffuserve::norm_modulated    scale·LayerNorm(x) + shift, with the factors of each token's sequence
-    diffuserve::add_gated         x + gate·change, with the factors of each token's sequence
-    diffuserve::prepare_qkv       queries and keys normalized and rotated, and with the values put in place
+    diffuserve::norm_modulated      scale·LayerNorm(x) + shift, with the factors of each token's sequence
+    diffuserve::rms_norm_modulated  scale·weight·x/RMS(x), with the scale of each token's sequence, or none
+    diffuserve::add_gated           x + gate·change, with the factors of each token's sequence
+    diffuserve::prepare_qkv         queries and keys normalized and rotated, and with the values put in place
 
 On CUDA they are the Triton kernels of `triton_kernels`. The formulas here say what those compute; they run
 where an operation is called on a CPU. Being operations of torch's, they are counted and faked like its own.
@@ -23,6 +24,7 @@ _LIBRARY = torch.library.Library("diffuserve", "DEF")
 _OUT = "*, Tensor(a!) out) -> Tensor(a!)"
 _SCHEMAS = (
     f"norm_modulated(Tensor x, Tensor scale, Tensor shift, Tensor owner, float eps, {_OUT}",
+    f"rms_norm_modulated(Tensor x, Tensor weight, Tensor? scale, Tensor? owner, float eps, {_OUT}",
     f"add_gated(Tensor x, Tensor gate, Tensor change, Tensor owner, {_OUT}",
     "prepare_qkv(Tensor qkv, Tensor norm_query, Tensor norm_key, Tensor? rotation, Tensor? places, "
     f"float eps, {_OUT}",
@@ -42,6 +44,15 @@ def norm_modulated(
 ) -> Tensor:
     normed = F.layer_norm(x.float(), x.shape[-1:], eps=eps)
     return out.copy_(torch.addcmul(shift[owner].float(), normed, scale[owner].float()))
+
+
+def rms_norm_modulated(
+    x: Tensor, weight: Tensor, scale: Tensor | None, owner: Tensor | None, eps: float, *, out: Tensor
+) -> Tensor:
+    """Normalize by the RMS (Zhang & Sennrich 2019, arXiv:1910.07467); `scale` and `owner` come together."""
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps) * weight.float()
+    return out.copy_(normed if scale is None else normed * scale[owner].float())
 
 
 def add_gated(x: Tensor, gate: Tensor, change: Tensor, owner: Tensor, *, out: Tensor) -> Tensor:
@@ -99,7 +110,8 @@ def _works_on(device: torch.device) -> bool:
     return True
 
 
-for _schema, _formula in zip(_SCHEMAS, (norm_modulated, add_gated, prepare_qkv), strict=True):
+_FORMULAS = (norm_modulated, rms_norm_modulated, add_gated, prepare_qkv)
+for _schema, _formula in zip(_SCHEMAS, _FORMULAS, strict=True):
     _name = _LIBRARY.define(_schema)
     _LIBRARY.impl(_name, _formula, "CPU")
     _LIBRARY.impl(_name, functools.partial(_on_cuda, _formula.__name__), "CUDA")

@@ -37,7 +37,8 @@ def ulysses(kernel: AttentionKernel, ranks: SequenceRanks) -> AttentionKernel:
         spread = attended.new_zeros(rows.shape[0], *attended.shape[1:])
         return ranks.gather_heads(spread.index_copy_(0, segments.order, attended))
 
-    return AttentionKernel(f"{kernel.name} over {ranks.size} ranks", attend, kernel.attend_across)
+    name = f"{kernel.name} over {ranks.size} ranks"
+    return AttentionKernel(name, attend, kernel.attend_across, kernel.attend_causal)
 
 
 def sharing_sequences(ranks: Ranks | None) -> SequenceRanks | None:

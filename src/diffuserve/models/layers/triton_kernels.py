@@ -34,6 +34,28 @@ def norm_modulated(
     return out
 
 
+def rms_norm_modulated(
+    x: Tensor, weight: Tensor, scale: Tensor | None, owner: Tensor | None, eps: float, *, out: Tensor
+) -> Tensor:
+    width = x.shape[1]
+    strides = x.stride(0), 0 if scale is None else scale.stride(0), out.stride(0)
+    with torch.cuda.device_of(out):
+        _rms_norm_modulated[(len(x),)](
+            x,
+            weight,
+            x if scale is None else scale,
+            x if owner is None else owner,
+            out,
+            *strides,
+            width,
+            eps,
+            HAS_SCALE=scale is not None,
+            BLOCK=triton.next_power_of_2(width),
+            num_warps=8,
+        )
+    return out
+
+
 def add_gated(x: Tensor, gate: Tensor, change: Tensor, owner: Tensor, *, out: Tensor) -> Tensor:
     width = x.shape[1]
     strides = x.stride(0), gate.stride(0), change.stride(0), out.stride(0)
@@ -91,6 +113,24 @@ def _norm_modulated(  # noqa: PLR0913
     factor = tl.load(scale + sequence * scale_stride + columns, mask=inside, other=0.0).to(tl.float32)
     added = tl.load(shift + sequence * shift_stride + columns, mask=inside, other=0.0).to(tl.float32)
     result = normed * factor + added
+    tl.store(out + token * out_stride + columns, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _rms_norm_modulated(  # noqa: PLR0913
+    x, weight, scale, owner, out, x_stride, scale_stride, out_stride, width, eps,
+    HAS_SCALE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    row = tl.load(x + token * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    result = row * tl.rsqrt(tl.sum(row * row, 0) / width + eps)
+    result *= tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    if HAS_SCALE:
+        sequence = tl.load(owner + token)
+        result *= tl.load(scale + sequence * scale_stride + columns, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + token * out_stride + columns, result.to(out.dtype.element_ty), mask=inside)
 
 

@@ -15,11 +15,11 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.text.quantized_layers import T5_LAYERS
 from diffuserve.models.text.t5_config import Umt5Config
+from diffuserve.models.video_autoencoder.config import TEMPORAL_SCALE, VideoVaeConfig
+from diffuserve.models.video_autoencoder.cost import decode_bytes
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.config import TEXT_TOKENS, TRANSFORMER_LAYERS, WanTransformerConfig
 from diffuserve.models.wan.scheduler import SAMPLERS, own_sampler, scheduler_config
-from diffuserve.models.wan.vae.config import TEMPORAL_SCALE, VideoVaeConfig
-from diffuserve.models.wan.vae.cost import decode_bytes
 from diffuserve.models.weights.load_plan import LoadPlan
 
 if TYPE_CHECKING:

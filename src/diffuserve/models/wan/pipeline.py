@@ -25,19 +25,19 @@ from diffuserve.models.layers.sequence_parallel import (
 from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
 from diffuserve.models.machine.devices import flops_per_second, to_device
 from diffuserve.models.offload.components import Component
+from diffuserve.models.video_autoencoder.cost import decode_bytes, decode_operations
+from diffuserve.models.video_autoencoder.previews import draw_strip, preview_map
+from diffuserve.models.video_autoencoder.video_vae import VideoVae, vae_dtype
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.images import FirstFrames, put_first_frame
 from diffuserve.models.wan.packing import ClipShape, Layouts, unpatchify
 from diffuserve.models.wan.passes import Pass, guided, pack, passes_of, wan
-from diffuserve.models.wan.previews import draw_strip, preview_map
 from diffuserve.models.wan.scheduler import EULER, flow_config, own_sampler, scheduler_config
 from diffuserve.models.wan.sharding import ClipShard, shard_layout
 from diffuserve.models.wan.text import WanConditioning, WanTextEncoder
 from diffuserve.models.wan.transformer import PackedWanInput, load_transformer
-from diffuserve.models.wan.vae.cost import decode_bytes, decode_operations
-from diffuserve.models.wan.vae.video_vae import VideoVae, vae_dtype
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import num_parameters
 from diffuserve.parallel.pass_ranks import Hands, PassRanks, deal

@@ -178,6 +178,12 @@ def test_only_guidance_above_one_takes_more_passes(scale: float, passes: int) ->
     assert CAPABLE.workload(params).num_sequences == 1, "guidance that is an input takes no pass of its own"
 
 
+@pytest.mark.parametrize(("scale", "passes"), [(0.0, 1), (0.5, 2), (1.0, 2)])
+def test_a_model_may_guide_at_every_scale_but_zero(scale: float, passes: int) -> None:
+    spec = replace(VIDEO, guided_above=0.0)
+    assert spec.workload(resolve(spec, guidance_scale=scale)).num_sequences == passes
+
+
 def test_a_video_counts_latent_frames() -> None:
     workload = VIDEO.workload(resolve(VIDEO, width=64, height=96, num_frames=17, guidance_scale=0.0))
     assert workload.sequence_tokens == 32 + 5 * 24

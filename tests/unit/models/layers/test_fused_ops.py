@@ -74,6 +74,23 @@ def test_the_kernel_normalizes_and_modulates(interpreted: Filled, dtype: torch.d
 
 
 @DTYPES
+@pytest.mark.parametrize("width", [64, 96])
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_the_kernel_divides_by_the_rms_and_modulates(
+    interpreted: Filled, dtype: torch.dtype, width: int, is_scaled: bool
+) -> None:
+    random = Random(dtype)
+    rows, factors, weight = (
+        3 * random.numbers(8, width) + 1,
+        random.numbers(3, 4, width),
+        random.numbers(width),
+    )
+    operands = (rows, weight, *((factors[:, 1], OWNER) if is_scaled else (None, None)), 1e-6)
+    computed = interpreted("rms_norm_modulated", operands, torch.empty_like(rows))
+    assert_equal(computed, fused_ops.rms_norm_modulated(*operands, out=torch.empty_like(rows)))
+
+
+@DTYPES
 def test_the_kernel_adds_what_is_gated(interpreted: Filled, dtype: torch.dtype) -> None:
     random = Random(dtype)
     factors, joint = random.numbers(3, 6, 96), random.numbers(20, 96)
@@ -113,6 +130,7 @@ def test_the_kernel_prepares_rows_in_place_and_leaves_the_values(
 POINTERS = {"owner": "*i64", "places": "*i64", "rotation": "*fp32"}
 FLUX_SHAPES = {
     "_norm_modulated": {"BLOCK": 4096},
+    "_rms_norm_modulated": {"HAS_SCALE": True, "BLOCK": 4096},
     "_add_gated": {"BLOCK": 4096},
     "_prepare_qkv": {"HAS_ROTATION": True, "HAS_PLACES": True, "HEADS": 32, "DIM": 128},
 }

@@ -1,0 +1,299 @@
+"""Pipelines of packed image transformers, behind the engine's contract.
+
+A request's images are sequences, once for each of its texts: the prompt, and the negative prompt where one
+guides. Sequences of all requests share one forward pass.
+"""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
+from diffuserve.models.batches import split_by_counts
+from diffuserve.models.frames import Frames
+from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.layers.joint.packing import (
+    Grid,
+    LayoutRules,
+    PackedInput,
+    PackedLayout,
+    SequenceShape,
+    pack_layout,
+)
+from diffuserve.models.layers.joint.sharding import Shard, shard_layout
+from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
+from diffuserve.models.loaded_pipeline import LoadedPipeline
+from diffuserve.models.machine.devices import flops_per_second
+from diffuserve.models.offload.components import Component
+from diffuserve.models.packed_images.conditioning import ImageConditioning
+from diffuserve.models.packed_images.images import InputImages
+from diffuserve.models.packed_images.transformer import PackedTransformer
+from diffuserve.models.preview import PreviewMap
+from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.loading import num_parameters
+from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
+
+
+@runtime_checkable
+class TextEncoder(Protocol):
+    """The encoders of a family's texts; `largest` is the one that takes most of the time."""
+
+    @property
+    def largest(self) -> nn.Module: ...
+    @property
+    def components(self) -> Sequence[Component]: ...
+    def key(self, params: GenerationParams) -> Hashable:
+        """Return all that encoding reads of a request."""
+        ...
+
+    def encode(self, params: Sequence[GenerationParams], one_by_one: bool) -> Sequence[ImageConditioning]: ...
+
+
+class PackedImagePipeline(LoadedPipeline, ABC):
+    """A loaded checkpoint of a family of packed image transformers.
+
+    Families load these parts: `samplers` by name, the encoders of texts, the autoencoder within `images`, the
+    transformer and the map of previews; `layout_rules` say where tokens stand.
+    """
+
+    samplers: Mapping[str, Sampler]
+    text_encoder: TextEncoder
+    images: InputImages
+    transformer: PackedTransformer
+    preview_map: PreviewMap
+    layout_rules: LayoutRules
+
+    def __init__(self, spec: ModelSpec, plan: LoadPlan) -> None:
+        super().__init__(spec, plan)
+        kernel, ranks = choose_kernel(self.device, self.dtype, self.deterministic), plan.ranks
+        self._sequence = ranks.sequence if ranks is not None and ranks.sequence.size > 1 else None
+        self.attention = kernel if self._sequence is None else ulysses(kernel, self._sequence)
+        self._layout = functools.lru_cache(maxsize=8)(self._make_layout)
+        self._shard = functools.lru_cache(maxsize=8)(self._make_shard)
+
+    @abstractmethod
+    def mu(self, params: GenerationParams) -> float:
+        """Return the shift μ of a request's schedule."""
+
+    @abstractmethod
+    def factors(self, request: DenoiseInput, timesteps: Sequence[float]) -> Tensor:
+        """Return the factor rows of an image of a request, at the first of its remaining `timesteps`.
+
+        There is one, or one for the image and its text and one for its references.
+        """
+
+    def guided(self, prompt: Tensor, negative: Tensor, scale: float) -> Tensor:
+        """Return the velocity that guidance makes of two: classifier-free guidance (arXiv:2207.12598)."""
+        return negative + scale * (prompt - negative)
+
+    def inputs(self, request: DenoiseInput) -> Tensor:
+        """Return the channels of the tokens of a request's images, without references."""
+        return request.latents
+
+    def padding(self, text: int, image: Grid) -> int:
+        """Return the learned tokens after an image."""
+        return 0
+
+    def describe(self) -> Mapping[str, str]:
+        return self.described(self.attention.name)
+
+    def cost_prior(self) -> CostFit:
+        shape, rate = self.transformer.shape, flops_per_second(self.device, self.dtype)
+        text_token = 2 * num_parameters(self.text_encoder.largest) / rate
+        token, pair = shape.token_operations / rate, shape.pair_operations / rate
+        # Two thousand operations per decoded pixel and parameter.
+        pixel = 2 * self.images.vae.decoder_parameters / rate / 16
+        fit = CostFit((0.002, text_token), (0.002, token, pair, 0.0001), (0.001, pixel))
+        return self.residency.slowed(fit, self.device.type)
+
+    def components(self) -> Sequence[Component]:
+        return (
+            *self.text_encoder.components,
+            self.transformer.component,
+            *self.images.vae.components,
+        )
+
+    def step_bytes(self, workload: Workload) -> int:
+        return rank_bytes(self.transformer.shape.step_bytes(workload, self.dtype.itemsize), self.ranks)
+
+    def conditioning_key(self, params: GenerationParams) -> Hashable:
+        text = self.text_encoder.key(params)
+        if not params.images:
+            return text
+        if not self.spec.has_strength:
+            return (text, params.images)
+        return (text, params.images, params.mask, params.width, params.height)
+
+    @torch.inference_mode()
+    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+        texts = self.text_encoder.encode(params, one_by_one=self.deterministic)
+        return [self.images.encode(text, wanted) for text, wanted in zip(texts, params, strict=True)]
+
+    @torch.inference_mode()
+    def init_latents(
+        self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
+    ) -> InitialLatents:
+        """Draw noise on the CPU, as diffusers does with CPU generators.
+
+        The result is packed: (num_images, tokens, channels).
+        """
+        grid, patch, schedule = self.grid(params), self.images.patch, self.schedule(params)
+        size = (1, self.images.vae.latent_channels, patch * grid.rows, patch * grid.columns)
+        first = schedule.at(schedule.start)
+        return self.images.begin(size, _conditioning(conditioning), generators, self.sampler(params), first)
+
+    def latents_shape(self, params: GenerationParams) -> tuple[int, ...]:
+        channels = self.images.patch**2 * self.images.vae.latent_channels
+        return (params.num_images, self.grid(params).tokens, channels)
+
+    def schedule(self, params: GenerationParams) -> NoiseSchedule:
+        assert params.num_inference_steps is not None
+        schedule = self.sampler(params).schedule(params.num_inference_steps, self.mu(params))
+        return schedule.starting_at(self.spec.first_step(params))
+
+    def sampler(self, params: GenerationParams) -> Sampler:
+        return self.samplers[params.sampler or self.spec.sampler]
+
+    @torch.inference_mode()
+    def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
+        """Return each request's velocity in the shape of its latents: (num_images, tokens, channels)."""
+        order, ordered = self._sorted(batch)
+        shapes = self._shapes(ordered)
+        velocity = self._velocity(self._pack(ordered, self._layout(shapes)), shapes)
+        sizes = [sum(shape.image_tokens for shape in self._of(request)) for request in ordered]
+        parts = zip(order, ordered, velocity.split(sizes), strict=True)
+        predictions = {index: self._prediction(request, part) for index, request, part in parts}
+        return [predictions[i] for i in range(len(batch))]
+
+    def prepare(self, batch: Sequence[DenoiseInput]) -> None:
+        shapes = self._shapes(self._sorted(batch)[1])
+        self._layout(shapes)
+        if self._sequence is not None:
+            self._shard(shapes)
+
+    def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
+        return self.images.restore(latents, request, self.sampler(request.params), at)
+
+    @torch.inference_mode()
+    def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
+        unpacked = self.images.unpack(torch.cat(list(latents)), self.grid(params[0]).rows)
+        pixels = unpacked.shape[-2] * unpacked.shape[-1] * self.images.vae.scale**2
+        group = max(1, self.max_decode_pixels // pixels)
+        frames = [[image] for part in unpacked.split(group) for image in self.images.vae.decode(part)]
+        return split_by_counts(frames, [wanted.num_images for wanted in params])
+
+    def decode_bytes(self, params: GenerationParams) -> int:
+        return self.images.vae.decode_bytes(params)
+
+    @torch.inference_mode()
+    def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
+        return self.preview_map.draw(self.images.unpack(latents[:1], self.grid(params).rows)[0])
+
+    def grid(self, params: GenerationParams) -> Grid:
+        """Return the tokens of a generated image."""
+        assert params.height is not None
+        assert params.width is not None
+        return self._grid(params.width, params.height)
+
+    def _velocity(self, packed: PackedInput, shapes: tuple[SequenceShape, ...]) -> Tensor:
+        """Return the velocities of all image tokens, on every rank."""
+        if self.ranks is None:
+            return self.transformer(packed)
+        part = packed if self._sequence is None else self._shard(shapes).of(packed)
+        with self.ranks.together():
+            velocity: Tensor = self.transformer(part)
+            if self._sequence is not None:
+                velocity = self._sequence.gather(velocity)[: len(packed.image)]
+        return velocity
+
+    def _prediction(self, request: DenoiseInput, part: Tensor) -> Tensor:
+        """Return a request's velocity from those of its sequences, in the shape of its latents."""
+        num_images, num_tokens, _ = request.latents.shape
+        by_text = part.unflatten(0, (len(_texts(request)), num_images, -1))[:, :, :num_tokens]
+        prompt, *negative = by_text
+        return (
+            prompt if not negative else self.guided(prompt, negative[0], request.params.guidance_scale or 0.0)
+        )
+
+    def _pack(self, batch: Sequence[DenoiseInput], layout: PackedLayout) -> PackedInput:
+        """Lay out the sequences of each request: its images with its first text, then with the next one."""
+        rows = [row for request in batch for row in self._factor_rows(request)]
+        return PackedInput(
+            image=torch.cat([tokens for request in batch for tokens in self._tokens(request)]),
+            text=torch.cat([text for request in batch for text in _texts(request) for _ in request.latents]),
+            factors=torch.cat([torch.cat(kind) for kind in zip(*rows, strict=True)]),
+            layout=layout,
+        )
+
+    def _factor_rows(self, request: DenoiseInput) -> list[Sequence[Tensor]]:
+        """Return the factor rows of each sequence of a request: of its tokens, and of its references'."""
+        timesteps = self.schedule(request.params).timesteps
+        is_planned = request.timestep in timesteps
+        ahead = timesteps[timesteps.index(request.timestep) :] if is_planned else (request.timestep,)
+        rows = self.factors(request, ahead).split(1)
+        return [rows] * (len(_texts(request)) * len(request.latents))
+
+    def _tokens(self, request: DenoiseInput) -> list[Tensor]:
+        """Return the tokens of a request's images, each followed by its references, for each text."""
+        tokens, references = self.inputs(request), _conditioning(request.conditioning).references
+        if references is not None:
+            tokens = torch.cat([tokens, references.expand(len(tokens), -1, -1)], dim=1)
+        return [tokens.flatten(0, 1)] * len(_texts(request))
+
+    def _make_layout(self, shapes: tuple[SequenceShape, ...]) -> PackedLayout:
+        return pack_layout(shapes, self.layout_rules, self.device)
+
+    def _make_shard(self, shapes: tuple[SequenceShape, ...]) -> Shard:
+        assert self._sequence is not None
+        return shard_layout(self._layout(shapes), self._sequence.index, self._sequence.size)
+
+    def _sorted(self, batch: Sequence[DenoiseInput]) -> tuple[list[int], list[DenoiseInput]]:
+        """Return a batch in the order of its packed rows, and where each request was.
+
+        Adjacent sequences of equal length share one dense attention call.
+        """
+        order = sorted(range(len(batch)), key=lambda index: self._sort_key(batch[index]))
+        return order, [batch[index] for index in order]
+
+    def _sort_key(self, request: DenoiseInput) -> tuple[int, ...]:
+        shape = self._of(request)[0]
+        return (shape.tokens, shape.text, shape.image_tokens, shape.image.rows)
+
+    def _shapes(self, ordered: Sequence[DenoiseInput]) -> tuple[SequenceShape, ...]:
+        return tuple(shape for request in ordered for shape in self._of(request))
+
+    def _of(self, request: DenoiseInput) -> list[SequenceShape]:
+        """Return the shapes of a request's sequences: for each text, one for each image."""
+        grid, references = self.grid(request.params), self._references(request.params)
+        return [
+            SequenceShape(len(text), grid, references, self.padding(len(text), grid))
+            for text in _texts(request)
+            for _ in request.latents
+        ]
+
+    def _references(self, params: GenerationParams) -> tuple[Grid, ...]:
+        if self.spec.has_strength:
+            return ()
+        images = [image for image in params.images if isinstance(image, InputImage)]
+        return tuple(self._grid(*self.spec.reference_size(image)) for image in images)
+
+    def _grid(self, width: int, height: int) -> Grid:
+        pixels = self.images.patch * self.images.vae.scale
+        return Grid(height // pixels, width // pixels)
+
+
+def _conditioning(conditioning: Conditioning) -> ImageConditioning:
+    assert isinstance(conditioning, ImageConditioning)
+    return conditioning
+
+
+def _texts(request: DenoiseInput) -> tuple[Tensor, ...]:
+    return _conditioning(request.conditioning).texts
