@@ -32,13 +32,10 @@ class _AddedToken:
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class _TokenizerConfig:
-    """The values of `tokenizer_config.json`; older ones wrap a token in its options.
-
-    A tokenizer without a limit states a number that is too large for the integers of JSON's readers.
-    """
+    """The values of `tokenizer_config.json`; older ones wrap a token in its options."""
 
     pad_token: str | _AddedToken
-    model_max_length: Annotated[float, Field(ge=1)]
+    model_max_length: Annotated[float, Field(ge=1)]  # transformers' number for none is beyond 64 bits
     padding_side: Literal["left", "right"] | None = None
     tokenizer_class: str | None = None
     added_tokens_decoder: dict[Annotated[int, Field(strict=False)], _AddedToken] = field(default_factory=dict)
