@@ -27,7 +27,7 @@ from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.read_ahead import start_reading
 from diffuserve.models.weights.stored_quantization import choose_quantization
-from diffuserve.parallel.plan import ParallelPlan, check_shared
+from diffuserve.parallel.plan import ParallelPlan, check_encoder_shared, check_passes, check_shared
 
 if TYPE_CHECKING:
     import torch
@@ -262,17 +262,22 @@ def _check_offload(
 def _check_parallel(
     folder: ModelFolder, able: Capabilities, quantization: Quantization, plan: ParallelPlan | None
 ) -> None:
-    """Raise `InvalidParams` if the ranks of a plan cannot share a model's weights as it says."""
-    if plan is None or not plan.is_sharded:
+    """Raise `InvalidParams` if the ranks of a plan cannot share a model's passes or weights as it says."""
+    if plan is None:
+        return
+    check_passes(plan, able.passes, folder.pipeline_class)
+    if not plan.is_sharded:
         return
     if not able.shared:
-        remedy = f"the weights of {folder.pipeline_class} are not cut over ranks, FLUX.1's are"
+        remedy = f"the weights of {folder.pipeline_class} are not cut over ranks"
         raise InvalidParams("parallel", str(plan), f"{remedy}; give sequence={plan.num_ranks}")
     if quantization is not Quantization.NONE:
         remedy = f"weights in {quantization} are not cut over ranks; give sequence={plan.num_ranks}"
         raise InvalidParams("parallel", str(plan), f"{remedy}, or leave the quantization out")
     for name, count in able.shared.items():
         check_shared(plan, name, count)
+    for name, count in able.encoder_shared.items():
+        check_encoder_shared(plan, name, count)
 
 
 def _open(model: str) -> tuple[ModelFolder, PipelineFamily]:

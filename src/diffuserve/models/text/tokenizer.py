@@ -32,10 +32,13 @@ class _AddedToken:
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class _TokenizerConfig:
-    """The values of `tokenizer_config.json`; older ones wrap a token in its options."""
+    """The values of `tokenizer_config.json`; older ones wrap a token in its options.
+
+    A tokenizer without a limit states a number that is too large for the integers of JSON's readers.
+    """
 
     pad_token: str | _AddedToken
-    model_max_length: Annotated[int, Field(ge=1)]
+    model_max_length: Annotated[float, Field(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class PromptTokenizer:
         pad_token = config.pad_token if isinstance(config.pad_token, str) else config.pad_token.content
         if is_wanted and tokenizer.token_to_id(pad_token) is None:
             raise InvalidModel(f"{folder.path}/{file}: pad_token={pad_token!r} is not a token")
-        return cls(tokenizer, pad_token, config.model_max_length)
+        return cls(tokenizer, pad_token, int(config.model_max_length))
 
     def tokenize(
         self,
