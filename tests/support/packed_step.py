@@ -73,7 +73,7 @@ class CountedStep:
 
     @property
     def flops(self) -> int:
-        """The operations of all products and attentions."""
+        """Return the operations of all products and attentions."""
         return self.kernels.of("product").flops + self.attention_flops
 
 
@@ -96,10 +96,10 @@ def count_step(model: StepModel, shapes: Sequence[SequenceShape]) -> CountedStep
     return step
 
 
-def predicted_bytes(model: StepModel, shapes: Sequence[SequenceShape], pixels: int) -> int:
+def predicted_bytes(model: StepModel, shapes: Sequence[SequenceShape]) -> int:
     """Return the peak memory of a step that the family predicts."""
-    tokens, text = sum(shape.tokens for shape in shapes), sum(shape.text for shape in shapes)
-    return model.config.step_bytes(Workload(len(shapes), tokens, text, pixels, 4), _ITEM_BYTES)
+    longest = max(shape.tokens for shape in shapes)
+    return model.config.step_bytes(Workload(len(shapes), longest, 0, 0, 1), _ITEM_BYTES)
 
 
 def _counting(step: CountedStep) -> AttentionKernel:
