@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "diffuserve.families"
 _FLUX = "diffuserve.models.flux.family:FLUX"
+_QWEN_IMAGE = "diffuserve.models.qwen_image.family:QWEN_IMAGE"
 _STABLE_DIFFUSION = "diffuserve.models.stable_diffusion.family:STABLE_DIFFUSION"
 _WAN = "diffuserve.models.wan.family:WAN"
 _Z_IMAGE = "diffuserve.models.z_image.family:Z_IMAGE"
@@ -49,6 +50,9 @@ _PIPELINES = {
     "FluxKontextPipeline": _FLUX,
     "FluxPipeline": _FLUX,
     "LatentConsistencyModelPipeline": _STABLE_DIFFUSION,
+    "QwenImageImg2ImgPipeline": _QWEN_IMAGE,
+    "QwenImageInpaintPipeline": _QWEN_IMAGE,
+    "QwenImagePipeline": _QWEN_IMAGE,
     "StableDiffusionImg2ImgPipeline": _STABLE_DIFFUSION,
     "StableDiffusionInpaintPipeline": _STABLE_DIFFUSION,
     "StableDiffusionPipeline": _STABLE_DIFFUSION,

@@ -82,7 +82,7 @@ class _DoubleEnd(nn.Module):
 
 
 class _SingleStart(nn.Module):
-    """A block with a single stream until attention, and with its feed-forward network if that begins there."""
+    """A block with a single stream until attention, and its feed-forward network if that begins there."""
 
     def __init__(self, block: SingleStream) -> None:
         super().__init__()
