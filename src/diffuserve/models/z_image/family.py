@@ -17,7 +17,7 @@ from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.text.quantized_layers import QWEN_LAYERS
 from diffuserve.models.text.qwen_config import QwenConfig
 from diffuserve.models.weights.load_plan import LoadPlan
-from diffuserve.models.z_image.config import PATCH, TRANSFORMER_LAYERS, ZImageConfig
+from diffuserve.models.z_image.config import PATCH, READ_STATES, TRANSFORMER_LAYERS, ZImageConfig
 
 if TYPE_CHECKING:
     import torch
@@ -135,6 +135,7 @@ def _check_parts(
             f"{folder.path}: the transformer's cap_feat_dim={config.cap_feat_dim} must be the text encoder's "
             f"hidden_size={encoder.hidden_size}; put the Qwen 3 of its own size into text_encoder/"
         )
+    encoder.states_to_read(READ_STATES, f"{folder.path}/text_encoder")
 
 
 def _checkpoint_sampler(folder: ModelFolder) -> str:
