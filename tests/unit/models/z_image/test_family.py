@@ -81,7 +81,7 @@ def test_it_starts_from_an_image(folder: Folder) -> None:
 
 def test_a_wrong_multiple_is_refused_with_the_nearest(folder: Folder) -> None:
     spec = Z_IMAGE.read_spec(folder())
-    with pytest.raises(InvalidParams, match="^width=65.*64 or 80"):
+    with pytest.raises(InvalidParams, match=r"^width=65.*64 or 80"):
         resolved(spec, width=65)
 
 
