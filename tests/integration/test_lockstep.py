@@ -148,6 +148,22 @@ def test_ranks_that_share_weights_and_tokens_generate_the_images_of_one_process(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shared", "num_ranks", "plan"),
+    [
+        ("unet_checkpoint", 2, "cfg=2"),
+        ("wan_checkpoint", 2, "cfg=2"),
+        ("wan_checkpoint", 4, "cfg=2,tensor=2"),
+    ],
+)
+def test_ranks_that_share_passes_generate_the_images_of_one_process(
+    shared: str, num_ranks: int, plan: str, folders: tuple[Path, Path], request: pytest.FixtureRequest
+) -> None:
+    """Guided requests and others, clips and images, in common steps."""
+    check_same_images(num_ranks, request.getfixturevalue(shared), plan, folders)
+
+
+@pytest.mark.slow
 def test_a_failure_on_one_of_the_ranks_that_share_weights_fails_a_single_request(
     checkpoint: str, folders: tuple[Path, Path]
 ) -> None:

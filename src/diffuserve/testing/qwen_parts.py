@@ -16,6 +16,7 @@ _CHAT = (
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
     "{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}"
 )
+_LONGEST = 131_072  # tokens of a text
 _SPARE_ROWS = 8  # of an embedding, as real ones have
 _CELL = 28  # pixels of a side that are one token
 
@@ -29,7 +30,7 @@ def qwen_tokenizer(template: str = "") -> Any:
     import transformers
 
     vocabulary = {character: number for number, character in enumerate(sorted(ByteLevel.alphabet()))}
-    tokenizer: Any = transformers.Qwen2Tokenizer(vocab=vocabulary, merges=[])
+    tokenizer: Any = transformers.Qwen2Tokenizer(vocab=vocabulary, merges=[], model_max_length=_LONGEST)
     tokenizer.add_special_tokens(
         {
             "pad_token": "<|endoftext|>",

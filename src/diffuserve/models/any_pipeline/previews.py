@@ -19,8 +19,8 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.preview import PreviewMap, read_preview_map
 from diffuserve.models.stable_diffusion.previews import PREVIEW as SD_PREVIEW
 from diffuserve.models.stable_diffusion.previews import XL_PREVIEW
-from diffuserve.models.wan.previews import draw_strip
-from diffuserve.models.wan.previews import preview_map as wan_map
+from diffuserve.models.video_autoencoder.previews import draw_strip
+from diffuserve.models.video_autoencoder.previews import preview_map as wan_map
 
 _PATCH = 2  # tokens of images are 2×2 patches, or single cells
 _SD3 = PreviewMap(

@@ -26,7 +26,7 @@ from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
 
 _TILE_OVERLAP = 0.25  # fraction of a tile's side
-_ENCODER_PREFIXES = ("encoder.", "quant_conv.")
+_OTHER_PREFIXES = ("encoder.", "quant_conv.", "bn.")
 
 
 def load_decoder(config: AutoencoderConfig, files: list[Path], plan: LoadPlan) -> "ImageDecoder":
@@ -38,7 +38,7 @@ def load_decoder(config: AutoencoderConfig, files: list[Path], plan: LoadPlan) -
         files,
         placements(decoder, files),
         plan,
-        ignored_prefixes=_ENCODER_PREFIXES,
+        ignored_prefixes=_OTHER_PREFIXES,
         memory_format=torch.channels_last,
     )
     return decoder.eval()
@@ -98,7 +98,7 @@ class _Decoder(nn.Module):
     def __init__(self, config: AutoencoderConfig) -> None:
         super().__init__()
         groups = config.norm_num_groups
-        widths = config.block_out_channels[::-1]
+        widths = config.decoder_widths[::-1]
         self.conv_in = conv(config.latent_channels, widths[0])
         self.mid_block = MidBlock(widths[0], groups, config.mid_block_add_attention)
         self.up_blocks = nn.Sequential(

@@ -92,6 +92,17 @@ def decode_bytes(config: VideoVaeConfig, width: int, height: int, item_bytes: in
     return chunk_bytes(config, width, height, item_bytes) + cache_bytes(config, width, height, item_bytes)
 
 
+def image_bytes(config: VideoVaeConfig, width: int, height: int, item_bytes: int = 4) -> int:
+    """Return the peak bytes of decoding one image, a clip's first frame: in the norm of a stage's features.
+
+    The stage's input, the block's and what that has convolved are kept; a norm makes two copies in float32.
+    """
+    widest, cells = 0, _latent_cells(config, width, height)
+    for stage, features in enumerate(config.decoder_widths[1:]):
+        widest = max(widest, features * cells * 4**stage)
+    return widest * (3 * item_bytes + 2 * 4)
+
+
 def _latent_cells(config: VideoVaeConfig, width: int, height: int) -> int:
     return (width // config.scale) * (height // config.scale)
 

@@ -42,12 +42,15 @@ class VideoEncoder(nn.Module):
 
         These are one frame, then four at a time. Without a cache each is the first of a clip of its own.
         """
+        return self.moments(pixels, cache).chunk(2, dim=1)[0]
+
+    def moments(self, pixels: Features, cache: FrameCache | None) -> Features:
+        """Return the means of the latents and the logarithms of their variances, for the same frames."""
         patch = self.config.patch
         patches = rearrange(pixels, "t c (h ph) (w pw) -> t (c pw ph) h w", ph=patch, pw=patch)
         patches = patches.contiguous(memory_format=torch.channels_last)
-        moments = self.quant_conv(self.encoder(patches, cache))
-        mean: Tensor = moments.chunk(2, dim=1)[0]
-        return mean
+        moments: Tensor = self.quant_conv(self.encoder(patches, cache))
+        return moments
 
 
 class _Encoder(nn.Module):

@@ -12,7 +12,7 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 
 TRANSFORMER_LAYERS = QuantizedLayers(
-    r"(noise_refiner|layers)\.\d+\.(attention\.to_(qkv|q|k|v|out\.0)|feed_forward\.(gate_up|w[123]))"
+    r"(noise_refiner|layers)\.\d+\.(attention\.to_(qkv|q|k|v|out\.0)|feed_forward\.(linear_in|linear_out|w[123]))"
 )
 """All products of the blocks that each step runs, but the modulations. The blocks that refine a prompt run
 once for it, and everything depends on their result."""
