@@ -6,8 +6,13 @@ from diffuserve.engine.engine import Engine
 from diffuserve.models.base import Pipeline
 from diffuserve.testing.fake_pipeline import FakePipeline
 
-FAMILIES = ("flux", "stable diffusion", "wan", "any pipeline", "fake")
-_FIXTURES = {"stable diffusion": "small_unet", "wan": "small_wan", "any pipeline": "small_any"}
+FAMILIES = ("flux", "qwen image", "stable diffusion", "wan", "any pipeline", "fake")
+_FIXTURES = {
+    "qwen image": "small_qwen_image",
+    "stable diffusion": "small_unet",
+    "wan": "small_wan",
+    "any pipeline": "small_any",
+}
 
 
 def pipeline_of(family: str, request: pytest.FixtureRequest) -> Pipeline:

@@ -8,32 +8,25 @@ from dataclasses import dataclass
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.flux2.config import Flux2Config, is_klein
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.text.chat import QWEN3_CHAT_WITHOUT_THOUGHT, mistral_chat
 from diffuserve.models.text.qwen_config import QwenConfig
 
 
 @dataclass(frozen=True)
 class PromptReading:
-    """The language model's kind, the chat around a prompt, the states that are read, and the padding's side."""
+    """The language model's kind, the chat around a prompt, and the states that are read."""
 
     model_type: str
     template: str
     states: tuple[int, ...]
-    pads_on_the_left: bool = False
 
 
-_KLEIN = PromptReading(
-    "qwen3",
-    "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-    (9, 18, 27),
+_SYSTEM = (
+    "You are an AI that reasons about image descriptions. You give structured responses focusing on object "
+    "relationships, object\nattribution and actions without speculation."
 )
-_DEV = PromptReading(
-    "mistral",
-    "<s>[SYSTEM_PROMPT]You are an AI that reasons about image descriptions. You give structured responses "
-    "focusing on object relationships, object\nattribution and actions without speculation.[/SYSTEM_PROMPT]"
-    "[INST]{}[/INST]",
-    (10, 20, 30),
-    pads_on_the_left=True,
-)
+_KLEIN = PromptReading("qwen3", QWEN3_CHAT_WITHOUT_THOUGHT, (9, 18, 27))
+_DEV = PromptReading("mistral", mistral_chat(_SYSTEM), (10, 20, 30))
 
 
 def prompt_reading(folder: ModelFolder) -> PromptReading:

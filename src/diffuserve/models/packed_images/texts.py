@@ -22,9 +22,13 @@ class EncodedText:
 
 
 class GuidedTexts(ABC):
-    """Encodes the texts of requests, equal ones once."""
+    """Encodes the texts of requests, equal ones once.
+
+    `no_negative` is read in place of a negative prompt where a request has none.
+    """
 
     spec: ModelSpec
+    no_negative = ""
 
     @abstractmethod
     def encode_texts(self, texts: Sequence[PromptText]) -> Sequence[EncodedText]:
@@ -32,12 +36,16 @@ class GuidedTexts(ABC):
 
     def key(self, params: GenerationParams) -> tuple[PromptText, ...]:
         """Return the texts of a request: its prompt and, if it is guided, its negative prompt."""
-        assert params.max_sequence_length is not None
-        prompt = PromptText(params.prompt, params.max_sequence_length, "the prompt")
+        prompt = self.text(params, params.prompt, "the prompt")
         if self.spec.num_passes(params) == 1:
             return (prompt,)
-        negative = params.negative_prompt or ""
-        return (prompt, PromptText(negative, params.max_sequence_length, "the negative prompt"))
+        negative = self.no_negative if params.negative_prompt is None else params.negative_prompt
+        return (prompt, self.text(params, negative, "the negative prompt"))
+
+    def text(self, params: GenerationParams, words: str, subject: str) -> PromptText:
+        """Return all that is read of a request for one of its texts."""
+        assert params.max_sequence_length is not None
+        return PromptText(words, params.max_sequence_length, subject)
 
     def encode(self, params: Sequence[GenerationParams], one_by_one: bool) -> list[ImageConditioning]:
         """Encode the texts of requests, together unless `one_by_one`."""
