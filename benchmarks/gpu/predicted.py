@@ -47,9 +47,9 @@ class Efficiency:
 
 
 KERNELS = Efficiency(products=0.75, attention=0.65, memory=0.9, launch=2e-6)
-"""Of kernels alone. Products: 740 TFLOP/s, some less than the best of searches over shapes on an H100, 780 to
-795 (Chillee's gist 2ec89696, stas00/ml-engineering). Attention: FlashAttention-3 over 4,096 tokens, with heads
-of 128: 640 TFLOP/s (arXiv:2407.08608, figure 5). Memory and launches: assumed."""
+"""Of kernels alone. Products: 740 TFLOP/s, a little less than the best of searches over shapes on an H100,
+780 to 795 (Chillee's gist 2ec89696, stas00/ml-engineering). Attention: FlashAttention-3 over 4,096 tokens,
+with heads of 128: 640 TFLOP/s (arXiv:2407.08608, figure 5). Memory and launches: assumed."""
 SERVED = Efficiency(products=0.40, attention=0.65, memory=0.9, launch=2e-6)
 """Of a whole program: see above."""
 
