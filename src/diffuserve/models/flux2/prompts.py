@@ -42,7 +42,7 @@ def check_text_encoder(folder: ModelFolder, transformer: Flux2Config) -> QwenCon
     if (text.model_type, width) != (reading.model_type, expected):
         raise InvalidModel(
             f"{folder.path}: the text encoder is {text.model_type} with hidden_size={text.hidden_size}, but "
-            f"the transformer, with joint_attention_dim={expected}, was trained with {reading.model_type} and "
+            f"the transformer with joint_attention_dim={expected} was trained with {reading.model_type} and "
             f"hidden_size={expected / len(reading.states):g}; take the model's own text encoder"
         )
     return text
