@@ -19,6 +19,7 @@ from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.input_image import input_image
 from diffuserve.models.flux import pipeline as flux_pipeline
 from diffuserve.models.layers.joint.packing import PackedInput, pack_layout
+from diffuserve.models.packed_images import passes as packed_passes
 from diffuserve.models.packed_images import pipeline as packed_pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
@@ -265,7 +266,7 @@ def test_factors_on_the_host_are_caught(
     def planted(**values: Any) -> Any:
         return PackedInput(**{**values, "factors": values["factors"].cpu()})
 
-    monkeypatch.setattr(packed_pipeline, "PackedInput", planted)
+    monkeypatch.setattr(packed_passes, "PackedInput", planted)
     with (
         Engine.load(folder_of("schnell"), device="cuda") as engine,
         pytest.raises(RequestFailed, match="devi"),

@@ -20,9 +20,10 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.warm_up import warm_up
 from diffuserve.models.base import Pipeline
-from diffuserve.models.registry import check_model, load_pipeline, num_weight_bytes
+from diffuserve.models.registry import check_model, find_capabilities, load_pipeline, num_weight_bytes
 from diffuserve.models.weights.fingerprint import hash_weights
 from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.parallel.pass_ranks import PassRanks
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, SequenceRanks
 from diffuserve.protocol.config import EngineProcessConfig
@@ -133,20 +134,25 @@ def test_a_rank_that_encodes_nothing_loads_no_encoder(folder: Path) -> None:
 class Sharing(Ranks):
     """The view of one of several ranks, which exchanges nothing."""
 
-    def __init__(self, size: int) -> None:
-        self.plan, self.index, self.size = ParallelPlan(size), 0, size
-        self.sequence, self.tensor = Mock(SequenceRanks, index=0, size=size), None
+    def __init__(self, plan: ParallelPlan) -> None:
+        self.plan, self.index, self.size = plan, 0, plan.num_ranks
+        self.sequence, self.tensor = Mock(SequenceRanks, index=0, size=plan.sequence), None
+        self.passes = Mock(PassRanks, index=0, size=plan.cfg)
 
 
 def test_a_step_takes_less_memory_the_more_ranks_share_it(folder: Path) -> None:
-    """A rank has a part of the tokens, or whole rows of a UNet, and all of the weights."""
+    """A rank has a part of the tokens or of the passes, or whole rows of a UNet, and all of the weights."""
     nothing = Parts(encoding=False, denoising=False, decoding=False)
     plan = LoadPlan(torch.device("cpu"), torch.float32, parts=nothing)
-    plans = (plan, *(dataclasses.replace(plan, ranks=Sharing(size)) for size in (2, 4)))
+    sharing = [ParallelPlan(2), ParallelPlan(4)]
+    if find_capabilities(str(folder)).passes > 1:
+        sharing.append(ParallelPlan(2, cfg=2))
+    plans = (plan, *(dataclasses.replace(plan, ranks=Sharing(each)) for each in sharing))
     alone, *shared = (load_pipeline(str(folder), each) for each in plans)
     workload = Workload(4, 1024, text_tokens=16, num_pixels=4096, num_inference_steps=2)
     whole = alone.step_bytes(workload)
-    assert [pipeline.step_bytes(workload) for pipeline in shared] == [whole // 2, whole // 4]
+    expected = [whole // each.num_ranks for each in sharing]
+    assert [pipeline.step_bytes(workload) for pipeline in shared] == expected
     row = dataclasses.replace(workload, num_sequences=1)
     if alone.spec.family.startswith("stable-diffusion"):
         assert shared[0].step_bytes(row) == alone.step_bytes(row)

@@ -6,11 +6,12 @@ from diffuserve.engine.engine import Engine
 from diffuserve.models.base import Pipeline
 from diffuserve.testing.fake_pipeline import FakePipeline
 
-FAMILIES = ("flux", "qwen image", "stable diffusion", "wan", "any pipeline", "fake")
+FAMILIES = ("flux", "qwen image", "stable diffusion", "wan", "z-image", "any pipeline", "fake")
 _FIXTURES = {
     "qwen image": "small_qwen_image",
     "stable diffusion": "small_unet",
     "wan": "small_wan",
+    "z-image": "small_z_image",
     "any pipeline": "small_any",
 }
 

@@ -82,7 +82,7 @@ class _DoubleEnd(nn.Module):
 
 
 class _SingleStart(nn.Module):
-    """A block with a single stream until attention, and with its feed-forward network if that begins there."""
+    """A block with a single stream until attention, and its feed-forward network if that begins there."""
 
     def __init__(self, block: SingleStream) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class _CompiledDouble:
     def __call__(
         self, image: Tensor, text: Tensor, factors: Tensor, text_factors: Tensor, layout: PackedLayout
     ) -> tuple[Tensor, Tensor]:
-        mods = (_several(factors), _several(text_factors))
+        mods = (several(factors), several(text_factors))
         places = (layout.image_owner, layout.text_owner, layout.image_at, layout.text_at)
         turns = [each for each in (layout.image_rotation, layout.text_rotation) if each is not None]
         [qkv] = self._start(image, text, *mods, *places, *map(torch.view_as_real, turns))
@@ -224,13 +224,13 @@ class _CompiledSingle:
         self._end = partial(halves["single_end"], weights_of(block, block.end_weights))
 
     def __call__(self, joint: Tensor, factors: Tensor, layout: PackedLayout) -> Tensor:
-        mods, owner = _several(factors), layout.joint_owner
+        mods, owner = several(factors), layout.joint_owner
         qkv, *rest = self._start(joint, mods, owner, torch.view_as_real(layout.joint_rotation))
         attended = self._attention(qkv, layout.segments).flatten(1)
         [joint] = self._end(joint, attended, mods, owner, *rest)
         return joint
 
 
-def _several(factors: Tensor) -> Tensor:
+def several(factors: Tensor) -> Tensor:
     """Return the factors with at least two rows: compilers treat a size of 1 as a constant."""
     return factors if len(factors) > 1 else factors.expand(2, -1, -1)

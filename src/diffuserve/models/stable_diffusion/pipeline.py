@@ -36,6 +36,7 @@ from diffuserve.parallel.ranks import SequenceRanks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.registry import requested_sampler
 
+_LAYER_SECONDS = 4e-5  # of a layer in a pass of any size; measured in tiny-sd and at ten times its layers
 _KEPT_SAMPLERS = 64  # clients choose their options, and there are many numbers
 
 
@@ -77,7 +78,8 @@ class StableDiffusionPipeline(LoadedPipeline):
         cell, pair = self.unet.cell_operations / rate, self.unet.config.pair_operations / rate
         # Two thousand operations per decoded pixel and parameter.
         pixel = 2 * num_parameters(self.vae.decoder) / rate / 16
-        fit = CostFit((0.002, text_token), (0.002, cell, pair, 0.0001), (0.001, pixel))
+        start = _LAYER_SECONDS * self.unet.num_layers
+        fit = CostFit((0.002, text_token), (start, cell, pair, 0.0001), (0.001, pixel))
         return self.residency.slowed(fit, self.device.type)
 
     def components(self) -> Sequence[Component]:

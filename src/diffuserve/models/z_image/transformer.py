@@ -128,10 +128,10 @@ class ZImageBlock(nn.Module):
         self, x: Float[Tensor, "tokens d"], attended: Float[Tensor, "tokens own_d"], first: Half, second: Half
     ) -> Float[Tensor, "tokens d"]:
         """Return the row after the block, from the result of attention."""
-        change = self.attention_norm2(self.attention.to_out[0](attended))
-        x = add_gated(x, first.gate, change, first.owner)
-        change = self.ffn_norm2(self.feed_forward(self.ffn_norm1(x, second.scale, second.owner)))
-        return add_gated(x, second.gate, change, second.owner)
+        change = self.attention.to_out[0](attended)
+        x = add_gated(x, first.gate, change, first.owner, self.attention_norm2)
+        change = self.feed_forward(self.ffn_norm1(x, second.scale, second.owner))
+        return add_gated(x, second.gate, change, second.owner, self.ffn_norm2)
 
 
 def halves(factors: Float[Tensor, "rows 4 d"], owner: Int[Tensor, "tokens"]) -> tuple[Half, Half]:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from diffusers import ZImageTransformer2DModel
 from torch import Tensor, nn
 
+from diffuserve.models.compiled.halves import export_half
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.pretrained import load_module
 from diffuserve.models.layers import fused_ops
@@ -23,6 +24,7 @@ from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
 from diffuserve.models.z_image import captions, transformer
 from diffuserve.models.z_image.captions import CaptionRefiner
+from diffuserve.models.z_image.compiled import block_halves, use_compiled
 from diffuserve.models.z_image.config import ZImageConfig
 from diffuserve.models.z_image.positions import layout_rules, padding
 from diffuserve.models.z_image.transformer import ZImageTransformer
@@ -221,6 +223,22 @@ def test_on_cuda_predictions_are_those_of_the_cpu(
         predicted = [velocity.cpu() for velocity in predict(moved, sequences, device)]
     assert ("diffuserve::rms_norm_modulated" in log.kernels) == has_kernels
     assert max(map(distance, predicted, expected)) < 1e-5
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)])
+def test_exported_halves_compute_what_blocks_do_for_any_number_of_tokens(
+    checkpoint: Checkpoint, dtype: torch.dtype, most: float
+) -> None:
+    ours = checkpoint.ours(dtype)
+    batches = (make_mixed(dtype), make_mixed(dtype)[4:5])
+    eager = [predict(ours, batch) for batch in batches]
+    exported = {
+        name: export_half(half).module()
+        for name, half in block_halves(ours.transformer.config, CPU, dtype).items()
+    }
+    use_compiled(ours.transformer.blocks, exported)
+    for batch, expected in zip(batches, eager, strict=True):
+        assert max(map(distance, predict(ours, batch), expected)) < most
 
 
 def test_placements_name_every_tensor_of_the_checkpoint_once(checkpoint: Checkpoint) -> None:

@@ -37,7 +37,7 @@ class SingleStream(nn.Module):
     def start(
         self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
     ) -> tuple[RawQkv, Float[Tensor, "joint features"]]:
-        """Return queries, keys and values of normalized tokens, and what the feed-forward network goes on with.
+        """Return queries, keys and values of normalized tokens, and what the network goes on with.
 
         These are its features if it has begun too, else the tokens.
         """
