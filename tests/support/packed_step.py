@@ -48,8 +48,8 @@ _ITEM_BYTES = 2  # of bf16
 class StepModel:
     """A transformer at its full size, and what its sequences are.
 
-    `channels` and `text_width` are those of its inputs' tokens. An image has a sequence for each of `prompts`,
-    the tokens of its texts: one, or two where a negative prompt guides.
+    `channels` and `text_width` are those of its inputs' tokens. `prompts` are the tokens of an image's texts,
+    with a sequence for each: one, or two where a negative prompt guides.
     """
 
     config: TransformerConfig

@@ -1,8 +1,8 @@
 """Triton kernels of the operations of `fused_ops`; this module is imported only if Triton is installed.
 
-A program works on one token: on its row or a part of it, or on one part of its q, k and v for all heads. It reads and writes
-each number once, and computes in float32, so that a result is rounded once. Triton's blocks have powers of
-two: what is beyond a row's width is masked. Kernels take tensors as pointers and strides.
+A program works on one token: on its row or a part of it, or on one part of its q, k and v for all heads. It
+reads and writes each number once, and computes in float32, so that a result is rounded once. Triton's blocks
+have powers of two: what is beyond a row's width is masked. Kernels take tensors as pointers and strides.
 """
 
 from typing import no_type_check
