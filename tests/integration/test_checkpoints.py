@@ -28,6 +28,7 @@ from diffuserve.models.weights.fingerprint import hash_model
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from support.forked_ranks import run_on_ranks
@@ -65,6 +66,7 @@ def write_any(path: Path, *, kind: str, seed: int) -> Path:
 WRITERS: dict[str, Callable[..., Path]] = {
     "any": write_any,
     "flux": write_flux_checkpoint,
+    "qwen image": write_qwen_image_checkpoint,
     "unet": write_unet_checkpoint,
     "wan": write_wan_checkpoint,
 }
@@ -159,6 +161,13 @@ SLOW = pytest.mark.slow
 def test_flux_goes_on_to_the_last_bit(load: Load, tmp_path: Path, case: str) -> None:
     kind, values = FLUX[case]
     check_equal(load, ("flux", kind), replace(SQUARE, **values), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "case", ["mask", pytest.param("text", marks=SLOW), pytest.param("image", marks=SLOW)]
+)
+def test_qwen_image_goes_on_to_the_last_bit(load: Load, tmp_path: Path, case: str) -> None:
+    check_equal(load, ("qwen image", "image"), replace(SQUARE, **FLUX[case][1]), tmp_path)
 
 
 @pytest.mark.parametrize("sampler", DIFFUSION_SAMPLERS)

@@ -22,6 +22,7 @@ from diffuserve.models.layers.joint.packing import PackedInput, pack_layout
 from diffuserve.models.packed_images import passes as packed_passes
 from diffuserve.models.packed_images import pipeline as packed_pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from support.images import psnr
@@ -80,6 +81,7 @@ FAMILIES = {
     "dev": Family(partial(write_flux_checkpoint, kind="dev"), EDITED),
     "fill": Family(partial(write_flux_checkpoint, kind="fill"), FILLED),
     "kontext": Family(partial(write_flux_checkpoint, kind="kontext"), REFERENCES),
+    "qwen-image": Family(write_qwen_image_checkpoint, (FLUX[0], EDITED[1])),
     "sd": Family(partial(write_unet_checkpoint, kind="sd"), UNET),
     "sdxl": Family(partial(write_unet_checkpoint, kind="xl"), UNET),
     "wan-t2v": Family(partial(write_wan_checkpoint, kind="t2v"), WAN),
