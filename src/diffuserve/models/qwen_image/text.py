@@ -1,7 +1,7 @@
 """Qwen-Image's prompts in the template of a chat, encoded by Qwen2.5-VL.
 
-Reference implementation: `encode_prompt` of diffusers' `QwenImagePipeline`. Of the states those of the
-template's beginning are cut off.
+Reference implementation: `encode_prompt` of diffusers' `QwenImagePipeline`. The states of the
+template's beginning are dropped.
 """
 
 from collections.abc import Sequence

@@ -141,7 +141,8 @@ def predict_by_reference(model: Any, sequence: Pass) -> Tensor:
         [predicted] = model(
             [sequence.latents[:, None]], torch.tensor([sequence.time]), [sequence.states], return_dict=False
         )[0]
-    return -predicted[:, 0].float()
+    velocity: Tensor = -predicted[:, 0].float()
+    return velocity
 
 
 def distance(left: Tensor, right: Tensor) -> float:
