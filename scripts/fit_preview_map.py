@@ -17,9 +17,9 @@ import torch
 
 from diffuserve import Engine, GenerationParams
 from diffuserve.models.base import Pipeline, packed
-from diffuserve.models.flux.latents import unpack_latents
 from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.frames import Frames
+from diffuserve.models.packed_images.latents import unpack_latents
 
 COLORS = (
     "red",

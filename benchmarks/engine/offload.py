@@ -36,11 +36,11 @@ from diffuserve.models.text.clip import ClipTextEncoder
 from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.t5 import T5Encoder
 from diffuserve.models.text.t5_config import T5Config, Umt5Config
+from diffuserve.models.video_autoencoder.config import VideoVaeConfig
+from diffuserve.models.video_autoencoder.decoder import VideoDecoder
+from diffuserve.models.video_autoencoder.encoder import VideoEncoder
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.transformer import WanTransformer
-from diffuserve.models.wan.vae.config import VideoVaeConfig
-from diffuserve.models.wan.vae.decoder import VideoDecoder
-from diffuserve.models.wan.vae.encoder import VideoEncoder
 
 META = torch.device("meta")
 MODELS = ("FLUX.1", "SDXL", "Wan 2.2 A14B")

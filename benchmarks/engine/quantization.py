@@ -198,7 +198,7 @@ def products() -> list[Row]:
 def layer(width: int, outputs: int, kind: Quantization) -> Linear:
     plain = Linear(width, outputs)
     plain.weight.data = (torch.randn(outputs, width) / width**0.5).to(engine_dtype())
-    plain.bias.data = torch.zeros(outputs, dtype=engine_dtype())
+    plain.bias = nn.Parameter(torch.zeros(outputs, dtype=engine_dtype()), requires_grad=False)
     if kind is Quantization.NONE:
         return plain
     quantized = QuantizedLinear(plain, kind, is_weight_only=False)

@@ -1,11 +1,11 @@
-"""Small random autoencoders of Wan, as diffusers saves them."""
+"""Small random autoencoders of Wan and Qwen-Image, as diffusers saves them."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKLWan
+from diffusers import AutoencoderKLQwenImage, AutoencoderKLWan
 from safetensors.torch import save_file
 
 from diffuserve.models.folders.folder import ModelFolder
@@ -40,6 +40,19 @@ def make_wan_vae(config: dict[str, Any], dtype: torch.dtype = torch.float32) -> 
     """Return a random autoencoder whose features keep about their size, and whose pixels fill -1…1."""
     torch.manual_seed(0)
     reference = AutoencoderKLWan(**config)
+    _fill(reference)
+    return reference.to(dtype=dtype).eval()
+
+
+def make_qwen_image_vae(config: dict[str, Any], dtype: torch.dtype = torch.float32) -> AutoencoderKLQwenImage:
+    """Return Qwen-Image's, filled likewise."""
+    torch.manual_seed(0)
+    reference = AutoencoderKLQwenImage(**config)
+    _fill(reference)
+    return reference.to(dtype=dtype).eval()
+
+
+def _fill(reference: AutoencoderKLWan | AutoencoderKLQwenImage) -> None:
     for name, parameter in reference.named_parameters():
         if name.endswith(".gamma"):
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
@@ -49,14 +62,14 @@ def make_wan_vae(config: dict[str, Any], dtype: torch.dtype = torch.float32) -> 
             torch.nn.init.normal_(parameter, std=1.0 / (parameter.numel() / parameter.shape[0]) ** 0.5)
     with torch.no_grad():
         reference.decoder.conv_out.weight.mul_(0.5)
-    return reference.to(dtype=dtype).eval()
 
 
-def save_wan_vae(reference: AutoencoderKLWan, folder: Path) -> ModelFolder:
+def save_wan_vae(reference: AutoencoderKLWan | AutoencoderKLQwenImage, folder: Path) -> ModelFolder:
     """Save an autoencoder as the component `vae` of a model folder."""
     component = folder / "vae"
     component.mkdir(exist_ok=True)
-    (component / "config.json").write_text(json.dumps(dict(reference.config)))
+    config = {**reference.config, "_class_name": type(reference).__name__}
+    (component / "config.json").write_text(json.dumps(config))
     tensors = {name: tensor.contiguous() for name, tensor in reference.state_dict().items()}
     save_file(tensors, component / "diffusion_pytorch_model.safetensors")
     return ModelFolder(folder)

@@ -104,6 +104,7 @@ def _fused_cases(shapes: _Shapes, dtype: torch.dtype) -> Mapping[str, tuple[tupl
     places = torch.randperm(rows).to(CUDA)
     return {
         "norm_modulated": ((x, scale, shift, owner, _EPS), torch.full_like(x, math.nan)),
+        "rms_norm_modulated": ((x, scale[0], shift, owner, _EPS), torch.full_like(x, math.nan)),
         "add_gated": ((x, gate, change, owner), torch.full_like(x, math.nan)),
         "prepare_qkv": ((qkv, *norms, rotation, places, _EPS), torch.full_like(qkv, math.nan)),
     }

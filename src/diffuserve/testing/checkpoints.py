@@ -58,7 +58,7 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
         components = {
             "transformer": _transformer(guidance_embeds=is_dev, fills_in=kind == "fill", **values),
-            "vae": _vae(),
+            "vae": autoencoder(),
             "text_encoder": _clip(),
             "text_encoder_2": _t5(**text_encoder_2 or {}),
         }
@@ -123,7 +123,8 @@ def _transformer(guidance_embeds: bool, fills_in: bool, **values: Any) -> nn.Mod
     return as_module(FluxTransformer2DModel(**config | values))
 
 
-def _vae() -> nn.Module:
+def autoencoder() -> nn.Module:
+    """Return a small autoencoder with FLUX.1's latents, which other families share."""
     from diffusers import AutoencoderKL
 
     return as_module(

@@ -43,6 +43,7 @@ _LIMITS = (
     "max_reference_pixels",
     "has_mask",
     "needs_mask",
+    "masks_references",
     "has_strength",
     "has_first_frame",
     "has_last_frame",
@@ -127,7 +128,7 @@ def _defaults(spec: ModelSpec) -> dict[str, Any]:
         values |= dict.fromkeys(("width", "height", "num_frames"))
     else:
         values["seconds"] = None
-    if not (spec.has_strength and spec.has_mask):
+    if not (spec.takes_strength and spec.has_mask):
         values["mask_strength"] = None
     return values | {"sampler": spec.sampler or None}
 

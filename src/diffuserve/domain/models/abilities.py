@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from diffuserve.domain.bounds import Count, Flag, Number, Positive, Printable
+from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 
 
@@ -39,8 +40,12 @@ class ModelAbilities:
     (`has_mask`; `needs_mask` for models that only fill in). If `has_first_frame`, the image is the first
     frame of the clip; with `encodes_clip` the autoencoder then encodes a clip of the requested length that
     begins with it, not only the image. Otherwise images are references, shrunk to at most
-    `max_reference_pixels` each, whose tokens are part of the sequence. `strength_rounds_up`: the steps taken
-    are `num_inference_steps * strength` rounded up, not down. If `has_last_frame`, a clip with a first frame
+    `max_reference_pixels` each, whose tokens are part of the sequence. With `scales_references` smaller ones
+    are enlarged to as many, and an image without a size has that of the last one. The text encoder may read
+    each reference too, as at most `reference_text_tokens`. References have at least `min_reference_side`
+    pixels a side. With `masks_references` a request with a mask refers to its first image in the size of the
+    result, and starts from it with `mask_strength`. `strength_rounds_up`: the steps taken are
+    `num_inference_steps * strength` rounded up, not down. If `has_last_frame`, a clip with a first frame
     may have its last one too, or with `needs_last_frame` must. If `has_control_image`, drawing follows such
     an image, with the default `control_scale`; models with `needs_control_image` draw along one only.
 
@@ -99,6 +104,10 @@ class ModelAbilities:
     mask_strength: Number = 1.0
     strength_rounds_up: Flag = False
     max_reference_pixels: Count = 0
+    scales_references: Flag = False
+    reference_text_tokens: Count = 0
+    min_reference_side: Count = 0
+    masks_references: Flag = False
     learned_min_size: Count = 0
     learned_max_size: Count = 0
     example_prompt: str = ""
@@ -113,6 +122,22 @@ class ModelAbilities:
         asked = params.num_inference_steps or 0
         taken = min(asked * params.strength, asked)
         return asked - int(asked - taken) if self.strength_rounds_up else int(taken)
+
+    def references(self, params: GenerationParams) -> list[InputImage]:
+        """Return the images of a request that are references, not what it starts from."""
+        if self.has_strength or self.has_first_frame:
+            return []
+        return [image for image in params.images if isinstance(image, InputImage)]
+
+    @property
+    def takes_strength(self) -> bool:
+        """True if requests may say how far to go from an image."""
+        return self.has_strength or self.masks_references
+
+    def starts_from_image(self, params: GenerationParams) -> bool:
+        """Return whether drawing starts from the first image of a request."""
+        starts = self.has_strength or (self.masks_references and params.mask is not None)
+        return starts and bool(params.images)
 
     @property
     def is_video(self) -> bool:

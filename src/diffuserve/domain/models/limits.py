@@ -11,6 +11,7 @@ from diffuserve.domain.requests.request_fields import RequestField
 from diffuserve.domain.requests.samplers import MAX_STEPS
 
 _MAX_NAMED = 5
+_MAX_REFERENCE_RATIO = 100  # of the longer side to the shorter one, where the area is given
 
 
 def check_request(spec: ModelAbilities, params: GenerationParams) -> None:
@@ -175,10 +176,27 @@ def _check_images(spec: ModelAbilities, params: GenerationParams) -> None:
         raise ModelNotCapable("image", count, f"{spec.name} {ability}")
     if count < spec.min_input_images:
         raise InvalidParams("image", count or None, f"{spec.name} needs an image to work on; give image")
+    _check_references(spec, params)
     _check_mask_fits(params)
 
 
+def _check_references(spec: ModelAbilities, params: GenerationParams) -> None:
+    """Refuse references that are too small, or too long for their width to be scaled."""
+    for image in spec.references(params):
+        short, long = sorted((image.width, image.height))
+        if short < spec.min_reference_side:
+            remedy = f"{spec.name} reads references of at least {spec.min_reference_side} pixels a side"
+        elif spec.scales_references and long > _MAX_REFERENCE_RATIO * short:
+            remedy = f"{spec.name} reads references at most {_MAX_REFERENCE_RATIO} times as long as wide"
+        else:
+            continue
+        raise InvalidParams("image", f"{image.width}x{image.height}", f"{remedy}; send another one")
+
+
 def _check_strength(spec: ModelAbilities, params: GenerationParams) -> None:
+    if params.strength is not None and not spec.starts_from_image(params):
+        remedy = f"{spec.name} takes images as references; give a mask too, or leave strength out"
+        raise ModelNotCapable("strength", params.strength, remedy)
     if params.strength is not None and spec.steps_taken(params) < 1:
         raise InvalidParams(
             "strength",

@@ -63,14 +63,26 @@ class ModelSpec(ModelAbilities):
         return self.latent_frames(params) * -(-params.width * params.height // self.pixels_per_token)
 
     def reference_tokens(self, params: GenerationParams) -> int:
-        """Return the tokens of the reference images in a request's sequence."""
-        if self.has_strength or self.has_first_frame:
-            return 0
-        sizes = [self.reference_size(image) for image in params.images if isinstance(image, InputImage)]
+        """Return the tokens of the reference images in a request's sequence, beside those of its text."""
+        sizes = self.reference_sizes(params)
         return sum(-(-width * height // self.pixels_per_token) for width, height in sizes)
+
+    def text_tokens(self, params: GenerationParams) -> int:
+        """Return the most tokens that the text encoder reads for a pass: a prompt's and its references'."""
+        images = self.reference_text_tokens * len(self.references(params))
+        return (params.max_sequence_length or 0) + images
+
+    def reference_sizes(self, params: GenerationParams) -> list[tuple[int, int]]:
+        """Return the width and height of each reference of a request whose size is filled in."""
+        sizes = [self.reference_size(image) for image in self.references(params)]
+        if sizes and self.starts_from_image(params):
+            sizes[0] = (params.width or self.width, params.height or self.height)
+        return sizes
 
     def reference_size(self, image: InputImage) -> tuple[int, int]:
         """Return the width and height to which a reference is resized."""
+        if self.scales_references:
+            return image.scaled(self.max_reference_pixels)
         return image.fitted(self.max_reference_pixels, self.size_multiple)
 
     def num_steps(self, params: GenerationParams) -> int:
@@ -91,7 +103,7 @@ class ModelSpec(ModelAbilities):
     def workload(self, params: GenerationParams) -> Workload:
         """Return the size of a request whose defaults are filled in."""
         num_passes = self.num_passes(params)
-        text, image = params.max_sequence_length or 0, self.image_tokens(params)
+        text, image = self.text_tokens(params), self.image_tokens(params)
         drawn = params.num_images + 1 if self.has_layers else 1  # layers, and what they make up
         sequence = drawn * image + self.reference_tokens(params)
         return Workload(
@@ -177,13 +189,13 @@ class ModelSpec(ModelAbilities):
 
     def _stretched(self, params: GenerationParams) -> list[tuple[str, InputImage]]:
         """Return the images that are brought to the size of the result, with their fields."""
-        are_references = not (self.has_strength or self.has_first_frame)
-        kept = {"mask", "image"} if are_references else {"mask"}  # a mask has its image's proportions
-        return [
-            (name, image)
-            for name, image in params.input_images
-            if isinstance(image, InputImage) and name not in kept
-        ]
+        resized = len(params.images) if self.has_strength or self.has_first_frame else 0
+        if self.starts_from_image(params):
+            resized = max(resized, 1)
+        kept = ("mask", "image")  # a mask has its image's proportions
+        others = [each for each in params.input_images if each[0] not in kept]
+        named = [*(("image", image) for image in params.images[:resized]), *others]
+        return [(name, image) for name, image in named if isinstance(image, InputImage)]
 
     def simple_request(self, prompt: str, **values: Any) -> GenerationParams:
         """Return a request that the model supports; its input images, if the model needs some, are blank."""
@@ -238,30 +250,36 @@ class ModelSpec(ModelAbilities):
         return None if self.is_video else params.seconds
 
     def size_of(self, params: GenerationParams) -> tuple[int, int]:
-        """Return width and height: as requested, or else the supported size nearest to the input image's."""
-        named = (*params.images, params.control_image)
-        first = next((image for image in named if isinstance(image, InputImage)), None)
+        """Return width and height: as requested, or else the supported size nearest to the input image's.
+
+        Of several images the first one counts, or the last one of those that are scaled.
+        """
+        named = [image for image in (*params.images, params.control_image) if isinstance(image, InputImage)]
         width, height = params.width, params.height
-        if first is None or (width and height):
+        if not named or (width and height):
             return width or self.width, height or self.height
+        shown = named[-1 if self.scales_references else 0]
         if width:
-            return width, self._side(width * first.height / first.width)
+            return width, self._side(width * shown.height / shown.width)
         if height:
-            return self._side(height * first.width / first.height), height
-        return self._size_like(first)
+            return self._side(height * shown.width / shown.height), height
+        return self._size_like(shown)
 
     def _size_like(self, image: InputImage) -> tuple[int, int]:
         """Return the size nearest to an image's; a reference counts in the size to which it is resized.
 
         A clip has about as many pixels as the default, independent of the size of its first frame.
         """
+        if self.scales_references:
+            return self.nearest_size(*self.reference_size(image))
         default = self.width * self.height
         scale = math.sqrt(default / image.num_pixels) if self.has_first_frame else 1.0
         return self.nearest_size(scale * image.width, scale * image.height)
 
     def nearest_size(self, width: float, height: float) -> tuple[int, int]:
         """Return the nearest size that the model generates, in proportion and, if possible, not larger."""
-        most = min(self.max_pixels, self.max_reference_pixels or self.max_pixels)
+        is_shrunk = self.max_reference_pixels and not self.scales_references
+        most = min(self.max_pixels, self.max_reference_pixels) if is_shrunk else self.max_pixels
         scale = min(1.0, math.sqrt(most / (width * height)))
         scale = max(scale, self._smallest_side / min(width, height))
         width, height = self._side(scale * width), self._side(scale * height)
@@ -287,6 +305,6 @@ class ModelSpec(ModelAbilities):
 
     def _strength(self, params: GenerationParams, num_steps: int) -> float | None:
         """Return the requested strength, or else the default, raised if it would leave no step."""
-        if params.strength is not None or not params.images or not self.has_strength:
+        if params.strength is not None or not self.starts_from_image(params):
             return params.strength
         return max(self.strength if params.mask is None else self.mask_strength, min_strength(num_steps))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from diffuserve.domain.sendable import Sendable
 
 Mode = Literal["RGB", "L"]
+_SCALED_MULTIPLE = 32
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,15 @@ class InputImage(Sendable):
         long = max(min(long, max_pixels // (short * multiple**2)), 1)
         sides = (short * multiple, long * multiple)
         return sides if self.width <= self.height else sides[::-1]
+
+    def scaled(self, num_pixels: int, multiple: int = _SCALED_MULTIPLE) -> tuple[int, int]:
+        """Return the size of about so many pixels, and of about these proportions, in the nearest multiples.
+
+        Reference implementation: `calculate_dimensions` of diffusers' `QwenImageEditPlusPipeline`.
+        """
+        width = math.sqrt(num_pixels * self.width / self.height)
+        height = width / (self.width / self.height)
+        return max(round(width / multiple), 1) * multiple, max(round(height / multiple), 1) * multiple
 
 
 ImageInput = InputImage | str

@@ -231,7 +231,7 @@ class GenerationParams(Sendable):
         gt=0,
         le=1,
         remedy="1 keeps nothing of the image",
-        needs="has_strength",
+        needs="takes_strength",
         refusal="takes images as references; leave strength out",
         beside="image",
         lack="an image to start from; give image, or leave it out",

@@ -25,7 +25,7 @@ from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
 
-_DECODER_PREFIXES = ("decoder.", "post_quant_conv.")
+_OTHER_PREFIXES = ("decoder.", "post_quant_conv.", "bn.")
 _LOG_VARIANCE = (-30.0, 20.0)  # smallest and largest
 
 
@@ -38,6 +38,12 @@ class LatentDistribution(Sendable):
 
     mean: Features
     std: Features
+
+    @classmethod
+    def of_moments(cls, moments: Features) -> "LatentDistribution":
+        """Read an encoder's output: the means, then the logarithms of variances, which are bounded."""
+        mean, log_variance = moments.chunk(2, dim=1)
+        return cls(mean, torch.exp(0.5 * log_variance.clamp(*_LOG_VARIANCE)))
 
     @property
     def nbytes(self) -> int:
@@ -62,7 +68,7 @@ def load_encoder(config: AutoencoderConfig, files: list[Path], plan: LoadPlan) -
         files,
         placements(encoder, files),
         plan,
-        ignored_prefixes=_DECODER_PREFIXES,
+        ignored_prefixes=_OTHER_PREFIXES,
         memory_format=torch.channels_last,
     )
     return encoder.eval()
@@ -81,8 +87,7 @@ class ImageEncoder(nn.Module):
     def forward(self, pixels: Pixels) -> LatentDistribution:
         """Encode images of one size."""
         pixels = pixels.to(memory_format=torch.channels_last)
-        mean, log_variance = self.quant_conv(self.encoder(pixels)).chunk(2, dim=1)
-        return LatentDistribution(mean, torch.exp(0.5 * log_variance.clamp(*_LOG_VARIANCE)))
+        return LatentDistribution.of_moments(self.quant_conv(self.encoder(pixels)))
 
 
 class _Encoder(nn.Module):

@@ -4,16 +4,18 @@ T5's padding is never masked: the model was trained on padded prompts, so the pa
 parameter (`max_sequence_length`) and not an implementation detail.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.base import Conditioning
+from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.offload.components import Component
+from diffuserve.models.packed_images.conditioning import ImageConditioning
 from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.t5 import load_t5
@@ -23,19 +25,14 @@ from diffuserve.models.weights.load_plan import LoadPlan
 
 
 @dataclass(frozen=True)
-class FluxConditioning(Conditioning):
+class FluxConditioning(ImageConditioning):
     """T5's output for each token, CLIP's pooled vector, and the request's images, if any.
 
-    `references` are packed, one after another. An `image` to start from and the `masked` image are given by
-    the mean and deviation of their latents; the `mask` is packed.
+    The `masked` image is given by the mean and deviation of its latents.
     """
 
-    sequence: Float[Tensor, "tokens dim"]
-    pooled: Float[Tensor, "pooled_dim"]
-    references: Float[Tensor, "reference_tokens channels"] | None = None
-    image: Float[Tensor, "2 latent_channels height width"] | None = None
+    pooled: Float[Tensor, "pooled_dim"] = field(kw_only=True)
     masked: Float[Tensor, "2 latent_channels height width"] | None = None
-    mask: Float[Tensor, "image_tokens mask_channels"] | None = None
 
 
 class FluxTextEncoder:
@@ -65,9 +62,24 @@ class FluxTextEncoder:
         self.lowercase = lowercase
         self.device = plan.device
 
-    def encode(self, params: Sequence[GenerationParams]) -> list[FluxConditioning]:
-        """Encode prompts of one `max_sequence_length` together."""
-        assert len({wanted.max_sequence_length for wanted in params}) == 1
+    @property
+    def largest(self) -> nn.Module:
+        return self.t5
+
+    @property
+    def components(self) -> Sequence[Component]:
+        return (self.clip.component, self.t5.component)
+
+    def key(self, params: GenerationParams) -> Hashable:
+        return (params.prompt, params.max_sequence_length)
+
+    def encode(self, params: Sequence[GenerationParams], one_by_one: bool) -> Sequence[FluxConditioning]:
+        """Encode prompts of one length together, or each by itself."""
+        if one_by_one:
+            return [self._encode([wanted])[0] for wanted in params]
+        return run_in_groups(params, lambda wanted: wanted.max_sequence_length, self._encode)
+
+    def _encode(self, params: Sequence[GenerationParams]) -> list[FluxConditioning]:
         prompts = [wanted.prompt.lower() if self.lowercase else wanted.prompt for wanted in params]
         length = params[0].max_sequence_length
         assert length is not None
@@ -78,6 +90,6 @@ class FluxTextEncoder:
         with nullcontext() if self._ranks is None else self._ranks.together():
             sequences = self.t5(ids)
         return [
-            FluxConditioning(warning, sequence, vector)
+            FluxConditioning(warning, (sequence,), pooled=vector)
             for warning, sequence, vector in zip(t5_tokens.warnings, sequences, pooled, strict=True)
         ]

@@ -10,7 +10,7 @@ this rank's part of it, if ranks share the weights. Factors that are the same fo
 which `#tokens` allows.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,24 +19,25 @@ from jaxtyping import Complex64, Float
 from torch import Tensor, nn
 
 from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.joint_row import RawQkv, image_of, join, join_qkv, text_of
-from diffuserve.models.flux.modulation import (
-    FACTORS,
-    Mod,
-    Modulation,
-    factors_of_tokens,
-    mods_of_tokens,
-    normalize,
-)
-from diffuserve.models.flux.packing import PackedLayout
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
-from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
-from diffuserve.models.layers.tensor_parallel import Sharding, TensorShard, shard_layers
+from diffuserve.models.layers.joint.attention import JointAttention, SelfAttention
+from diffuserve.models.layers.joint.double_stream import DoubleStream
+from diffuserve.models.layers.joint.joint_row import RawQkv, image_of, join
+from diffuserve.models.layers.joint.modulation import (
+    FACTORS,
+    Modulation,
+    OfSequences,
+    factors_of_tokens,
+    normalize,
+)
+from diffuserve.models.layers.joint.packing import PackedInput
+from diffuserve.models.layers.joint.single_stream import SingleStream
+from diffuserve.models.layers.linear import Linear
+from diffuserve.models.layers.tensor_parallel import Sharding
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.offload.components import Component, Ring
-from diffuserve.models.weights.loading import Placement
-from diffuserve.parallel.ranks import TensorRanks
+from diffuserve.models.packed_images.transformer import FUSED_QKV, PackedTransformer
 
 _TIMESTEP_CHANNELS = 256
 _SHARDS = {
@@ -62,24 +63,17 @@ class Levels:
     guidance: Float[Tensor, "seq"] | None
 
 
-@dataclass(frozen=True)
-class PackedInput:
-    """The input of a forward pass; `factors` are those of each sequence, by `FluxTransformer.factors`."""
-
-    image: Float[Tensor, "image channels"]
-    text: Float[Tensor, "text text_dim"]
-    factors: Float[Tensor, "seq factors own_d"]
-    layout: PackedLayout
-
-
-class FluxTransformer(nn.Module):
+class FluxTransformer(PackedTransformer):
     """Predicts the velocity (noise minus image) of every image token.
 
     Submodules are named as in diffusers' `FluxTransformer2DModel`.
     """
 
+    shardings = _SHARDS
+    fused = FUSED_QKV
+
     def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
-        super().__init__()
+        super().__init__(config)
         dim = config.dim
         self.config = config
         self.time_text_embed = _TimeTextEmbed(config)
@@ -93,16 +87,6 @@ class FluxTransformer(nn.Module):
         )
         self.norm_out = Modulation(dim, ("scale", "shift"))
         self.proj_out = Linear(dim, config.num_outputs)
-        self.ranks: TensorRanks | None = None
-        self._shares: dict[str, TensorShard] = {}
-
-    def share_weights(self, ranks: TensorRanks) -> None:
-        """Keep only the weights of this rank; called before any are loaded.
-
-        From then on all ranks run a forward pass together, and `factors` returns some channels of each
-        factor.
-        """
-        self.ranks, self._shares = ranks, shard_layers(self, _SHARDS, ranks)
 
     def factors(self, levels: Levels) -> Float[Tensor, "seq factors own_d"]:
         """Return the modulation factors of all blocks.
@@ -111,6 +95,18 @@ class FluxTransformer(nn.Module):
         """
         condition = F.silu(self.time_text_embed(levels))
         return torch.cat([modulation(condition) for modulation in self._modulations()], dim=1)
+
+    def factors_of(
+        self, pooled: Float[Tensor, "pooled_dim"], guidance: float, timesteps: Sequence[float]
+    ) -> Float[Tensor, "timesteps factors own_d"]:
+        """Return the factors of a prompt at several timesteps."""
+        count, device = len(timesteps), pooled.device
+        levels = Levels(
+            pooled=pooled.expand(count, -1),
+            timestep=torch.tensor(timesteps).to(device),
+            guidance=torch.full((count,), guidance).to(device) if self.config.guidance_embeds else None,
+        )
+        return self.factors(levels)
 
     def forward(self, packed: PackedInput) -> Float[Tensor, "image outputs"]:
         layout = packed.layout
@@ -149,32 +145,8 @@ class FluxTransformer(nn.Module):
             yield block.norm
         yield self.norm_out
 
-    def set_tiling(self, tokens: Tiling, sequences: Tiling) -> None:
-        """Set the tiles of products over tokens, and of products with one row for each sequence."""
-        set_tiling(self, tokens)
-        for module in self.modules():
-            if isinstance(module, Modulation | _TimeTextEmbed):
-                set_tiling(module, sequences)
 
-    def placements(self) -> dict[str, Placement]:
-        """Return the place of each checkpoint tensor: under its own name, with q, k and v fused."""
-        places = {}
-        for name, _ in self.named_parameters():
-            share = self._shares.get(name)
-            fused = next((key for key in _FUSED if f".{key}." in name), None)
-            if fused is None:
-                places[name] = Placement(name, share=share)
-                continue
-            for index, part in enumerate(_FUSED[fused]):
-                own = None if share is None else share.part(index, 3)
-                places[name.replace(fused, part)] = Placement(name, index, 3, share=own)
-        return places
-
-
-_FUSED = {"to_qkv": ("to_q", "to_k", "to_v"), "add_qkv_proj": ("add_q_proj", "add_k_proj", "add_v_proj")}
-
-
-class _TimeTextEmbed(nn.Module):
+class _TimeTextEmbed(OfSequences):
     """A vector for each sequence, from its timestep, guidance and pooled prompt."""
 
     def __init__(self, config: FluxConfig) -> None:
@@ -208,147 +180,38 @@ class _Embedder(nn.Module):
         return self.linear_2(F.silu(self.linear_1(x)))
 
 
-class _HeadNorm(nn.Module):
-    """The learned scale of an RMS norm over each head's channels."""
+class DoubleBlock(DoubleStream):
+    """A double-stream block."""
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(dim), requires_grad=False)
-
-
-class _JointAttention(nn.Module):
-    """Queries, keys and values for image and text with weights of their own."""
-
-    def __init__(self, config: FluxConfig) -> None:
-        super().__init__()
-        dim, head_dim = config.dim, config.attention_head_dim
-        self.head_dim = head_dim
-        self.to_qkv = Linear(dim, 3 * dim)
-        self.add_qkv_proj = Linear(dim, 3 * dim)
-        self.norm_q, self.norm_k = _HeadNorm(head_dim), _HeadNorm(head_dim)
-        self.norm_added_q, self.norm_added_k = _HeadNorm(head_dim), _HeadNorm(head_dim)
-        self.to_out = nn.ModuleList([Linear(dim, dim)])
-        self.to_add_out = Linear(dim, dim)
-
-    def raw_text_qkv(self, x: Float[Tensor, "text d"]) -> RawQkv:
-        qkv = self.add_qkv_proj(x).unflatten(-1, (3, -1, self.head_dim))
-        return RawQkv(qkv, self.norm_added_q.weight, self.norm_added_k.weight, None)
-
-    def raw_image_qkv(
-        self, x: Float[Tensor, "image d"], rotation: Complex64[Tensor, "image half"] | None
-    ) -> RawQkv:
-        qkv = self.to_qkv(x).unflatten(-1, (3, -1, self.head_dim))
-        return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation)
-
-
-class DoubleBlock(nn.Module):
-    """A double-stream block: text and image keep their own weights and meet in attention."""
+    networks = ("ff", "ff_context")
 
     def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
-        super().__init__()
-        self.attention = attention
+        super().__init__(JointAttention(config.dim, config.attention_head_dim), attention)
         self.norm1 = Modulation(config.dim, 2 * FACTORS)
         self.norm1_context = Modulation(config.dim, 2 * FACTORS)
-        self.attn = _JointAttention(config)
         self.ff, self.ff_context = (FeedForward(config.dim, 4 * config.dim) for _ in range(2))
-        self.compiled: Callable[..., tuple[Tensor, Tensor]] | None = None
-
-    def forward(
-        self,
-        image: Float[Tensor, "image d"],
-        text: Float[Tensor, "text d"],
-        factors: Float[Tensor, "seq six d"],
-        context_factors: Float[Tensor, "seq six d"],
-        layout: PackedLayout,
-    ) -> tuple[Float[Tensor, "image d"], Float[Tensor, "text d"]]:
-        if self.compiled is not None:
-            return self.compiled(image, text, factors, context_factors, layout)
-        attn = self.attn
-        image_mods = mods_of_tokens(factors, layout.image_owner)
-        text_mods = mods_of_tokens(context_factors, layout.text_owner)
-        qkv = join_qkv(
-            attn.raw_text_qkv(text_mods[0].normalize(text)),
-            attn.raw_image_qkv(image_mods[0].normalize(image), layout.image_rotation),
-            layout,
-        )
-        attended = self.attention(qkv, layout.segments).flatten(1)
-        return (
-            self.finish_image(image, image_of(attended, layout), image_mods),
-            self.finish_text(text, text_of(attended, layout), text_mods),
-        )
-
-    def finish_image(
-        self, image: Float[Tensor, "image d"], attended: Float[Tensor, "image own_d"], mods: Sequence[Mod]
-    ) -> Float[Tensor, "image d"]:
-        """Return the image row after the block, from the result of attention."""
-        image = mods[0].add_gated(image, self.attn.to_out[0](attended))
-        return _feed_forward(image, mods[1], self.ff)
-
-    def finish_text(
-        self, text: Float[Tensor, "text d"], attended: Float[Tensor, "text own_d"], mods: Sequence[Mod]
-    ) -> Float[Tensor, "text d"]:
-        """Return the text row after the block, from the result of attention."""
-        text = mods[0].add_gated(text, self.attn.to_add_out(attended))
-        return _clip(_feed_forward(text, mods[1], self.ff_context))
 
 
-class _SingleAttention(nn.Module):
-    def __init__(self, config: FluxConfig) -> None:
-        super().__init__()
-        self.head_dim = config.attention_head_dim
-        self.to_qkv = Linear(config.dim, 3 * config.dim)
-        self.norm_q = _HeadNorm(config.attention_head_dim)
-        self.norm_k = _HeadNorm(config.attention_head_dim)
+class SingleBlock(SingleStream):
+    """A single-stream block: text and image as one sequence."""
 
-    def raw_qkv(
-        self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
-    ) -> RawQkv:
-        qkv = self.to_qkv(x).unflatten(-1, (3, -1, self.head_dim))
-        return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation)
-
-
-class SingleBlock(nn.Module):
-    """A single-stream block: text and image as one sequence, attention and feed-forward side by side."""
+    start_weights = ("attn.to_qkv.", "attn.norm_")
+    end_weights = ("proj_mlp.", "proj_out.")
 
     def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
-        super().__init__()
+        super().__init__(attention)
         dim = config.dim
-        self.attention = attention
         self.norm = Modulation(dim, FACTORS)
-        self.attn = _SingleAttention(config)
+        self.attn = SelfAttention(dim, config.attention_head_dim)
         self.proj_mlp = Linear(dim, 4 * dim, gelu=True)
         self.proj_out = Linear(5 * dim, dim)
-        self.compiled: Callable[..., Tensor] | None = None
 
-    def forward(
-        self, joint: Float[Tensor, "joint d"], factors: Float[Tensor, "seq three d"], layout: PackedLayout
+    def start(
+        self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
+    ) -> tuple[RawQkv, Float[Tensor, "joint d"]]:
+        return self.attn.raw_qkv(x, rotation), x
+
+    def outputs(
+        self, rest: Float[Tensor, "joint d"], attended: Float[Tensor, "joint own_d"]
     ) -> Float[Tensor, "joint d"]:
-        if self.compiled is not None:
-            return self.compiled(joint, factors, layout)
-        [mod] = mods_of_tokens(factors, layout.joint_owner)
-        x = mod.normalize(joint)
-        qkv = self.attn.raw_qkv(x, layout.joint_rotation).prepare_()
-        attended = self.attention(qkv, layout.segments).flatten(1)
-        return self.finish(joint, x, attended, mod)
-
-    def finish(
-        self,
-        joint: Float[Tensor, "joint d"],
-        x: Float[Tensor, "joint d"],
-        attended: Float[Tensor, "joint own_d"],
-        mod: Mod,
-    ) -> Float[Tensor, "joint d"]:
-        """Return the row after the block, from its normalized tokens and the result of attention."""
-        out = self.proj_out.of_parts(attended, self.proj_mlp(x))
-        return _clip(mod.add_gated(joint, out))
-
-
-def _feed_forward(
-    x: Float[Tensor, "tokens d"], mod: Mod, feed_forward: FeedForward
-) -> Float[Tensor, "tokens d"]:
-    return mod.add_gated(x, feed_forward(mod.normalize(x)))
-
-
-def _clip(x: Tensor) -> Tensor:
-    """Clip float16 to its finite range, as the reference does."""
-    return x.clip(-65504, 65504) if x.dtype == torch.float16 else x
+        return self.proj_out.of_parts(attended, self.proj_mlp(rest))

@@ -9,8 +9,9 @@ Three kernels compute the same thing:
   this is faster on some CPUs; others, including those with AMX, are faster with the fused kernel. From about
   180 tokens on the fused kernel takes at most half of the time on all CPUs.
 
-Each does self-attention, with queries, keys and values from one product, and cross-attention, with keys and
-values in a row of their own.
+Each does self-attention, with queries, keys and values from one product, cross-attention, with keys and
+values in a row of their own, and causal attention, as language models do, where several heads of queries may
+share a head of keys and values (Ainslie et al. 2023, arXiv:2305.13245).
 """
 
 import functools
@@ -19,13 +20,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from diffuserve.models.layers.segments import CrossSegments, PaddedRun, Segments
+from diffuserve.models.layers.segments import CausalSegments, CrossSegments, PaddedRun, Segments
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +35,12 @@ log = logging.getLogger(__name__)
 _MAX_SCORES = 2**18
 _MAX_PRODUCT_LENGTH = 128
 
+_UP_TO_ITSELF = (-1, 0)  # the window of keys that a token attends to: all before it, none after
+
 QKV = Float[Tensor, "tokens 3 heads dim"]
 Query = Float[Tensor, "tokens heads dim"]
-KeyValue = Float[Tensor, "keys 2 heads dim"]
+KeyValue = Float[Tensor, "keys 2 kv_heads dim"]
+CausalKeyValue = Float[Tensor, "tokens 2 kv_heads dim"]
 Attended = Float[Tensor, "tokens heads dim"]
 
 
@@ -44,18 +49,23 @@ class AttentionKernel:
     """Attention within each sequence, and the name under which it is reported.
 
     Called with q, k, v of shape (tokens, 3, heads, dim); returns (tokens, heads, dim). `cross` takes q of
-    shape (tokens, heads, dim) and k, v of shape (keys, 2, heads, dim), and returns the same.
+    shape (tokens, heads, dim) and k, v of shape (keys, 2, heads, dim), and returns the same. `causal` takes
+    both from one row, where heads of queries are a multiple of those of keys and values.
     """
 
     name: str
     attend: Callable[[Tensor, Segments], Tensor]
     attend_across: Callable[[Tensor, Tensor, CrossSegments], Tensor]
+    attend_causal: Callable[[Tensor, Tensor, CausalSegments], Tensor]
 
     def __call__(self, qkv: QKV, segments: Segments) -> Attended:
         return self.attend(qkv, segments)
 
     def cross(self, query: Query, key_value: KeyValue, segments: CrossSegments) -> Attended:
         return self.attend_across(query, key_value, segments)
+
+    def causal(self, query: Query, key_value: CausalKeyValue, segments: CausalSegments) -> Attended:
+        return self.attend_causal(query, key_value, segments)
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype, deterministic: bool = False) -> AttentionKernel:
@@ -66,7 +76,7 @@ def choose_kernel(device: torch.device, dtype: torch.dtype, deterministic: bool 
     """
     if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and _has_varlen(device):
         name = "varlen-flash-4" if _activates_flash_4(device, dtype) else "varlen-flash"
-        return AttentionKernel(name, varlen_flash, varlen_flash_across)
+        return AttentionKernel(name, varlen_flash, varlen_flash_across, varlen_flash_causal)
     if device.type == "cpu" and dtype == torch.bfloat16:
         return _GROUPED_BMM if deterministic else _faster_on_this_cpu()
     return _GROUPED_SDPA
@@ -87,6 +97,11 @@ def varlen_flash_across(query: Query, key_value: KeyValue, segments: CrossSegmen
     return _varlen(query, key, value, segments.queries, segments.keys)
 
 
+def varlen_flash_causal(query: Query, key_value: CausalKeyValue, segments: CausalSegments) -> Attended:
+    """Attend in one FlashAttention call over all sequences, and in one for their padding."""
+    return _around_padding(query, key_value, segments, _varlen_causal, varlen_flash_across)
+
+
 def grouped_sdpa(qkv: QKV, segments: Segments) -> Attended:
     """Attend in one dense SDPA call for each run of sequences."""
     return _by_run(qkv, segments.runs(), _sdpa)
@@ -95,6 +110,11 @@ def grouped_sdpa(qkv: QKV, segments: Segments) -> Attended:
 def grouped_sdpa_across(query: Query, key_value: KeyValue, segments: CrossSegments) -> Attended:
     """Attend in one dense SDPA call for each run of sequences."""
     return _by_padded_run(query, key_value, segments.runs, _sdpa)
+
+
+def grouped_sdpa_causal(query: Query, key_value: CausalKeyValue, segments: CausalSegments) -> Attended:
+    """Attend in one dense SDPA call for each run of sequences, and in one for each run of padding."""
+    return _around_padding(query, key_value, segments, _causal_by_run, grouped_sdpa_across)
 
 
 def grouped_bmm(qkv: QKV, segments: Segments) -> Attended:
@@ -114,8 +134,9 @@ def grouped_bmm_across(query: Query, key_value: KeyValue, segments: CrossSegment
     return _by_padded_run(query, key_value, segments.runs, _bmm)
 
 
-_GROUPED_SDPA = AttentionKernel("grouped-sdpa", grouped_sdpa, grouped_sdpa_across)
-_GROUPED_BMM = AttentionKernel("grouped-bmm", grouped_bmm, grouped_bmm_across)
+_GROUPED_SDPA = AttentionKernel("grouped-sdpa", grouped_sdpa, grouped_sdpa_across, grouped_sdpa_causal)
+# Encoders run once for a prompt, so their attention has no kernel that is faster on some CPUs.
+_GROUPED_BMM = AttentionKernel("grouped-bmm", grouped_bmm, grouped_bmm_across, grouped_sdpa_causal)
 _TRIAL_LENGTHS = (96, 96, 128)  # lengths of short sequences, which kernels treat differently
 _TRIAL_HEADS, _TRIAL_HEAD_DIM = 6, 32
 _NUM_TRIALS = 9
@@ -143,7 +164,7 @@ def _seconds_of(kernel: AttentionKernel, qkv: QKV, segments: Segments) -> float:
 
 # Queries, keys and values of some sequences of equal length, and what is added to scores.
 Batch = Float[Tensor, "batch heads queries dim"]
-BatchKeys = Float[Tensor, "batch heads keys dim"]
+BatchKeys = Float[Tensor, "batch kv_heads keys dim"]
 Bias = Float[Tensor, "batch 1 1 keys"]
 _Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
@@ -168,8 +189,41 @@ def _by_padded_run(query: Tensor, key_value: Tensor, runs: Iterable[PaddedRun], 
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
+def _causal_by_run(query: Tensor, key_value: Tensor, segments: Segments) -> Tensor:
+    outputs = []
+    for start, count, length in segments.runs():
+        rows = slice(start, start + count * length)
+        queries = query[rows].unflatten(0, (count, length)).transpose(1, 2)
+        key, value = key_value[rows].unflatten(0, (count, length)).transpose(1, 3).unbind(2)
+        has_groups = queries.shape[1] != key.shape[1]
+        attended = F.scaled_dot_product_attention(queries, key, value, is_causal=True, enable_gqa=has_groups)
+        outputs.append(attended.transpose(1, 2).flatten(0, 1))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _around_padding(
+    query: Tensor,
+    key_value: Tensor,
+    segments: CausalSegments,
+    causal: Callable[[Tensor, Tensor, Segments], Tensor],
+    across: Callable[[Tensor, Tensor, CrossSegments], Tensor],
+) -> Tensor:
+    """Attend causally among the own tokens of sequences, and from the padding after them to these."""
+    if segments.own_at is None:
+        return causal(query, key_value, segments.own)
+    keys = key_value.index_select(0, segments.own_at)
+    attended = torch.zeros_like(query)
+    own = causal(query.index_select(0, segments.own_at), keys, segments.own)
+    attended.index_copy_(0, segments.own_at, own)
+    if segments.after is not None and segments.after_at is not None and len(segments.after_at):
+        after = across(query.index_select(0, segments.after_at), keys, segments.after)
+        attended.index_copy_(0, segments.after_at, after)
+    return attended
+
+
 def _sdpa(query: Batch, key: BatchKeys, value: BatchKeys, bias: Bias | None) -> Batch:
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+    has_groups = query.shape[1] != key.shape[1]
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, enable_gqa=has_groups)
 
 
 def _max_sequences(length: int, num_heads: int) -> int:
@@ -198,11 +252,20 @@ def _bias_parts(bias: Bias, num_heads: int, chunk: int) -> tuple[Tensor, ...]:
     return bias.expand(-1, num_heads, -1, -1).flatten(0, 1).split(chunk)
 
 
-def _varlen(query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments) -> Tensor:
+def _varlen_causal(query: Tensor, key_value: Tensor, segments: Segments) -> Tensor:
+    key, value = key_value.unbind(1)
+    return _varlen(query, key, value, segments, segments, window_size=_UP_TO_ITSELF)
+
+
+def _varlen(
+    query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments, **options: Any
+) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     longest = max(queries.lengths), max(keys.lengths)
-    attended = varlen_attn(query, key, value, queries.cu_seqlens, keys.cu_seqlens, *longest)
+    if query.shape[1] != key.shape[1]:
+        options["enable_gqa"] = True
+    attended = varlen_attn(query, key, value, queries.cu_seqlens, keys.cu_seqlens, *longest, **options)
     assert isinstance(attended, Tensor)
     return attended
 

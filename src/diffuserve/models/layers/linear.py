@@ -52,14 +52,17 @@ class Linear(nn.Module):
     """`y = activation(x Wᵀ + b)` for `x` of shape (rows, in_features), in tiles where `tiling` is set.
 
     The activation is none, or with `gelu` the tanh approximation of GELU (Hendrycks & Gimpel 2016,
-    arXiv:1606.08415).
+    arXiv:1606.08415). Without `bias` b is 0.
     """
 
-    def __init__(self, in_features: int, out_features: int, gelu: bool = False) -> None:
+    bias: nn.Parameter | None
+
+    def __init__(self, in_features: int, out_features: int, gelu: bool = False, bias: bool = True) -> None:
         super().__init__()
         self.out_features = out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False)
+        own = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
+        self.register_parameter("bias", own)
         self.gelu = gelu
         self.tiling: Tiling | None = None
 
@@ -91,6 +94,8 @@ class Linear(nn.Module):
             result.copy_(self._product(F.pad(tile, (0, 0, 0, padding)))[: len(tile)])
         elif self.gelu:
             result.copy_(self._product(tile))
+        elif self.bias is None:
+            torch.mm(tile, self.weight.t(), out=result)
         else:
             torch.addmm(self.bias, tile, self.weight.t(), out=result)
 
@@ -101,7 +106,9 @@ class Linear(nn.Module):
             return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
         if x.device.type == "cpu" and x.dtype == torch.bfloat16 and fuses_gelu(x.dtype):
             return linear_gelu(x, self.weight, self.bias)  # half the time of a separate tanh-GELU
-        if x.is_cuda:  # in the product's epilogue; on CUDA this is the tanh approximation too
+        if (
+            x.is_cuda and self.bias is not None
+        ):  # in the product's epilogue; on CUDA this is the tanh approximation too
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
         return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
 

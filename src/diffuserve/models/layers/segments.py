@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffuserve.models.machine.devices import to_device
@@ -112,6 +112,41 @@ class CrossSegments:
             places=to_device(torch.cat(places), device),
             runs=tuple(_runs(queries, keys, padding, places, device)),
         )
+
+
+@dataclass(frozen=True)
+class CausalSegments:
+    """Sequences whose tokens attend to themselves and to those before, but never to padding.
+
+    Padding is a token that attends, too: after a sequence's own tokens to all of them, before them to
+    nothing. `own` are the sequences without padding, and `own_at` the places of their tokens in the row;
+    `None` if there is no padding. `after` attends from the padding at `after_at` to the tokens of `own`.
+    """
+
+    own: Segments
+    own_at: Int[Tensor, "own"] | None = None
+    after: CrossSegments | None = None
+    after_at: Int[Tensor, "after"] | None = None
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device) -> "CausalSegments":
+        """Build the segments of sequences with these lengths, in tokens, without padding."""
+        return cls(Segments.of(tuple(lengths), device))
+
+    @classmethod
+    def padded(cls, mask: Bool[Tensor, "sequences length"], device: torch.device) -> "CausalSegments":
+        """Build the segments of sequences of one length, with their own tokens together where `mask` is true.
+
+        Raise `ValueError` for a sequence without tokens of its own.
+        """
+        counts = mask.sum(dim=1)
+        if not bool((counts > 0).all()):
+            raise ValueError("each sequence needs a token that is no padding")
+        after = (mask.cumsum(dim=1) == counts[:, None]) & ~mask
+        own = tuple(counts.tolist())
+        cross = CrossSegments.of(after.sum(dim=1).tolist(), own, [0] * len(own), device)
+        own_at, after_at = (to_device(each.flatten().nonzero().squeeze(1), device) for each in (mask, after))
+        return cls(Segments.of(own, device), own_at, cross, after_at)
 
 
 def _runs(

@@ -59,7 +59,7 @@ def cpu_has_int8() -> bool:
     return bool((y == (255 - U8_ZERO) * 127 * _SIDE).all())
 
 
-def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return the tanh approximation of GELU of x Wᵀ + b, as one operation of oneDNN.
 
     Raise `RuntimeError` for a dtype that oneDNN does not take on this CPU.

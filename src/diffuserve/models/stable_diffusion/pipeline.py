@@ -32,6 +32,7 @@ from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning,
 from diffuserve.models.stable_diffusion.unet import UNetInput, load_unet
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import num_parameters
+from diffuserve.parallel.ranks import SequenceRanks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.registry import requested_sampler
 
@@ -164,11 +165,10 @@ class StableDiffusionPipeline(LoadedPipeline):
         ranks = self.ranks
         if ranks is None:
             return [self.unet(rows) for rows in groups]
-        parts = [self.unet(part_of(rows, ranks)) for rows in groups]
+        everybody = SequenceRanks(ranks.world.group)  # it has no tokens to share, so a plan divides its rows
+        parts = [self.unet(part_of(rows, everybody)) for rows in groups]
         with ranks.together():
-            return [
-                ranks.sequence.gather(part)[: len(rows)] for part, rows in zip(parts, groups, strict=True)
-            ]
+            return [everybody.gather(part)[: len(rows)] for part, rows in zip(parts, groups, strict=True)]
 
 
 def _vae_dtype(folder: ModelFolder, config: UNetConfig, dtype: torch.dtype) -> torch.dtype:

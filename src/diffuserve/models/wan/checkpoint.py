@@ -9,9 +9,9 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.config import SCHEMA, Width, parse_config
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.model_paths import INDEX_FILE
+from diffuserve.models.video_autoencoder.config import TEMPORAL_SCALE, VideoVaeConfig
 from diffuserve.models.wan.clip_config import ClipVisionConfig, ImageProcessorConfig
 from diffuserve.models.wan.config import WanTransformerConfig
-from diffuserve.models.wan.vae.config import TEMPORAL_SCALE, VideoVaeConfig
 
 EXPERTS = ("transformer", "transformer_2")
 """The transformers of a folder; the second takes over where there is less noise."""

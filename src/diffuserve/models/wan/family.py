@@ -14,17 +14,19 @@ from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folder
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.text.quantized_layers import T5_LAYERS
+from diffuserve.models.text.t5_config import Umt5Config
+from diffuserve.models.video_autoencoder.config import TEMPORAL_SCALE, VideoVaeConfig
+from diffuserve.models.video_autoencoder.cost import decode_bytes
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.config import TEXT_TOKENS, TRANSFORMER_LAYERS, WanTransformerConfig
 from diffuserve.models.wan.scheduler import SAMPLERS, own_sampler, scheduler_config
-from diffuserve.models.wan.vae.config import TEMPORAL_SCALE, VideoVaeConfig
-from diffuserve.models.wan.vae.cost import decode_bytes
 from diffuserve.models.weights.load_plan import LoadPlan
 
 if TYPE_CHECKING:
     from diffuserve.models.base import Pipeline
 
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
+_PASSES = 2  # of a guided step
 _COARSE_SCALE = 16  # pixels of a latent cell's side in the autoencoder of Wan 2.2's 5B
 TRAITS: dict[str, type] = {"guidance_scale_2": float, "vae_dtype": str}
 """Settings of a folder's `diffuserve.json` beside those of the spec: `guidance_scale_2` is the default of the
@@ -59,7 +61,7 @@ class WanFamily:
         architecture: dict[str, Any] = {
             "family": "wan",
             "has_guidance": True,
-            "guidance_passes": 2,
+            "guidance_passes": _PASSES,
             "has_negative_prompt": True,
             "has_joint_attention": False,
             "max_sequence_length": TEXT_TOKENS,
@@ -74,10 +76,17 @@ class WanFamily:
         return build_spec(folder, architecture | _sizes(checkpoint), traits=TRAITS)
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
-        experts = WanCheckpoint.read(folder).experts
+        checkpoint, umt5 = WanCheckpoint.read(folder), Umt5Config.read(folder, "text_encoder")
+        layers = dict.fromkeys(checkpoint.experts, TRANSFORMER_LAYERS)
         return Capabilities(
-            quantized_layers={**dict.fromkeys(experts, TRANSFORMER_LAYERS), "text_encoder": T5_LAYERS},
+            quantized_layers={**layers, "text_encoder": T5_LAYERS},
             offloads=tuple(Offload),
+            shared={
+                "attention heads": checkpoint.transformer.num_attention_heads,
+                "features in its feed-forward layers": checkpoint.transformer.ffn_dim,
+            },
+            encoder_shared=umt5.shared,
+            passes=_PASSES,
             min_decode_bytes=partial(_least_decode_bytes, folder),
         )
 

@@ -17,9 +17,9 @@ from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
 from diffuserve.models.input_tensors import image_tensor
+from diffuserve.models.video_autoencoder.config import TEMPORAL_SCALE
+from diffuserve.models.video_autoencoder.video_vae import VideoVae
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
-from diffuserve.models.wan.vae.config import TEMPORAL_SCALE
-from diffuserve.models.wan.vae.video_vae import VideoVae
 
 Latents = Float[Tensor, "clips channels latent_frames height width"]
 

@@ -7,6 +7,7 @@ Conditioning holds the tokens without padding.
 import html
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import ftfy
@@ -50,7 +51,10 @@ class WanConditioning(Conditioning):
 
 
 class WanTextEncoder:
-    """UMT5 with its tokenizer; on the meta device, without either's content, if they are not loaded."""
+    """UMT5 with its tokenizer; on the meta device, without either's content, if they are not loaded.
+
+    Sharded weights are over all ranks, which encode together.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,9 @@ class WanTextEncoder:
         plan: LoadPlan,
     ) -> None:
         config = Umt5Config.read(folder, "text_encoder")
-        self.model = load_t5(config, folder.weights("text_encoder"), plan)
+        self._ranks = plan.ranks if plan.ranks is not None and plan.ranks.plan.is_sharded else None
+        shared = None if self._ranks is None else self._ranks.world
+        self.model = load_t5(config, folder.weights("text_encoder"), plan, shared)
         self.tokenizer = PromptTokenizer.read(folder, "tokenizer", is_wanted=plan.is_wanted)
         self.spec, self.device = spec, plan.device
 
@@ -90,7 +96,8 @@ class WanTextEncoder:
         counts = tokens.mask.sum(dim=1)
         longest = int(counts.max())
         ids, mask = (part[:, :longest].to(self.device) for part in (tokens.ids, tokens.mask))
-        states = self.model(ids, mask)
+        with nullcontext() if self._ranks is None else self._ranks.together():
+            states = self.model(ids, mask)
         parts = zip(states, counts.tolist(), tokens.warnings, strict=True)
         return [EncodedPrompt(each[:count].clone(), warnings) for each, count, warnings in parts]
 

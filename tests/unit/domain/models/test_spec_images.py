@@ -17,6 +17,7 @@ PAINTER = replace(SPEC, max_input_images=1, has_mask=True, has_strength=True)
 TRACER = replace(SPEC, has_control_image=True)
 CLIPS = replace(SPEC, max_frames=81, temporal_stride=4, max_input_images=1, has_first_frame=True)
 EDITOR = replace(SPEC, max_input_images=2, max_reference_pixels=64 * 64)
+MASKER = replace(EDITOR, has_mask=True, masks_references=True, mask_strength=0.8)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,7 @@ EDITOR = replace(SPEC, max_input_images=2, max_reference_pixels=64 * 64)
         (replace(PAINTER, needs_mask=True), {"image": image()}, "mask", "give mask"),
         (EDITOR, {"image": image(), "mask": image()}, "mask", "leave mask out"),
         (EDITOR, {"image": image(), "strength": 0.5}, "strength", "leave strength out"),
+        (MASKER, {"image": image(), "strength": 0.5}, "strength", "give a mask too"),
         (PAINTER, {"image": image(), "strength": 0.2}, "strength", "give at least 0.25"),
         (PAINTER, {"image": image(), "mask": image(64, 64)}, "mask", "does not fit the image of 128x96"),
         (SPEC, {"control_image": image()}, "control_image", "small takes no control image; leave"),
@@ -211,6 +213,40 @@ def test_without_a_size_the_image_is_as_large_as_the_reference() -> None:
     assert (resolved.width, resolved.height) == REFERENCES.reference_size(image(4_000, 3_000))
 
 
+SCALED = replace(
+    REFERENCES, scales_references=True, reference_text_tokens=20, min_reference_side=8, size_multiple=16
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "scaled"), [((100, 60), (160, 96)), ((4_000, 3_000), (160, 96)), ((8, 400), (32, 896))]
+)
+def test_references_may_be_scaled_to_about_an_area(size: tuple[int, int], scaled: tuple[int, int]) -> None:
+    assert SCALED.reference_size(image(*size)) == scaled
+
+
+def test_of_scaled_references_the_last_one_gives_the_size() -> None:
+    resolved = resolve(SCALED, image=(image(30, 90), image(4_000, 3_000)))
+    assert (resolved.width, resolved.height) == (160, 96)
+    long = resolve(replace(SCALED, max_size=512), image=image(8, 400))
+    assert (long.width, long.height) == (32, 512)
+
+
+def test_a_text_encoder_that_reads_references_has_more_tokens() -> None:
+    plain, edited = (SCALED.workload(resolve(SCALED, image=images)) for images in ((), (image(), image())))
+    assert edited.text_tokens - plain.text_tokens == 2 * 20
+    assert SCALED.reference_tokens(resolve(SCALED, image=(image(), image()))) == 2 * 60
+
+
+@pytest.mark.parametrize(
+    ("size", "remedy"),
+    [((7, 9), "at least 8 pixels a side"), ((8, 801), "at most 100 times as long as wide")],
+)
+def test_references_that_are_too_small_or_too_long_are_refused(size: tuple[int, int], remedy: str) -> None:
+    with pytest.raises(InvalidParams, match=f"image='{size[0]}x{size[1]}'.*{remedy}"):
+        resolve(SCALED, image=(image(), image(*size)))
+
+
 @pytest.mark.parametrize("needs_all", [False, True])
 def test_a_simple_request_brings_what_the_model_needs(needs_all: bool) -> None:
     spec = replace(
@@ -225,3 +261,13 @@ def test_a_simple_request_brings_what_the_model_needs(needs_all: bool) -> None:
     assert {field for field, _ in params.input_images} == needed
     assert all(isinstance(image, InputImage) and image.pixels is not None for _, image in params.input_images)
     assert spec.num_steps(params) == 1
+
+
+def test_a_masked_reference_is_where_drawing_starts_in_the_size_of_the_result() -> None:
+    asked = {"image": (image(), image(64, 48)), "width": 64, "height": 128, "num_inference_steps": 10}
+    plain, masked = resolve(MASKER, **asked), resolve(MASKER, **asked, mask=image())
+    assert (plain.strength, masked.strength) == (None, 0.8)
+    assert [MASKER.num_steps(params) for params in (plain, masked)] == [10, 8]
+    assert MASKER.reference_sizes(plain) == [(64, 48), (64, 48)]
+    assert MASKER.reference_sizes(masked) == [(64, 128), (64, 48)]
+    assert [len(MASKER.size_warnings(params)) for params in (plain, masked)] == [0, 1]

@@ -12,16 +12,19 @@ from torch._dynamo.utils import counters
 
 from diffuserve.domain.errors import DeviceUnavailable, InvalidModel
 from diffuserve.models.base import Pipeline
-from diffuserve.models.compiled.halves import BlockHalf, Compiled, compile_half, export_half
+from diffuserve.models.compiled.halves import compile_half
 from diffuserve.models.compiled.store import CompiledKey, use_compiled_blocks
-from diffuserve.models.flux.compiled import HALVES, flux_halves, use_compiled
+from diffuserve.models.flux.compiled import flux_halves
 from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.packing import Grid, SequenceShape, pack_layout
 from diffuserve.models.flux.pipeline import FluxPipeline
-from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
+from diffuserve.models.flux.positions import layout_rules
+from diffuserve.models.flux.transformer import FluxTransformer
 from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.layers.joint.packing import Grid, PackedInput, SequenceShape, pack_layout
+from diffuserve.models.packed_images.compiled import DOUBLE_HALVES, SINGLE_HALVES, use_compiled
 from diffuserve.models.registry import load_pipeline, open_compilable
 from diffuserve.models.weights.load_plan import LoadPlan
+from support.compiled_halves import decibels, exported
 
 CPU = torch.device("cpu")
 SMALL = FluxConfig(
@@ -48,10 +51,10 @@ def test_exported_halves_compute_what_blocks_do_for_any_number_of_tokens(
 ) -> None:
     transformer = _transformer(SMALL, dtype)
     eager = [_velocity(transformer, shapes) for shapes in BATCHES]
-    halves = {name: _exported(half) for name, half in flux_halves(SMALL, CPU, dtype).items()}
-    use_compiled(transformer, halves)
+    halves = {name: exported(half) for name, half in flux_halves(SMALL, CPU, dtype).items()}
+    use_compiled(transformer.transformer_blocks, transformer.single_transformer_blocks, halves)
     for shapes, expected in zip(BATCHES, eager, strict=True):
-        assert _db(_velocity(transformer, shapes), expected) > min_db
+        assert decibels(_velocity(transformer, shapes), expected) > min_db
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +68,7 @@ def own_folder(tiny: Pipeline, tmp_path: Path) -> Path:
     assert tiny.blocks is not None
     folder = tmp_path / CompiledKey.of(tiny.blocks.shape, tiny.dtype, tiny.device).folder_name
     folder.mkdir(mode=0o700)
-    for name in HALVES:
+    for name in (*DOUBLE_HALVES, *SINGLE_HALVES):
         (folder / f"{name}.pt2").write_bytes(b"not a package")
     return folder
 
@@ -143,14 +146,16 @@ def test_compiled_blocks_are_loaded_without_tracing_and_compute_what_eager_ones_
     command = ["compile", "tiny-flux", "--device", "cpu", "--dtype", "bfloat16"]
     done = subprocess.run([sys.executable, "-m", "diffuserve", *command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert sorted(file.stem for file in Path(done.stdout.strip()).iterdir()) == sorted(HALVES)
+    assert sorted(file.stem for file in Path(done.stdout.strip()).iterdir()) == sorted(
+        (*DOUBLE_HALVES, *SINGLE_HALVES)
+    )
     pipeline = load_pipeline("tiny-flux", LoadPlan(CPU, torch.bfloat16))
     assert isinstance(pipeline, FluxPipeline)
     eager = [_velocity(pipeline.transformer, shapes) for shapes in BATCHES]
     with _no_compilation():
         assert use_compiled_blocks(pipeline, tmp_path / "compiled", "cpu")
         found = [_velocity(pipeline.transformer, shapes) for shapes in BATCHES]
-    assert all(_db(*pair) > 30 for pair in zip(found, eager, strict=True))
+    assert all(decibels(*pair) > 30 for pair in zip(found, eager, strict=True))
 
 
 class _no_compilation:
@@ -181,7 +186,7 @@ def _transformer(config: FluxConfig, dtype: torch.dtype) -> FluxTransformer:
 @torch.inference_mode()
 def _velocity(transformer: FluxTransformer, shapes: tuple[SequenceShape, ...]) -> Tensor:
     config, dtype = transformer.config, transformer.proj_out.weight.dtype
-    layout = pack_layout(shapes, config.axes_dims_rope, CPU)
+    layout = pack_layout(shapes, layout_rules(config.axes_dims_rope), CPU)
     generator = torch.Generator().manual_seed(1)
 
     def random(*size: int) -> Tensor:
@@ -195,18 +200,3 @@ def _velocity(transformer: FluxTransformer, shapes: tuple[SequenceShape, ...]) -
     )
     velocity: Tensor = transformer(packed)
     return velocity.float()
-
-
-def _exported(half: BlockHalf) -> Compiled:
-    module = export_half(half).module()
-
-    def run(weights: dict[str, Tensor], *tensors: Tensor) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = module(weights, *tensors)
-        return found
-
-    return run
-
-
-def _db(found: Tensor, expected: Tensor) -> float:
-    error = (found - expected).square().mean() / expected.square().mean()
-    return float(-10 * error.clamp(min=1e-20).log10())

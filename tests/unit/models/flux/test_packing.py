@@ -5,10 +5,12 @@ import itertools
 import pytest
 import torch
 
-from diffuserve.models.flux.packing import Grid, SequenceShape, pack_layout, reference_corners
+from diffuserve.models.flux.positions import layout_rules, reference_corners
+from diffuserve.models.layers.joint.packing import Grid, SequenceShape, pack_layout
 
 CPU = torch.device("cpu")
 AXES = (4, 6, 6)
+RULES = layout_rules(AXES)
 
 GRIDS = [
     [Grid(4, 4)],
@@ -40,14 +42,14 @@ def test_a_wide_image_has_the_next_below_it_and_a_tall_one_beside_it() -> None:
 
 def test_references_count_as_image_tokens_of_their_sequence() -> None:
     shapes = [SequenceShape(3, Grid(2, 2)), SequenceShape(2, Grid(2, 3), (Grid(1, 4), Grid(2, 1)))]
-    layout = pack_layout(shapes, AXES, CPU)
+    layout = pack_layout(shapes, RULES, CPU)
     assert layout.segments.lengths == (7, 14)
     assert layout.image_owner.tolist() == [0] * 4 + [1] * 12
     assert layout.text_owner.tolist() == [0] * 3 + [1] * 2
 
 
 def test_a_reference_is_turned_otherwise_than_the_image() -> None:
-    layout = pack_layout([SequenceShape(1, Grid(2, 2), (Grid(2, 2),))], AXES, CPU)
+    layout = pack_layout([SequenceShape(1, Grid(2, 2), (Grid(2, 2),))], RULES, CPU)
     image, reference = layout.image_rotation.split(4)
     turned = AXES[0] // 2  # the channels of the first axis
     assert not torch.equal(image[:, :turned], reference[:, :turned])

@@ -11,12 +11,13 @@ from diffusers import FluxTransformer2DModel
 from torch import Tensor
 
 from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.packing import Grid, SequenceShape, pack_layout, reference_corners
-from diffuserve.models.flux.transformer import FluxTransformer, Levels, PackedInput
+from diffuserve.models.flux.positions import layout_rules, reference_corners
+from diffuserve.models.flux.transformer import FluxTransformer, Levels
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.pretrained import load_module
 from diffuserve.models.layers import fused_ops
 from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.layers.joint.packing import Grid, PackedInput, SequenceShape, pack_layout
 from diffuserve.models.layers.linear import Tiling
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
@@ -104,11 +105,12 @@ def predict(model: FluxTransformer, images: list[Image], device: torch.device = 
         else None,
     )
     with torch.inference_mode():
+        rules = layout_rules(model.config.axes_dims_rope)
         packed = PackedInput(
             image=torch.cat([sequence.image for sequence in images]).to(device),
             text=torch.cat([sequence.text for sequence in images]).to(device),
             factors=model.factors(levels),
-            layout=pack_layout([sequence.shape for sequence in images], model.config.axes_dims_rope, device),
+            layout=pack_layout([sequence.shape for sequence in images], rules, device),
         )
         velocity: Tensor = model(packed)
     return list(velocity.split([sequence.shape.image_tokens for sequence in images]))

@@ -16,10 +16,12 @@ from diffuserve.models.layers.attention import (
     grouped_bmm_across,
     grouped_sdpa,
     grouped_sdpa_across,
+    grouped_sdpa_causal,
     varlen_flash,
     varlen_flash_across,
+    varlen_flash_causal,
 )
-from diffuserve.models.layers.segments import CrossSegments, Segments
+from diffuserve.models.layers.segments import CausalSegments, CrossSegments, Segments
 
 CPU = torch.device("cpu")
 KERNELS = {"grouped-sdpa": grouped_sdpa, "grouped-bmm": grouped_bmm}
@@ -124,7 +126,7 @@ def test_cu_seqlens_are_the_running_sum_of_the_lengths_as_int32() -> None:
 )
 def test_the_kernel_for_a_cpu_depends_on_the_dtype(dtype: torch.dtype, name: str) -> None:
     kernel = choose_kernel(CPU, dtype, deterministic=True)
-    assert kernel == AttentionKernel(name, KERNELS[name], ACROSS[name])
+    assert kernel == AttentionKernel(name, KERNELS[name], ACROSS[name], grouped_sdpa_causal)
     qkv = make_qkv((7, 7)).to(dtype)
     torch.testing.assert_close(
         kernel(qkv, Segments.of((7, 7), CPU)).double(), reference(qkv, (7, 7)), rtol=0, atol=0.02
@@ -220,24 +222,42 @@ def test_neighbors_with_prompts_of_about_one_length_share_a_call() -> None:
     assert [run.bias is None for run in runs] == [False, False, True, True]
 
 
-def test_the_varlen_kernel_gets_every_key_as_often_as_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call that only CUDA has is replaced by one that attends by cumulative lengths."""
+@pytest.fixture
+def varlen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the call that only CUDA has by one that attends by cumulative lengths."""
 
-    def varlen_attn(
-        query: Tensor, key: Tensor, value: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int
-    ) -> Tensor:
+    def varlen_attn(  
+        query: Tensor, key: Tensor, value: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int,
+        window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
         assert cu_q.dtype == cu_k.dtype == torch.int32
         assert all(part.stride(-1) == 1 for part in (query, key, value))
         assert (max_q, max_k) == (int(cu_q.diff().max()), int(cu_k.diff().max()))
+        assert enable_gqa is (query.shape[1] != key.shape[1])
         outputs = []
         for index in range(len(cu_q) - 1):
             keys = slice(cu_k[index], cu_k[index + 1])
-            q, k, v = query[cu_q[index] : cu_q[index + 1]], key[keys], value[keys]
-            scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(q.shape[-1])
-            outputs.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v))
+            own = query[cu_q[index] : cu_q[index + 1]]
+            outputs.append(
+                softmax_attention(own, torch.stack([key[keys], value[keys]], 1), window_size == (-1, 0))
+            )
         return torch.cat(outputs)
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
+
+
+def softmax_attention(query: Tensor, key_value: Tensor, is_causal: bool) -> Tensor:
+    """Attend in one sequence; heads of keys and values are repeated for those of queries."""
+    repeats = query.shape[1] // key_value.shape[2]
+    key, value = key_value.repeat_interleave(repeats, dim=2).unbind(1)
+    scores = torch.einsum("qhd,khd->hqk", query, key) / math.sqrt(query.shape[-1])
+    if is_causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[1:]).triu(1).bool(), -torch.inf)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), value)
+
+
+@pytest.mark.usefixtures("varlen")
+def test_the_varlen_kernel_gets_every_key_as_often_as_it_counts() -> None:
     sequences = [(48, 5, 507), (0, 3, 4), (7, 9, 0), (48, 32, 1)]
     query, key_value, segments = make_cross(sequences)
     attended = varlen_flash_across(query, key_value, segments)
@@ -246,6 +266,53 @@ def test_the_varlen_kernel_gets_every_key_as_often_as_it_counts(monkeypatch: pyt
     qkv = make_qkv((7, 48))
     together = varlen_flash(qkv, Segments.of((7, 48), CPU))
     torch.testing.assert_close(together.double(), reference(qkv, (7, 48)), rtol=0, atol=2e-6)
+
+
+CAUSAL = {"grouped-sdpa": grouped_sdpa_causal, "varlen-flash": varlen_flash_causal}
+OWN = [range(5), range(2, 7), range(7), range(2, 6), range(5)]
+"""The tokens of sequences of seven that are no padding."""
+
+
+def make_grouped(num_tokens: int, heads: int = 6, groups: int = 2, dim: int = 16) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(num_tokens, heads, dim, generator=generator)
+    return query, torch.randn(num_tokens, 2, groups, dim, generator=generator)
+
+
+@pytest.mark.usefixtures("varlen")
+@pytest.mark.parametrize("kernel", CAUSAL)
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_a_token_attends_to_itself_and_those_before_it(kernel: str, groups: int) -> None:
+    lengths = (5, 5, 1, 130, 7)
+    query, key_value = make_grouped(sum(lengths), groups=groups)
+    attended = CAUSAL[kernel](query, key_value, CausalSegments.of(lengths, CPU))
+    parts = zip(query.double().split(lengths), key_value.double().split(lengths), strict=True)
+    expected = torch.cat([softmax_attention(own, keys, is_causal=True) for own, keys in parts])
+    torch.testing.assert_close(attended.double(), expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.usefixtures("varlen")
+@pytest.mark.parametrize("kernel", CAUSAL)
+def test_padding_is_never_attended_to_and_attends_to_what_is_before_it(kernel: str) -> None:
+    length, mask = 7, torch.zeros(len(OWN), 7, dtype=torch.bool)
+    for row, own in zip(mask, OWN, strict=True):
+        row[list(own)] = True
+    query, key_value = make_grouped(length * len(OWN))
+    attended = CAUSAL[kernel](query, key_value, CausalSegments.padded(mask, CPU)).unflatten(0, (-1, length))
+    for row, own in enumerate(OWN):
+        first = row * length
+        for place in range(length):
+            keys = key_value[first + own.start : first + min(place + 1, own.stop)].double()
+            expected = torch.zeros(1, *query.shape[1:], dtype=torch.float64)
+            if place >= own.start:
+                mine = query[first + place, None].double()
+                expected = softmax_attention(mine, keys, is_causal=False)
+            torch.testing.assert_close(attended[row, place, None].double(), expected, rtol=0, atol=2e-6)
+
+
+def test_a_sequence_of_padding_alone_is_refused() -> None:
+    with pytest.raises(ValueError, match="no padding"):
+        CausalSegments.padded(torch.tensor([[True, False], [False, False]]), CPU)
 
 
 def test_a_view_of_a_run_reads_and_writes_the_row() -> None:

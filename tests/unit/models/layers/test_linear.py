@@ -13,12 +13,13 @@ WIDE, NARROW = 96, 160
 
 
 def make_linear(
-    dtype: torch.dtype = torch.float32, gelu: bool = False, tiling: Tiling | None = None
+    dtype: torch.dtype = torch.float32, gelu: bool = False, tiling: Tiling | None = None, bias: bool = True
 ) -> Linear:
     generator = torch.Generator().manual_seed(0)
-    layer = Linear(WIDE, NARROW, gelu=gelu)
+    layer = Linear(WIDE, NARROW, gelu=gelu, bias=bias)
     layer.weight.data = (torch.randn(NARROW, WIDE, generator=generator) / WIDE**0.5).to(dtype)
-    layer.bias.data = (torch.randn(NARROW, generator=generator) / 10).to(dtype)
+    if layer.bias is not None:
+        layer.bias.data = (torch.randn(NARROW, generator=generator) / 10).to(dtype)
     layer.tiling = tiling
     return layer
 
@@ -29,7 +30,8 @@ def make_rows(num_rows: int, dtype: torch.dtype = torch.float32, seed: int = 1) 
 
 def reference(layer: Linear, x: Tensor) -> Tensor:
     """Compute the layer in float64, activation included."""
-    y = F.linear(x.double(), layer.weight.double(), layer.bias.double())
+    bias = None if layer.bias is None else layer.bias.double()
+    y = F.linear(x.double(), layer.weight.double(), bias)
     return F.gelu(y, approximate="tanh") if layer.gelu else y
 
 
@@ -37,10 +39,11 @@ def reference(layer: Linear, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("gelu", [False, True])
 @pytest.mark.parametrize("tiling", [None, Tiling(16, 16), Tiling(64, 64), Tiling(128, 32)])
 @pytest.mark.parametrize("num_rows", [1, 16, 63, 64, 65, 200])
+@pytest.mark.parametrize("bias", [False, True])
 def test_the_product_equals_the_formula(
-    dtype: torch.dtype, tolerance: float, gelu: bool, tiling: Tiling | None, num_rows: int
+    dtype: torch.dtype, tolerance: float, gelu: bool, tiling: Tiling | None, num_rows: int, bias: bool
 ) -> None:
-    layer, x = make_linear(dtype, gelu, tiling), make_rows(num_rows, dtype)
+    layer, x = make_linear(dtype, gelu, tiling, bias), make_rows(num_rows, dtype)
     y = layer(x)
     assert (y.dtype, tuple(y.shape)) == (dtype, (num_rows, NARROW))
     torch.testing.assert_close(y.double(), reference(layer, x), rtol=0, atol=tolerance)
@@ -58,11 +61,11 @@ def test_the_fused_bf16_gelu_agrees_with_the_tanh_gelu() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gelu", [False, True])
-@pytest.mark.parametrize("tile_rows", [16, 256])
+@pytest.mark.parametrize(("tile_rows", "bias"), [(16, True), (16, False), (256, True)])
 def test_in_fixed_tiles_a_row_is_bit_equal_with_any_neighbors_at_any_place(
-    dtype: torch.dtype, gelu: bool, tile_rows: int
+    dtype: torch.dtype, gelu: bool, tile_rows: int, bias: bool
 ) -> None:
-    layer, row = make_linear(dtype, gelu, Tiling(tile_rows, tile_rows)), make_rows(1, dtype)
+    layer, row = make_linear(dtype, gelu, Tiling(tile_rows, tile_rows), bias), make_rows(1, dtype)
     alone = layer(row)[0]
     for seed, num_rows in enumerate((2, 15, 16, 17, 100, 256, 300)):
         company = 100 * make_rows(num_rows, dtype, seed=seed + 2)
@@ -73,18 +76,22 @@ def test_in_fixed_tiles_a_row_is_bit_equal_with_any_neighbors_at_any_place(
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 0.02)])
-def test_on_cuda_the_activation_is_part_of_the_product(dtype: torch.dtype, tolerance: float) -> None:
-    layer, x = make_linear(dtype, gelu=True), make_rows(20, dtype)
+@pytest.mark.parametrize("bias", [False, True])
+def test_on_cuda_the_activation_is_part_of_the_product_with_its_bias(
+    dtype: torch.dtype, tolerance: float, bias: bool
+) -> None:
+    layer, x = make_linear(dtype, gelu=True, bias=bias), make_rows(20, dtype)
     expected = reference(layer, x)
     with pretend_cuda() as log, torch.no_grad():
         product = layer.to("cuda:0")(x.to("cuda:0")).cpu()
-        assert "_addmm_activation" in log.kernels
-        assert "gelu" not in log.kernels
+        assert ("_addmm_activation" in log.kernels) is bias
+        assert ("gelu" in log.kernels) is not bias
     torch.testing.assert_close(product.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-def test_the_sum_of_two_products_is_rounded_hardly_more_than_one_product() -> None:
-    layer, x = make_linear(torch.bfloat16), make_rows(200, torch.bfloat16)
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_sum_of_two_products_is_rounded_hardly_more_than_one_product(bias: bool) -> None:
+    layer, x = make_linear(torch.bfloat16, bias=bias), make_rows(200, torch.bfloat16)
     parts = x.split([WIDE // 3, WIDE - WIDE // 3], dim=1)
     exact, whole = reference(layer, x), layer(x).double()
     assert torch.equal(layer.of_parts(*parts).double(), whole)

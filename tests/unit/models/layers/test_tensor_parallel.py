@@ -41,13 +41,14 @@ class Layers(nn.Module):
         self.narrow = Linear(IN, OUT)
         self.both = Linear(5 * IN, OUT)
         self.plain = nn.Linear(IN, OUT, bias=False)
+        self.bare = Linear(IN, OUT, bias=False)
         self.table = nn.Embedding(5, IN)
 
 
 SHARDINGS = {
     "to_qkv": Sharding(parts=(1, 1, 1)),
     "widen": Sharding(),
-    "narrow|plain": Sharding(by_inputs=True),
+    "narrow|plain|bare": Sharding(by_inputs=True),
     "both": Sharding(by_inputs=True, parts=(1, 4)),
     "table": Sharding(),
 }
@@ -129,7 +130,7 @@ def test_each_rank_has_some_heads_of_queries_keys_and_values(parts: Parts) -> No
     check(ours, whole.to_qkv(rows()).unflatten(-1, (3, -1)))
 
 
-@pytest.mark.parametrize("name", ["narrow", "plain"])
+@pytest.mark.parametrize("name", ["narrow", "plain", "bare"])
 def test_products_of_some_inputs_add_up_to_the_whole(parts: Parts, name: str) -> None:
     """A bias counts once."""
     whole, shared = parts
@@ -175,7 +176,8 @@ def test_leading_dimensions_stay(parts: Parts) -> None:
 def test_each_rank_holds_and_reads_its_part_alone(parts: Parts, tmp_path: Path) -> None:
     whole, shared = parts
     files, tensors = write(tmp_path)
-    replicated = whole.narrow.bias.nbytes + whole.both.bias.nbytes
+    biases = (tensor for name, tensor in whole.named_parameters() if name in ("narrow.bias", "both.bias"))
+    replicated = sum(map(_num_bytes, biases))
     own = (sum(map(_num_bytes, tensors.values())) - replicated) // len(shared) + replicated
     for rank, each in enumerate(shared):
         assert sum(map(_num_bytes, each.parameters())) == own
@@ -235,7 +237,7 @@ def test_only_layers_cut_by_their_inputs_exchange() -> None:
         module = Layers()
         shard_layers(module, SHARDINGS, LoneRank(0, 2))
     exchanging = {name for name, layer in module.named_modules() if isinstance(layer, RowLinear)}
-    assert exchanging == {"narrow", "both", "plain"}
+    assert exchanging == {"narrow", "both", "plain", "bare"}
 
 
 def _num_bytes(tensor: Tensor) -> int:

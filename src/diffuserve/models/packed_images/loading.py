@@ -1,0 +1,42 @@
+"""Loading of packed transformers."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.linear import check_deterministic_width, cpu_tilings
+from diffuserve.models.layers.quantized_layers import QuantizedLayers
+from diffuserve.models.layers.quantized_linear import quantize_layers
+from diffuserve.models.packed_images.transformer import PackedTransformer
+from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.loading import load_weights
+
+Transformer = TypeVar("Transformer", bound=PackedTransformer)
+
+
+def load_transformer(
+    make: Callable[[], Transformer],
+    layers: QuantizedLayers,
+    folder: ModelFolder,
+    plan: LoadPlan,
+    ignored_prefixes: tuple[str, ...] = (),
+) -> Transformer:
+    """Return a folder's transformer, which `make` builds; `layers` are those that may be quantized.
+
+    Tensors whose names begin with one of `ignored_prefixes` belong to another part. Raise `InvalidModel` for
+    tensors that do not fit, and for a width that deterministic mode does not know.
+    """
+    with torch.device("meta"):
+        transformer = make()
+        quantize_layers(transformer, layers, plan.kept_in)
+        if plan.ranks is not None and plan.ranks.tensor is not None:
+            transformer.share_weights(plan.ranks.tensor)
+    files = folder.weights("transformer")
+    load_weights(transformer, files, transformer.placements(), plan, ignored_prefixes)
+    if plan.device.type == "cpu":
+        transformer.set_tiling(*cpu_tilings(plan.deterministic))
+    if plan.deterministic:
+        check_deterministic_width(transformer.shape.dim, folder.path)
+    return transformer.eval()

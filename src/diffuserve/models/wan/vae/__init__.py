@@ -1,1 +1,0 @@
-"""The video autoencoder of Wan."""
