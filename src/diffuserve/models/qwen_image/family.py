@@ -96,10 +96,8 @@ class QwenImageFamily:
             quantized_layers={"transformer": TRANSFORMER_LAYERS, "text_encoder": QWEN_LAYERS},
             offloads=tuple(Offload),
             shared={"attention heads": QwenImageConfig.read(folder).num_attention_heads},
-            encoder_shared={
-                "attention heads in its text encoder": text.num_key_value_heads,
-                "features in its text encoder's layers": text.intermediate_size,
-            },
+            encoder_shared=text.shared,
+            shares_passes=True,
             compilable=partial(_compilable, folder),
         )
 

@@ -1,11 +1,10 @@
 """Qwen-Image's prompts in the template of a chat, encoded by Qwen2.5-VL.
 
-Reference implementation: `encode_prompt` of diffusers' `QwenImagePipeline`. Of the states those of the
-template's beginning are cut off.
+Reference implementation: `encode_prompt` of diffusers' `QwenImagePipeline`. The states of the
+template's beginning are dropped.
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 from torch import nn
 
@@ -15,6 +14,7 @@ from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.texts import GuidedTexts, TextStates
 from diffuserve.models.text.chat import qwen_chat
+from diffuserve.models.text.encoder_ranks import EncoderRanks
 from diffuserve.models.text.qwen import PackedPrompts, load_qwen
 from diffuserve.models.text.qwen_config import QwenConfig
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
@@ -37,13 +37,14 @@ class QwenImageTextEncoder(GuidedTexts):
 
     def __init__(self, folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> None:
         self.spec, self.device = spec, plan.device
-        self._ranks = plan.ranks if plan.ranks is not None and plan.ranks.plan.is_sharded else None
+        config = QwenConfig.read(folder, "text_encoder")
+        self._ranks = EncoderRanks.of(plan, config.shared)
         self.model = load_qwen(
-            QwenConfig.read(folder, "text_encoder"),
+            config,
             folder.weights("text_encoder"),
             plan,
             choose_kernel(plan.device, plan.chosen_dtype, plan.deterministic),
-            ranks=None if self._ranks is None else self._ranks.world,
+            ranks=self._ranks.sharing,
         )
         self.tokenizer = PromptTokenizer.read(folder, "tokenizer", plan.is_wanted, qwen_chat(_SYSTEM))
 
@@ -62,7 +63,7 @@ class QwenImageTextEncoder(GuidedTexts):
             for text in texts
         ]
         packed = PackedPrompts.of([each.rows[0] for each in tokens], self.device)
-        with nullcontext() if self._ranks is None else self._ranks.together():
+        with self._ranks.together():
             [states] = self.model(packed)
         pairs = zip(states.split(packed.lengths), tokens, strict=True)
         return [TextStates(each[_NUM_CUT:].clone(), read.warnings[0]) for each, read in pairs]

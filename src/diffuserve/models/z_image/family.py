@@ -87,13 +87,9 @@ class ZImageFamily:
         return Capabilities(
             quantized_layers={"transformer": TRANSFORMER_LAYERS, "text_encoder": QWEN_LAYERS},
             offloads=tuple(Offload),
-            shared={
-                "attention heads": config.n_heads,
-                "features in its layers": config.hidden_dim,
-                "key and value heads in its text encoder": encoder.num_key_value_heads,
-                "features in its text encoder's layers": encoder.intermediate_size,
-            },
-            passes=_PASSES,
+            shared={"attention heads": config.n_heads, "features in its layers": config.hidden_dim},
+            encoder_shared=encoder.shared,
+            shares_passes=True,
             compilable=partial(_compilable, folder),
         )
 
