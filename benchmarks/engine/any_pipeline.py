@@ -13,15 +13,13 @@ should run on the machine, unless both sides have `--one-core` each: their CPU s
 import argparse
 import random
 import statistics
-import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.engine.engine import Figure, Runs, alternate, compare, format_row
+from benchmarks.shared.pipeline_sides import BarePipelines, Models, OurEngines
 from benchmarks.shared.places import OUT, RESULTS
 from benchmarks.shared.report import read_conditions, write_report
 from benchmarks.shared.sides import RemoteSide
@@ -57,85 +55,17 @@ MODELS = {
 }
 
 
-class BareSide:
-    """The pipelines of diffusers as their documentation uses them, in float32."""
-
-    def __init__(self, has_one_core: bool) -> None:
-        import torch
-        from diffusers import DiffusionPipeline
-
-        self._clock = _clock(has_one_core)
-        if has_one_core:
-            torch.set_num_threads(1)
-        self._torch, self._kind = torch, DiffusionPipeline
-        self._pipelines: dict[str, Any] = {}
-
-    def run_all(self, name: str, requests: Sequence[GenerationParams], is_batched: bool = False) -> float:
-        """Return the seconds for all requests, one by one, or those of equal steps in one call."""
-        batches = _alike(requests) if is_batched else [[request] for request in requests]
-        self._pipeline(name)
-        start = self._clock()
-        for batch in batches:
-            self._call(name, batch)
-        return self._clock() - start
-
-    def _call(self, name: str, batch: Sequence[GenerationParams]) -> None:
-        first, model = batch[0], MODELS[name]
-        clip = {} if model.num_frames is None else {"num_frames": first.num_frames}
-        self._pipeline(name)(
-            prompt=[request.prompt for request in batch],
-            width=first.width,
-            height=first.height,
-            num_inference_steps=first.num_inference_steps,
-            generator=[self._torch.Generator("cpu").manual_seed(request.seed or 0) for request in batch],
-            max_sequence_length=first.max_sequence_length,
-            output_type="np",
-            **{model.guidance_argument: first.guidance_scale},
-            **clip,
-        )
-
-    def _pipeline(self, name: str) -> Any:
-        if name not in self._pipelines:
-            pipeline = self._kind.from_pretrained(
-                str(FOLDERS / name), local_files_only=True, trust_remote_code=False
-            )
-            pipeline.set_progress_bar_config(disable=True)
-            self._pipelines[name] = pipeline
-        return self._pipelines[name]
-
-
-class OurSide:
-    """The engine with its default settings, in float32."""
-
-    def __init__(self, has_one_core: bool) -> None:
-        self._clock, self._num_threads = _clock(has_one_core), 1 if has_one_core else None
-        self._engines: dict[str, Any] = {}
-
-    def run_all(self, name: str, requests: Sequence[GenerationParams]) -> float:
-        """Submit all requests at once; return the seconds until all are finished."""
-        engine = self._engine(name)
-        start = self._clock()
-        engine.generate(requests)
-        return self._clock() - start
+class OurSide(OurEngines):
+    """The engine with its default settings, which counts the rows of its passes."""
 
     def rows(self, name: str) -> float:
         """Return the mean rows of a pass of the denoiser since the start."""
-        rows = self._engine(name).denoiser_rows
+        rows = self.engine(name).denoiser_rows
         return statistics.mean(rows) if rows else 0.0
 
-    def _engine(self, name: str) -> Any:
-        if name not in self._engines:
-            # Each engine has a pool of OpenMP threads, and two of them in a process sleep between operations.
-            while self._engines:
-                self._engines.popitem()[1].close()
-            from diffuserve import Engine
-            from diffuserve.engine.config import EngineConfig
-
-            config = EngineConfig(num_threads=self._num_threads)
-            engine = Engine.load(str(FOLDERS / name), device="cpu", dtype="fp32", config=config)
-            engine.denoiser_rows = _counted_rows(engine.pipeline)  # type: ignore[attr-defined]
-            self._engines[name] = engine
-        return self._engines[name]
+    def loaded(self, engine: Any) -> Any:
+        engine.denoiser_rows = _counted_rows(engine.pipeline)
+        return engine
 
 
 def main() -> None:
@@ -143,7 +73,9 @@ def main() -> None:
     names = [arguments.only] if arguments.only else list(MODELS)
     for name in names:
         write_checkpoint(name)
-    bare, ours = (RemoteSide(partial(side, arguments.one_core)) for side in (BareSide, OurSide))
+    guidance = {name: model.guidance_argument for name, model in MODELS.items()}
+    models = Models(FOLDERS, guidance, has_one_core=arguments.one_core)
+    bare, ours = (RemoteSide(partial(side, models)) for side in (BarePipelines, OurSide))
     figures: list[Figure] = []
     conditions = read_conditions(("torch", "diffusers", "transformers")) | {
         "dtype": "float32",
@@ -213,17 +145,6 @@ def mixed(name: str, seed: int) -> list[GenerationParams]:
         )
         for steps in STEPS
     ]
-
-
-def _clock(has_one_core: bool) -> Callable[[], float]:
-    return time.process_time if has_one_core else time.perf_counter
-
-
-def _alike(requests: Sequence[GenerationParams]) -> list[list[GenerationParams]]:
-    groups = defaultdict[object, list[GenerationParams]](list)
-    for request in requests:
-        groups[request.num_inference_steps].append(request)
-    return list(groups.values())
 
 
 def _counted_rows(pipeline: Any) -> list[int]:

@@ -27,7 +27,7 @@ CHECKPOINT = OUT / "bench_unet" / "small-sdxl"
 WIDTHS = (64, 128, 256)
 NUM_REQUESTS = 16
 SIDE = 128
-STATIC_BATCHES = (2, 4, 8)
+STATIC_BATCHES = (2, 4, 8, 16)
 
 
 class StockSide:

@@ -1,67 +1,82 @@
-"""Count what a denoising step of FLUX.1-schnell is for a GPU: kernels, memory traffic, operations and memory.
+"""Count what a denoising step of packed image models is for a GPU: kernels, traffic, operations and memory.
 
     python -m benchmarks kernels
 
-Counts the transformer's pass over one image of 1360×768 and over four, in bf16, on tensors that have shapes
-and no memory: no GPU is needed, and no time is measured. Results go to `benchmarks/results/` as JSON and as
-tables.
+Counts the transformers' passes over one image of 1024×1024 and over four, in bf16, on tensors that have
+shapes and no memory: no GPU is needed, and no time is measured. Where a negative prompt guides, an image has
+two sequences. From the counts it predicts images a minute, beside what others have published. Results go to
+`benchmarks/results/` as JSON and as tables.
 """
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
+from benchmarks.gpu.predicted import PUBLISHED, predicted_rows, published_rows
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
-from diffuserve.models.layers.joint.packing import SequenceShape
-from support.flux_step import LANDSCAPE, attention_flops, count_step
-from support.kernel_counter import KernelCounter, Work, kind_of
+from diffuserve.models.layers.joint.packing import Grid
+from support.kernel_counter import Work, kind_of
+from support.packed_step import MODELS, CountedStep, count_step
 
 BATCHES = (1, 4)
+SQUARE = Grid(64, 64)  # 1024×1024 pixels
 _GIGA, _TERA, _MIB = 1e9, 1e12, 2**20
 
 
+@dataclass(frozen=True)
+class Counted:
+    """A step over so many images of a model."""
+
+    model: str
+    images: int
+    tokens: int
+    step: CountedStep
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--label", default="fake-cuda", help="names the result files: kernels_LABEL_DATE")
-    parser.add_argument("--quick", action="store_true", help="count one image; write nothing")
-    options = parser.parse_args()
-    batches = [[LANDSCAPE] * count for count in (BATCHES[:1] if options.quick else BATCHES)]
-    counted = [(shapes, count_step(shapes)) for shapes in batches]
-    text = "\n\n".join(
-        [markdown_table("A step", [summary_row(*each) for each in counted])]
-        + [markdown_table(title_of(shapes), operation_rows(counter)) for shapes, counter in counted]
-    )
+    options = parse_arguments()
+    counted = [count(name, images) for name in MODELS for images in BATCHES[: 1 if options.quick else None]]
+    alone = {each.model: each.step for each in counted if each.images == 1}
+    tables = [
+        markdown_table("A step, counted", [summary_row(each) for each in counted]),
+        markdown_table("Images a minute, *predicted* from the counts", predicted_rows(alone)),
+        markdown_table("Published by others, beside the same prediction", published_rows(PUBLISHED)),
+        *(markdown_table(f"{name}, one image", operation_rows(step)) for name, step in alone.items()),
+    ]
+    text = "\n\n".join(tables)
     print(text)
     if not options.quick:
-        content = {"batches": [as_values(*each) for each in counted]}
+        content = {"steps": [as_values(each) for each in counted]}
         write_report(RESULTS / f"kernels_{options.label}", content, text, read_conditions(["torch"]))
 
 
-def title_of(shapes: Sequence[SequenceShape]) -> str:
-    images = "one image" if len(shapes) == 1 else f"{len(shapes)} images"
-    return f"{images}, {sum(shape.tokens for shape in shapes):,} tokens"
+def count(name: str, images: int) -> Counted:
+    shapes = MODELS[name].shapes(images, SQUARE)
+    return Counted(name, images, sum(shape.tokens for shape in shapes), count_step(MODELS[name], shapes))
 
 
-def summary_row(shapes: Sequence[SequenceShape], counter: KernelCounter) -> dict[str, str]:
-    products, attention = counter.of("product"), counter.of("attention")
+def summary_row(counted: Counted) -> dict[str, str]:
+    """Return the counts beside the floor: what products and attention alone read, write and compute."""
+    kernels = counted.step.kernels
+    floor = kernels.of("product") + kernels.of("attention")
     return {
-        "images": str(len(shapes)),
-        "tokens": f"{sum(shape.tokens for shape in shapes):,}",
-        "kernels": f"{counter.total.kernels:,}",
-        "elementwise GB": gigabytes(counter.of("elementwise")),
-        "products GB": gigabytes(products),
-        "attention GB": gigabytes(attention),
-        "TFLOP": f"{(products.flops + attention_flops(shapes)) / _TERA:.1f}",
-        "peak of activations MiB": f"{counter.peak_bytes / _MIB:,.0f}",
+        "model": counted.model,
+        "images": str(counted.images),
+        "tokens": f"{counted.tokens:,}",
+        "kernels": f"{kernels.total.kernels:,}",
+        "floor: kernels": f"{floor.kernels:,}",
+        "floor: products GB": gigabytes(kernels.of("product")),
+        "floor: attention GB": gigabytes(kernels.of("attention")),
+        "elementwise GB": gigabytes(kernels.of("elementwise")),
+        "TFLOP": f"{counted.step.flops / _TERA:.1f}",
+        "peak of activations MiB": f"{kernels.peak_bytes / _MIB:,.0f}",
     }
 
 
-def operation_rows(counter: KernelCounter) -> list[dict[str, str]]:
+def operation_rows(step: CountedStep) -> list[dict[str, str]]:
     """Return a row for each operation, those with the most traffic first."""
-    most_first = sorted(counter.by_operation.items(), key=lambda each: -each[1].bytes)
+    most_first = sorted(step.kernels.by_operation.items(), key=lambda each: -each[1].bytes)
     return [
         {
             "operation": f"`{name}`",
@@ -77,14 +92,25 @@ def gigabytes(work: Work) -> str:
     return f"{work.bytes / _GIGA:.2f}"
 
 
-def as_values(shapes: Sequence[SequenceShape], counter: KernelCounter) -> dict[str, object]:
+def as_values(counted: Counted) -> Mapping[str, object]:
+    kernels = counted.step.kernels
     return {
-        "images": len(shapes),
-        "tokens": sum(shape.tokens for shape in shapes),
-        "peak_bytes": counter.peak_bytes,
-        "attention_flops": attention_flops(shapes),
-        "operations": {name: asdict(work) for name, work in counter.by_operation.items()},
+        "model": counted.model,
+        "images": counted.images,
+        "tokens": counted.tokens,
+        "peak_bytes": kernels.peak_bytes,
+        "attention_flops": counted.step.attention_flops,
+        "operations": {name: asdict(work) for name, work in kernels.by_operation.items()},
     }
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--label", default="fake-cuda", help="names the result files: kernels_LABEL_DATE")
+    parser.add_argument("--quick", action="store_true", help="count one image; write nothing")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

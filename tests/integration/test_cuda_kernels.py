@@ -1,23 +1,55 @@
-"""A denoising step of FLUX.1-schnell at full size stays within bounds on kernels and memory traffic."""
+"""Denoising steps of packed models at full size stay within bounds on kernels and memory traffic."""
 
-from diffuserve.domain.models.cost import Workload
+from dataclasses import dataclass
+
+import pytest
+
 from diffuserve.models.layers.joint.packing import Grid, SequenceShape
-from support.flux_step import LANDSCAPE, SCHNELL, attention_flops, count_step
+from support.packed_step import FLUX_SCHNELL, MODELS, count_step, predicted_bytes
 
 GIGA, TERA = 10**9, 10**12
 
 
-def test_a_step_of_one_image_stays_within_its_bounds() -> None:
-    assert LANDSCAPE.tokens == 4_336
-    counter = count_step([LANDSCAPE])
-    assert counter.total.kernels <= 700
-    assert counter.of("elementwise").bytes <= 20 * GIGA
-    assert counter.of("attention").kernels == SCHNELL.num_layers + SCHNELL.num_single_layers
-    assert 65 * TERA < counter.of("product").flops + attention_flops([LANDSCAPE]) < 70 * TERA
-    assert counter.peak_bytes <= SCHNELL.step_bytes(Workload(1, 4_336, 256, 1_360 * 768, 4), item_bytes=2)
+@dataclass(frozen=True)
+class Bounds:
+    """What a step of one image of 1024×1024 may take; `elementwise` is in GB, `flops` in TFLOP."""
+
+    kernels: int
+    elementwise: float
+    attentions: int
+    flops: tuple[float, float]
+
+
+BOUNDS = {
+    "FLUX.1-schnell": Bounds(700, 20, 57, (65, 75)),
+    "FLUX.2-klein-4B": Bounds(280, 15, 25, (33, 36)),
+    "Z-Image-Turbo": Bounds(370, 24, 32, (55, 58)),
+    "Z-Image, guided": Bounds(375, 47, 32, (108, 114)),
+    "Qwen-Image, guided": Bounds(1_280, 66, 60, (135, 142)),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_step_of_one_image_stays_within_its_bounds(name: str) -> None:
+    model, bounds = MODELS[name], BOUNDS[name]
+    shapes = model.shapes(1, Grid(64, 64))
+    step = count_step(model, shapes)
+    assert step.kernels.total.kernels <= bounds.kernels
+    assert step.kernels.of("elementwise").bytes <= bounds.elementwise * GIGA
+    assert step.kernels.of("attention").kernels == bounds.attentions
+    least, most = bounds.flops
+    assert least * TERA < step.flops < most * TERA
+    assert step.kernels.peak_bytes <= predicted_bytes(model, shapes)
 
 
 def test_images_in_one_step_have_hardly_more_traffic_than_apart() -> None:
-    shapes = [LANDSCAPE, SequenceShape(256, Grid(32, 64)), SequenceShape(512, Grid(64, 64))]
-    apart = [count_step([shape]).of("elementwise").bytes for shape in shapes]
-    assert count_step(shapes).of("elementwise").bytes <= 1.1 * sum(apart)
+    shapes = [
+        SequenceShape(256, Grid(48, 85)),
+        SequenceShape(256, Grid(32, 64)),
+        SequenceShape(512, Grid(64, 64)),
+    ]
+
+    def traffic(*shapes: SequenceShape) -> int:
+        return count_step(FLUX_SCHNELL, shapes).kernels.of("elementwise").bytes
+
+    assert traffic(*shapes) <= 1.1 * sum(traffic(shape) for shape in shapes)

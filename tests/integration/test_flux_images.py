@@ -18,10 +18,11 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.model_runner import image_generators
-from diffuserve.media.input_image import as_image, input_image
+from diffuserve.media.input_image import as_image
 from diffuserve.models.base import DenoiseInput, packed
 from diffuserve.testing.checkpoints import FluxKind, write_flux_checkpoint
 from support.images import psnr
+from support.photos import photo, rectangle
 
 ROUNDING_PSNR = 60.0  # one of fifteen values is off by one
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
@@ -49,20 +50,6 @@ def engine(folder: Folder) -> Iterator[Callable[[FluxKind], Engine]]:
     yield load
     for loaded in engines.values():
         loaded.close()
-
-
-def photo(seed: int, width: int, height: int) -> InputImage:
-    """Return an image of soft colors."""
-    generator = torch.Generator().manual_seed(seed)
-    colors = torch.randint(256, (4, 5, 3), generator=generator, dtype=torch.uint8)
-    return input_image(Image.fromarray(colors.numpy()).resize((width, height), Image.Resampling.BICUBIC))
-
-
-def rectangle(width: int, height: int, left: int, top: int, right: int, bottom: int) -> InputImage:
-    """Return a mask that is white within a rectangle."""
-    mask = Image.new("L", (width, height))
-    mask.paste(255, (left, top, right, bottom))
-    return input_image(mask, "L")
 
 
 @cache

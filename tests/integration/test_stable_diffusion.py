@@ -48,6 +48,19 @@ def images(results: list[GenerationResult]) -> list[list[bytes]]:
     return [[image.tobytes() for image in result.images] for result in results]
 
 
+def test_small_requests_share_a_pass_as_long_as_its_layers_cost_more_than_their_rows(
+    small_unet: PackedPipeline, unet_calls: list[UNetInput]
+) -> None:
+    """The prior says so: steps of equal requests alone would never show what a larger one saves."""
+    first = GenerationParams(
+        prompt="a star", width=128, height=128, num_inference_steps=2, seed=0, guidance_scale=5.0
+    )
+    requests = [replace(first, seed=seed) for seed in range(16)]
+    with Engine(small_unet, EngineConfig(num_threads=1)) as engine:
+        engine.generate(requests)
+    assert [len(call) for call in unet_calls] == [32, 32]
+
+
 def test_guided_and_unguided_requests_of_one_size_share_a_pass(
     engine: Engine, unet_calls: list[UNetInput]
 ) -> None:

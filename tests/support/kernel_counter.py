@@ -62,7 +62,7 @@ class KernelCounter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._work: defaultdict[str, Work] = defaultdict(Work)
+        self.calls: list[tuple[str, Work]] = []  # each kernel's operation, in order
         self._living: dict[int, tuple[StorageWeakRef, int]] = {}
         self.peak_bytes = 0  # peak memory of the tensors made within the block
 
@@ -72,14 +72,17 @@ class KernelCounter(TorchDispatchMode):
 
     @property
     def by_operation(self) -> Mapping[str, Work]:
-        return dict(self._work)
+        works: defaultdict[str, Work] = defaultdict(Work)
+        for name, work in self.calls:
+            works[name] += work
+        return dict(works)
 
     @property
     def total(self) -> Work:
-        return sum(self._work.values(), Work())
+        return sum((work for _, work in self.calls), Work())
 
     def of(self, kind: Kind) -> Work:
-        return sum((work for name, work in self._work.items() if kind_of(name) == kind), Work())
+        return sum((work for name, work in self.calls if kind_of(name) == kind), Work())
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -91,7 +94,7 @@ class KernelCounter(TorchDispatchMode):
             names = [argument.name for argument in func._schema.arguments]
             named = dict(zip(names, args, strict=False)) | (kwargs or {})
             if any(tensor.is_cuda for tensor in _tensors((named, result))):
-                self._work[_name(func)] += _work_of(func, named, result)
+                self.calls.append((_name(func), _work_of(func, named, result)))
         return result
 
     def _remember(self, made: Sequence[Tensor]) -> None:

@@ -27,7 +27,7 @@ from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.read_ahead import start_reading
 from diffuserve.models.weights.stored_quantization import choose_quantization
-from diffuserve.parallel.plan import ParallelPlan, check_shared
+from diffuserve.parallel.plan import ParallelPlan, check_passes, check_shared, encoder_sharing
 
 if TYPE_CHECKING:
     import torch
@@ -39,15 +39,24 @@ log = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "diffuserve.families"
 _FLUX = "diffuserve.models.flux.family:FLUX"
+_FLUX2 = "diffuserve.models.flux2.family:FLUX2"
+_QWEN_IMAGE = "diffuserve.models.qwen_image.family:QWEN_IMAGE"
 _STABLE_DIFFUSION = "diffuserve.models.stable_diffusion.family:STABLE_DIFFUSION"
 _WAN = "diffuserve.models.wan.family:WAN"
+_Z_IMAGE = "diffuserve.models.z_image.family:Z_IMAGE"
 _PIPELINES = {
+    "Flux2KleinInpaintPipeline": _FLUX2,
+    "Flux2KleinPipeline": _FLUX2,
+    "Flux2Pipeline": _FLUX2,
     "FluxFillPipeline": _FLUX,
     "FluxImg2ImgPipeline": _FLUX,
     "FluxInpaintPipeline": _FLUX,
     "FluxKontextPipeline": _FLUX,
     "FluxPipeline": _FLUX,
     "LatentConsistencyModelPipeline": _STABLE_DIFFUSION,
+    "QwenImageImg2ImgPipeline": _QWEN_IMAGE,
+    "QwenImageInpaintPipeline": _QWEN_IMAGE,
+    "QwenImagePipeline": _QWEN_IMAGE,
     "StableDiffusionImg2ImgPipeline": _STABLE_DIFFUSION,
     "StableDiffusionInpaintPipeline": _STABLE_DIFFUSION,
     "StableDiffusionPipeline": _STABLE_DIFFUSION,
@@ -56,6 +65,9 @@ _PIPELINES = {
     "StableDiffusionXLPipeline": _STABLE_DIFFUSION,
     "WanImageToVideoPipeline": _WAN,
     "WanPipeline": _WAN,
+    "ZImageImg2ImgPipeline": _Z_IMAGE,
+    "ZImageInpaintPipeline": _Z_IMAGE,
+    "ZImagePipeline": _Z_IMAGE,
 }
 _BUILT_IN = tuple(EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _PIPELINES.items())
 _ANY_PIPELINE = EntryPoint("any", "diffuserve.models.any_pipeline.family:ANY_PIPELINE", ENTRY_POINT_GROUP)
@@ -72,7 +84,7 @@ def load_pipeline(model: str, plan: LoadPlan) -> "Pipeline":
     able = family.capabilities(folder)
     plan = replace(plan, quantization=_choose_quantization(folder, able, plan.quantization))
     parallel = None if plan.ranks is None else plan.ranks.plan
-    _check_parallel(folder, able, plan.kept_in, parallel)
+    _check_parallel(folder, family, plan.kept_in, parallel)
     if plan.kept_in is Quantization.INT4:
         log.warning(
             "%s is loaded in 4 bits: that saves memory alone; steps take longer, and images differ visibly "
@@ -170,7 +182,7 @@ def check_model(
     able = family.capabilities(folder)
     chosen = _choose_quantization(folder, able, quantization)
     _check_offload(folder, able, offload, plan)
-    _check_parallel(folder, able, chosen, plan)
+    _check_parallel(folder, family, chosen, plan)
     return CheckedModel(family.read_spec(folder), folder, family, able)
 
 
@@ -260,19 +272,25 @@ def _check_offload(
 
 
 def _check_parallel(
-    folder: ModelFolder, able: Capabilities, quantization: Quantization, plan: ParallelPlan | None
+    folder: ModelFolder, family: PipelineFamily, quantization: Quantization, plan: ParallelPlan | None
 ) -> None:
-    """Raise `InvalidParams` if the ranks of a plan cannot share a model's weights as it says."""
-    if plan is None or not plan.is_sharded:
+    """Raise `InvalidParams` if the ranks of a plan cannot share a model's passes or weights as it says."""
+    if plan is None:
+        return
+    able = family.capabilities(folder)
+    passes = family.read_spec(folder).guidance_passes if able.shares_passes else 1
+    check_passes(plan, passes, folder.pipeline_class)
+    if not plan.is_sharded:
         return
     if not able.shared:
-        remedy = f"the weights of {folder.pipeline_class} are not cut over ranks, FLUX.1's are"
+        remedy = f"the weights of {folder.pipeline_class} are not cut over ranks"
         raise InvalidParams("parallel", str(plan), f"{remedy}; give sequence={plan.num_ranks}")
     if quantization is not Quantization.NONE:
         remedy = f"weights in {quantization} are not cut over ranks; give sequence={plan.num_ranks}"
         raise InvalidParams("parallel", str(plan), f"{remedy}, or leave the quantization out")
     for name, count in able.shared.items():
         check_shared(plan, name, count)
+    encoder_sharing(plan, able.encoder_shared)
 
 
 def _open(model: str) -> tuple[ModelFolder, PipelineFamily]:

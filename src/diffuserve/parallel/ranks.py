@@ -6,11 +6,13 @@ tokens with all of their heads; for attention it holds all of the tokens with so
 share weights add up their parts of products (Shoeybi et al. 2019, arXiv:1909.08053).
 
 With both, ranks stand in rows of `tensor` neighbors, which have the same tokens; those of one column have the
-same weights. Of `tensor=2,sequence=2`:
+same weights. With `cfg` there are several such groups, which run different passes (see `pass_ranks`). Of
+`cfg=2,tensor=2,sequence=2`:
 
-    tokens │ weights ½ ½
-    ½      │ rank    0 1
-    ½      │ rank    2 3
+    tokens │ weights ½ ½     │ ½ ½
+    ½      │ rank    0 1     │ 4 5
+    ½      │ rank    2 3     │ 6 7
+           │ some passes     │ the others
 
 Legend of shapes: `local` tokens of this rank, `all` tokens, `some_heads` = heads / ranks.
 """
@@ -35,6 +37,7 @@ from torch import Tensor
 
 from diffuserve.parallel.heartbeats import RankHeartbeats, leave_broken_group
 from diffuserve.parallel.messages import pack, unpack
+from diffuserve.parallel.pass_ranks import PassRanks
 from diffuserve.parallel.plan import ParallelPlan, check_group
 from diffuserve.parallel.rank_place import own_place
 from diffuserve.parallel.rank_store import RankStore, open_rank_store
@@ -166,7 +169,8 @@ class Ranks:
     """The ranks of a worker, after `init_process_group`.
 
     `sequence` are those that share sequences with this rank; `tensor`, if the plan shards the weights, those
-    that share the denoiser's weights, and `world` are all of them: the text encoder's are sharded over these.
+    that share the denoiser's weights; `passes` those that run other passes in its place. `world` are all of
+    them: the text encoder's weights are sharded over these.
 
     Two groups on the CPU stand beside those of the device: commands and agreements use the first, on the
     thread that steps; finished images use the second, on the decoder's thread. Both prove each message with
@@ -186,17 +190,22 @@ class Ranks:
         self.index, self.size = dist.get_rank(), dist.get_world_size()
         check_group(plan, self.size)
         self.world = TensorRanks(dist.group.WORLD)
-        self.sequence = SequenceRanks(dist.group.WORLD)
+        self.sequence, self.passes = SequenceRanks(dist.group.WORLD), PassRanks()
         self.tensor: TensorRanks | None = None
+        numbers, size = range(self.size), plan.group_size
         if plan.is_sharded:
-            numbers = range(self.size)
             rows = [numbers[first : first + plan.tensor] for first in numbers[:: plan.tensor]]
             self.tensor = TensorRanks(_own_group(rows, timeout))
-            columns = [numbers[first :: plan.tensor] for first in range(plan.tensor)]
+        if plan.sequence < self.size:
+            groups = [numbers[first : first + size] for first in numbers[::size]]
+            columns = [group[first :: plan.tensor] for group in groups for first in range(plan.tensor)]
             self.sequence = SequenceRanks(_own_group(columns, timeout))
+        if plan.cfg > 1:
+            self.passes = PassRanks(_own_group([numbers[first::size] for first in range(size)], timeout))
         self.commands = Channel(dist.new_group(backend="gloo", timeout=_NO_TIMEOUT), secret, b"commands")
         self.images = Channel(dist.new_group(backend="gloo", timeout=_NO_TIMEOUT), secret, b"images")
-        of_device = (dist.group.WORLD, self.sequence.group, *([self.tensor.group] if self.tensor else []))
+        shared = [self.tensor.group if self.tensor else None, self.passes.group]
+        of_device = [dist.group.WORLD, self.sequence.group, *[group for group in shared if group is not None]]
         for number, group in enumerate((*of_device, self.commands.group, self.images.group)):
             prove_neighbors(group, Seal(secret, b"neighbors", bytes([number])))
 

@@ -178,7 +178,7 @@ def _umt5(width: int) -> nn.Module:
         d_kv=8,
         d_ff=2 * width,
         num_layers=2,
-        num_heads=2,
+        num_heads=4,
         feed_forward_proj="gated-gelu",
         **tokens,
     )

@@ -150,8 +150,10 @@ def test_a_hub_id_of_a_worker_is_checked_and_left_to_its_engine_to_download() ->
 @pytest.mark.parametrize(
     ("options", "num_gpus", "message"),
     [
-        ({"model": "tiny-sd"}, 2, r"StableDiffusionXLPipeline are not cut .* FLUX\.1's are; give sequence=2"),
-        ({"model": "tiny-video"}, 2, r"WanPipeline are not cut over ranks"),
+        ({"model": "tiny-sd"}, 2, r"StableDiffusionXLPipeline are not cut over ranks; give sequence=2"),
+        ({"model": "tiny-video", "parallel": "tensor=4"}, 4, r"6 attention heads, .* may be 1, 2, 3, 6"),
+        ({"model": "tiny-video", "parallel": "cfg=3"}, 3, r"WanPipeline has 2 passes; cfg may be up to 2"),
+        ({"parallel": "cfg=2"}, 2, r"steps of FluxPipeline have no passes .* give sequence=2"),
         ({"parallel": "tensor=4"}, 4, r"6 attention heads, .* tensor times sequence may be 1, 2, 3, 6"),
         ({"parallel": "tensor=3"}, 3, r"4 attention heads in its text encoder, .* may be 1, 2, 4"),
         ({"parallel": "tensor=2,sequence=2"}, 2, r"needs 4 ranks, one for each GPU, but there are 2"),
@@ -178,3 +180,6 @@ def test_plans_that_a_model_can_follow_are_accepted() -> None:
     check_worker([EngineProcessConfig(device="cpu", parallel="tensor=2")], num_gpus=2)
     check_worker([EngineProcessConfig(device="cpu", parallel="tensor=2")], num_gpus=1, num_nodes=2)
     check_worker([EngineProcessConfig(device="cpu", model="tiny-sd", parallel="sequence=2")], num_gpus=2)
+    check_worker([EngineProcessConfig(device="cpu", model="tiny-sd", parallel="cfg=2")], num_gpus=2)
+    video = EngineProcessConfig(device="cpu", model="tiny-video", parallel="cfg=2,tensor=2")
+    check_worker([video], num_gpus=4)

@@ -92,11 +92,9 @@ class FluxFamily:
                 "text_encoder_2": T5_LAYERS,
             },
             offloads=tuple(Offload),
-            shared={
-                "attention heads": FluxConfig.read(folder).num_attention_heads,
-                "attention heads in its text encoder": t5.num_heads,
-                "features in its text encoder's layers": t5.d_ff,
-            },
+            shared={"attention heads": FluxConfig.read(folder).num_attention_heads},
+            encoder_shared=t5.shared,
+            shares_passes=True,
             compilable=partial(_compilable, folder),
         )
 

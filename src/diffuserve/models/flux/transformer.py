@@ -206,12 +206,12 @@ class SingleBlock(SingleStream):
         self.proj_mlp = Linear(dim, 4 * dim, gelu=True)
         self.proj_out = Linear(5 * dim, dim)
 
-    def raw_qkv(
+    def start(
         self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
-    ) -> RawQkv:
-        return self.attn.raw_qkv(x, rotation)
+    ) -> tuple[RawQkv, Float[Tensor, "joint d"]]:
+        return self.attn.raw_qkv(x, rotation), x
 
     def outputs(
-        self, x: Float[Tensor, "joint d"], attended: Float[Tensor, "joint own_d"]
+        self, rest: Float[Tensor, "joint d"], attended: Float[Tensor, "joint own_d"]
     ) -> Float[Tensor, "joint d"]:
-        return self.proj_out.of_parts(attended, self.proj_mlp(x))
+        return self.proj_out.of_parts(attended, self.proj_mlp(rest))

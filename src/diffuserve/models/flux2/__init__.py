@@ -1,0 +1,1 @@
+"""FLUX.2 as a family of models."""

@@ -15,12 +15,12 @@ from diffuserve.models.layers.rotary import rotations
 _TIME_APART = 10  # between references, and between the first one and the image
 
 
-def layout_rules(axes_dims: tuple[int, ...], theta: float) -> LayoutRules:
+def layout_rules(axes_dims: tuple[int, ...], theta: int) -> LayoutRules:
     """Return the rules of a checkpoint; `axes_dims` are the rotary channels of each axis."""
 
     @lru_cache(maxsize=256)
     def rotation(shape: SequenceShape) -> Complex64[Tensor, "tokens half"]:
-        return rotations(_positions(shape), axes_dims, theta)
+        return rotations(_positions(shape), axes_dims, float(theta))
 
     return LayoutRules(rotation)
 

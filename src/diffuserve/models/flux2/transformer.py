@@ -71,10 +71,10 @@ class Flux2Transformer(PackedTransformer):
         self.x_embedder = Linear(config.in_channels, dim, bias=False)
         self.context_embedder = Linear(config.joint_attention_dim, dim, bias=False)
         self.transformer_blocks = nn.ModuleList(
-            DoubleBlock(config, attention) for _ in range(config.num_layers)
+            Flux2DoubleBlock(config, attention) for _ in range(config.num_layers)
         )
         self.single_transformer_blocks = nn.ModuleList(
-            SingleBlock(config, attention) for _ in range(config.num_single_layers)
+            Flux2SingleBlock(config, attention) for _ in range(config.num_single_layers)
         )
         self.norm_out = Modulation(dim, ("scale", "shift"), bias=False)
         self.proj_out = Linear(dim, config.num_outputs, bias=False)
@@ -152,7 +152,7 @@ class _Embedder(nn.Module):
         return self.linear_2(F.silu(self.linear_1(x)))
 
 
-class DoubleBlock(DoubleStream):
+class Flux2DoubleBlock(DoubleStream):
     """A double-stream block."""
 
     networks = ("ff", "ff_context")
@@ -162,23 +162,24 @@ class DoubleBlock(DoubleStream):
         self.ff, self.ff_context = (GatedFeedForward(config.dim, config.inner_dim) for _ in range(2))
 
 
-class SingleBlock(SingleStream):
+class Flux2SingleBlock(SingleStream):
     """A single-stream block: text and image as one sequence."""
 
     start_weights = ("attn.to_qkv_mlp_proj.", "attn.norm_")
     end_weights = ("attn.to_out.",)
+    starts_both = True
 
     def __init__(self, config: Flux2Config, attention: AttentionKernel) -> None:
         super().__init__(attention)
         self.attn = _ParallelAttention(config)
 
-    def split(
+    def start(
         self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
-    ) -> tuple[RawQkv, Float[Tensor, "joint hidden"]]:
-        return self.attn.split(x, rotation)
+    ) -> tuple[RawQkv, Float[Tensor, "joint features"]]:
+        return self.attn.start(x, rotation)
 
     def outputs(
-        self, rest: Float[Tensor, "joint hidden"], attended: Float[Tensor, "joint own_d"]
+        self, rest: Float[Tensor, "joint features"], attended: Float[Tensor, "joint own_d"]
     ) -> Float[Tensor, "joint d"]:
         return self.attn.to_out.of_parts(attended, rest)
 
@@ -194,9 +195,9 @@ class _ParallelAttention(nn.Module):
         self.norm_q, self.norm_k = HeadNorm(head_dim), HeadNorm(head_dim)
         self.to_out = Linear((1 + RATIO) * dim, dim, bias=False)
 
-    def split(
+    def start(
         self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
-    ) -> tuple[RawQkv, Float[Tensor, "joint hidden"]]:
+    ) -> tuple[RawQkv, Float[Tensor, "joint features"]]:
         """Return queries, keys and values, and what the feed-forward network has before its last product."""
         both = self.to_qkv_mlp_proj(x)
         qkv, hidden = both.tensor_split([3 * both.shape[-1] // (3 + 2 * RATIO)], dim=-1)

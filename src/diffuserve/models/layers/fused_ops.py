@@ -2,7 +2,9 @@
 
     diffuserve::norm_modulated      scale·LayerNorm(x) + shift, with the factors of each token's sequence
     diffuserve::rms_norm_modulated  scale·weight·x/RMS(x), with the scale of each token's sequence, or none
-    diffuserve::add_gated           x + gate·change, with the factors of each token's sequence
+    diffuserve::add_gated           x + gate·change, with the factors of each token's sequence; the change may
+                                    be weight·change/RMS(change)
+    diffuserve::silu_gated          SiLU of a token's first half of channels times its second half
     diffuserve::prepare_qkv         queries and keys normalized and rotated, and with the values put in place
 
 On CUDA they are the Triton kernels of `triton_kernels`. The formulas here say what those compute; they run
@@ -25,7 +27,8 @@ _OUT = "*, Tensor(a!) out) -> Tensor(a!)"
 _SCHEMAS = (
     f"norm_modulated(Tensor x, Tensor scale, Tensor shift, Tensor owner, float eps, {_OUT}",
     f"rms_norm_modulated(Tensor x, Tensor weight, Tensor? scale, Tensor? owner, float eps, {_OUT}",
-    f"add_gated(Tensor x, Tensor gate, Tensor change, Tensor owner, {_OUT}",
+    f"add_gated(Tensor x, Tensor gate, Tensor change, Tensor owner, Tensor? weight, float eps, {_OUT}",
+    f"silu_gated(Tensor both, {_OUT}",
     "prepare_qkv(Tensor qkv, Tensor norm_query, Tensor norm_key, Tensor? rotation, Tensor? places, "
     f"float eps, {_OUT}",
 )
@@ -55,8 +58,18 @@ def rms_norm_modulated(
     return out.copy_(normed if scale is None else normed * scale[owner].float())
 
 
-def add_gated(x: Tensor, gate: Tensor, change: Tensor, owner: Tensor, *, out: Tensor) -> Tensor:
-    return out.copy_(torch.addcmul(x.float(), gate[owner].float(), change.float()))
+def add_gated(  # noqa: PLR0913 (an operation of torch has tensors for arguments)
+    x: Tensor, gate: Tensor, change: Tensor, owner: Tensor, weight: Tensor | None, eps: float, *, out: Tensor
+) -> Tensor:
+    wide = change.float()
+    if weight is not None:
+        wide = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps) * weight.float()
+    return out.copy_(torch.addcmul(x.float(), gate[owner].float(), wide))
+
+
+def silu_gated(both: Tensor, *, out: Tensor) -> Tensor:
+    gate, value = both.float().chunk(2, dim=-1)
+    return out.copy_(F.silu(gate) * value)
 
 
 def prepare_qkv(  # noqa: PLR0913 (an operation of torch has tensors for arguments)
@@ -101,7 +114,7 @@ def _works_on(device: torch.device) -> bool:
     row = torch.ones(1, 16, device=device)
     owner = torch.zeros(1, dtype=torch.int64, device=device)
     try:
-        torch.ops.diffuserve.add_gated(row, row, row, owner, out=torch.empty_like(row))
+        torch.ops.diffuserve.add_gated(row, row, row, owner, None, 0.0, out=torch.empty_like(row))
     except Exception:
         log.warning(
             "Triton cannot run kernels on %s: blocks are computed by separate ones", device, exc_info=True
@@ -110,7 +123,7 @@ def _works_on(device: torch.device) -> bool:
     return True
 
 
-_FORMULAS = (norm_modulated, rms_norm_modulated, add_gated, prepare_qkv)
+_FORMULAS = (norm_modulated, rms_norm_modulated, add_gated, silu_gated, prepare_qkv)
 for _schema, _formula in zip(_SCHEMAS, _FORMULAS, strict=True):
     _name = _LIBRARY.define(_schema)
     _LIBRARY.impl(_name, _formula, "CPU")

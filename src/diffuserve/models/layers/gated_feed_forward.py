@@ -1,9 +1,11 @@
 """The gated feed-forward network of transformer blocks: SwiGLU (Shazeer 2020, arXiv:2002.05202)."""
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from diffuserve.models.layers.fused_ops import is_fused
 from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.tensor_parallel import Sharding
 
@@ -27,7 +29,9 @@ class GatedFeedForward(nn.Module):
         return self.linear_out(gated(self.linear_in(x)))
 
 
-def gated(both: Float[Tensor, "*tokens two_hidden"]) -> Float[Tensor, "*tokens hidden"]:
+def gated(both: Float[Tensor, "tokens two_hidden"]) -> Float[Tensor, "tokens hidden"]:
     """Return SiLU of the first half of each token's channels times the second half."""
     gate, value = both.chunk(2, dim=-1)
+    if is_fused(both):
+        return torch.ops.diffuserve.silu_gated(both, out=both.new_empty(gate.shape))
     return F.silu(gate).mul_(value)

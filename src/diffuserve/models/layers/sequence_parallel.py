@@ -6,12 +6,13 @@ runs on a part like on a whole. For attention ranks exchange tokens for heads, w
 all sequences, which are few.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from diffuserve.domain.models.cost import Workload
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.segments import Segments
 from diffuserve.parallel.ranks import Ranks, SequenceRanks
@@ -38,6 +39,17 @@ def ulysses(kernel: AttentionKernel, ranks: SequenceRanks) -> AttentionKernel:
 
     name = f"{kernel.name} over {ranks.size} ranks"
     return AttentionKernel(name, attend, kernel.attend_across, kernel.attend_causal)
+
+
+def sharing_sequences(ranks: Ranks | None) -> SequenceRanks | None:
+    """Return the ranks that share sequences with this one; `None` if none does."""
+    return None if ranks is None or ranks.sequence.size == 1 else ranks.sequence
+
+
+def rank_workload(workload: Workload, ranks: Ranks | None) -> Workload:
+    """Return each rank's part of a step: its group has a part of the passes, which it runs as a whole."""
+    groups = 1 if ranks is None else ranks.plan.cfg
+    return replace(workload, num_sequences=part_size(workload.num_sequences, groups))
 
 
 def rank_bytes(step_bytes: int, ranks: Ranks | None) -> int:

@@ -110,36 +110,35 @@ def shard_layers(
 ) -> dict[str, TensorShard]:
     """Cut the layers whose full names match a pattern of `shardings`; return the shards of their parameters.
 
-    The module is on the meta device; `load_weights` fills it, from placements that know their shares.
+    Beside products and tables these may be norms, whose only parameter is a `weight` by channel. The module
+    is on the meta device; `load_weights` fills it, from placements that know their shares.
     """
     shares: dict[str, TensorShard] = {}
     for name, layer in list(module.named_modules()):
         cut = next((cut for pattern, cut in shardings.items() if re.fullmatch(pattern, name)), None)
         if cut is None:
             continue
-        assert isinstance(layer, nn.Linear | Linear | nn.Embedding)
         shares |= {f"{name}.{each}": share for each, share in _shard_layer(layer, cut, ranks).items()}
         if cut.by_inputs:
-            assert not isinstance(layer, nn.Embedding)
+            assert isinstance(layer, nn.Linear | Linear)
             owner, _, attribute = name.rpartition(".")
             module.get_submodule(owner).register_module(attribute, RowLinear(layer, ranks))
     return shares
 
 
-def _shard_layer(
-    layer: nn.Linear | Linear | nn.Embedding, cut: Sharding, ranks: TensorRanks
-) -> dict[str, TensorShard]:
+def _shard_layer(layer: nn.Module, cut: Sharding, ranks: TensorRanks) -> dict[str, TensorShard]:
     """Leave a layer its rank's share of the parameters, and return which that is."""
+    weight = layer.get_parameter("weight")
     dim = 1 if cut.by_inputs or isinstance(layer, nn.Embedding) else 0
-    width = layer.weight.shape[dim]
+    width = weight.shape[dim]
     share = TensorShard(dim, width, cut.ranges(width, ranks.index, ranks.size))
     shares = {"weight": share}
-    if not cut.by_inputs and not isinstance(layer, nn.Embedding):
+    if dim == 0 and isinstance(layer, nn.Linear | Linear):
         layer.out_features = share.size
         if layer.bias is not None:
             shares["bias"] = share
     for name in shares:
-        parameter: nn.Parameter = getattr(layer, name)
+        parameter = layer.get_parameter(name)
         kept = nn.Parameter(parameter.narrow(dim, 0, share.size).clone(), requires_grad=False)
         setattr(layer, name, kept)
     return shares

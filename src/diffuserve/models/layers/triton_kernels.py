@@ -1,8 +1,8 @@
 """Triton kernels of the operations of `fused_ops`; this module is imported only if Triton is installed.
 
-A program works on one token: on its row, or on one part of its q, k and v for all heads. It reads and writes
-each number once, and computes in float32, so that a result is rounded once. Triton's blocks have powers of
-two: what is beyond a row's width is masked. Kernels take tensors as pointers and strides.
+A program works on one token: on its row or a part of it, or on one part of its q, k and v for all heads. It
+reads and writes each number once, and computes in float32, so that a result is rounded once. Triton's blocks
+have powers of two: what is beyond a row's width is masked. Kernels take tensors as pointers and strides.
 """
 
 from typing import no_type_check
@@ -11,6 +11,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+_WIDEST_PART = 4096  # channels of a program that works on a part of a row
 
 
 def norm_modulated(
@@ -56,12 +58,36 @@ def rms_norm_modulated(
     return out
 
 
-def add_gated(x: Tensor, gate: Tensor, change: Tensor, owner: Tensor, *, out: Tensor) -> Tensor:
+def add_gated(  # noqa: PLR0913 (an operation of torch has tensors for arguments)
+    x: Tensor, gate: Tensor, change: Tensor, owner: Tensor, weight: Tensor | None, eps: float, *, out: Tensor
+) -> Tensor:
     width = x.shape[1]
     strides = x.stride(0), gate.stride(0), change.stride(0), out.stride(0)
-    block = triton.next_power_of_2(width)
     with torch.cuda.device_of(out):
-        _add_gated[(len(x),)](x, gate, change, owner, out, *strides, width, BLOCK=block, num_warps=8)
+        _add_gated[(len(x),)](
+            x,
+            gate,
+            change,
+            owner,
+            x if weight is None else weight,
+            out,
+            *strides,
+            width,
+            eps,
+            HAS_NORM=weight is not None,
+            BLOCK=triton.next_power_of_2(width),
+            num_warps=8,
+        )
+    return out
+
+
+def silu_gated(both: Tensor, *, out: Tensor) -> Tensor:
+    width = out.shape[1]
+    block = min(_WIDEST_PART, triton.next_power_of_2(width))
+    with torch.cuda.device_of(out):
+        _silu_gated[(len(out), triton.cdiv(width, block))](
+            both, out, both.stride(0), out.stride(0), width, BLOCK=block, num_warps=8
+        )
     return out
 
 
@@ -137,8 +163,8 @@ def _rms_norm_modulated(  # noqa: PLR0913
 @triton.jit
 @no_type_check
 def _add_gated(  # noqa: PLR0913
-    x, gate, change, owner, out, x_stride, gate_stride, change_stride, out_stride, width,
-    BLOCK: tl.constexpr,
+    x, gate, change, owner, weight, out, x_stride, gate_stride, change_stride, out_stride, width, eps,
+    HAS_NORM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -147,7 +173,23 @@ def _add_gated(  # noqa: PLR0913
     row = tl.load(x + token * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
     factor = tl.load(gate + sequence * gate_stride + columns, mask=inside, other=0.0).to(tl.float32)
     added = tl.load(change + token * change_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    if HAS_NORM:
+        added *= tl.rsqrt(tl.sum(added * added, 0) / width + eps)
+        added *= tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     result = row + factor * added
+    tl.store(out + token * out_stride + columns, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _silu_gated(both, out, both_stride, out_stride, width, BLOCK: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < width
+    source = both + token * both_stride + columns
+    gate = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(source + width, mask=inside, other=0.0).to(tl.float32)
+    result = gate * tl.sigmoid(gate) * value
     tl.store(out + token * out_stride + columns, result.to(out.dtype.element_ty), mask=inside)
 
 

@@ -82,7 +82,7 @@ class _DoubleEnd(nn.Module):
 
 
 class _SingleStart(nn.Module):
-    """A block with a single stream until attention."""
+    """A block with a single stream until attention, and its feed-forward network if that begins there."""
 
     def __init__(self, block: SingleStream) -> None:
         super().__init__()
@@ -96,15 +96,17 @@ class _SingleStart(nn.Module):
         factors: Float[Tensor, "rows three d"],
         owner: Int[Tensor, "joint"],
         rotation: Float32[Tensor, "joint half 2"],
-    ) -> tuple[Float[Tensor, "joint 3 heads dim"]]:
+    ) -> tuple[Tensor, ...]:
         [block], [mod] = self._block, mods_of_tokens(factors, owner)
-        return (block.raw_qkv(mod.normalize(joint), None).prepared(rotation),)
+        raw, rest = block.start(mod.normalize(joint), None)
+        return (raw.prepared(rotation), *([rest] if block.starts_both else []))
 
 
 class _SingleEnd(nn.Module):
     """A single-stream block from attention on.
 
-    It computes the norm again, which costs less than keeping it.
+    A feed-forward network that has not begun reads normalized tokens: computing the norm again costs less
+    than keeping it.
     """
 
     def __init__(self, block: SingleStream) -> None:
@@ -119,9 +121,10 @@ class _SingleEnd(nn.Module):
         attended: Float[Tensor, "joint own_d"],
         factors: Float[Tensor, "rows three d"],
         owner: Int[Tensor, "joint"],
+        rest: Float[Tensor, "joint features"] | None = None,
     ) -> tuple[Float[Tensor, "joint d"]]:
         [block], [mod] = self._block, mods_of_tokens(factors, owner)
-        return (block.finish(joint, mod.normalize(joint), attended, mod),)
+        return (block.finish(joint, mod.normalize(joint) if rest is None else rest, attended, mod),)
 
 
 @dataclass(frozen=True)
@@ -171,9 +174,11 @@ def single_halves(block: SingleStream, tracing: Tracing) -> Mapping[str, BlockHa
     """Return the halves of a block with a single stream."""
     joint, three = tracing.tokens(_IMAGE + _TEXT), tracing.factors(len(FACTORS))
     owner, rotation = tracing.indices(_IMAGE + _TEXT), tracing.rotation(_IMAGE + _TEXT)
+    start = _SingleStart(block)
+    rest = start(joint, three, owner, rotation)[1:]
     return {
-        "single_start": BlockHalf(_SingleStart(block), block.start_weights, (joint, three, owner, rotation)),
-        "single_end": BlockHalf(_SingleEnd(block), block.end_weights, (joint, joint, three, owner)),
+        "single_start": BlockHalf(start, block.start_weights, (joint, three, owner, rotation)),
+        "single_end": BlockHalf(_SingleEnd(block), block.end_weights, (joint, joint, three, owner, *rest)),
     }
 
 
@@ -203,7 +208,7 @@ class _CompiledDouble:
     def __call__(
         self, image: Tensor, text: Tensor, factors: Tensor, text_factors: Tensor, layout: PackedLayout
     ) -> tuple[Tensor, Tensor]:
-        mods = (_several(factors), _several(text_factors))
+        mods = (several(factors), several(text_factors))
         places = (layout.image_owner, layout.text_owner, layout.image_at, layout.text_at)
         turns = [each for each in (layout.image_rotation, layout.text_rotation) if each is not None]
         [qkv] = self._start(image, text, *mods, *places, *map(torch.view_as_real, turns))
@@ -219,13 +224,13 @@ class _CompiledSingle:
         self._end = partial(halves["single_end"], weights_of(block, block.end_weights))
 
     def __call__(self, joint: Tensor, factors: Tensor, layout: PackedLayout) -> Tensor:
-        mods, owner = _several(factors), layout.joint_owner
-        [qkv] = self._start(joint, mods, owner, torch.view_as_real(layout.joint_rotation))
+        mods, owner = several(factors), layout.joint_owner
+        qkv, *rest = self._start(joint, mods, owner, torch.view_as_real(layout.joint_rotation))
         attended = self._attention(qkv, layout.segments).flatten(1)
-        [joint] = self._end(joint, attended, mods, owner)
+        [joint] = self._end(joint, attended, mods, owner, *rest)
         return joint
 
 
-def _several(factors: Tensor) -> Tensor:
+def several(factors: Tensor) -> Tensor:
     """Return the factors with at least two rows: compilers treat a size of 1 as a constant."""
     return factors if len(factors) > 1 else factors.expand(2, -1, -1)

@@ -48,7 +48,7 @@ class Autoencoder(Protocol):
     def decode(self, latents: Float[Tensor, "batch channels height width"]) -> list[Image.Image]: ...
 
 
-class InputImages:
+class LatentImages:
     """Encodes images, and draws the latents that begin with them, of which `patch`² cells are a token.
 
     Noise is drawn in `noise_dtype`, or beside an image in the autoencoder's dtype, as in diffusers.
@@ -63,7 +63,7 @@ class InputImages:
         images = [image for image in params.images if isinstance(image, InputImage)]
         if not images:
             return text
-        if not self.spec.has_strength:
+        if not self.spec.starts_from_image(params):
             return replace(text, references=torch.cat([self.reference(image) for image in images]))
         assert params.width is not None
         assert params.height is not None

@@ -7,6 +7,7 @@ guides. Sequences of all requests share one forward pass.
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.batches import split_by_counts
@@ -29,16 +29,18 @@ from diffuserve.models.layers.joint.packing import (
     pack_layout,
 )
 from diffuserve.models.layers.joint.sharding import Shard, shard_layout
-from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
+from diffuserve.models.layers.sequence_parallel import rank_bytes, rank_workload, sharing_sequences, ulysses
 from diffuserve.models.loaded_pipeline import LoadedPipeline
 from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.conditioning import ImageConditioning
-from diffuserve.models.packed_images.images import InputImages
+from diffuserve.models.packed_images.images import LatentImages
+from diffuserve.models.packed_images.passes import ImagePass, by_request, conditioning_of, pack, passes_of
 from diffuserve.models.packed_images.transformer import PackedTransformer
 from diffuserve.models.preview import PreviewMap
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import num_parameters
+from diffuserve.parallel.pass_ranks import Hands, PassRanks, deal
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 
 
@@ -66,7 +68,7 @@ class PackedImagePipeline(LoadedPipeline, ABC):
 
     samplers: Mapping[str, Sampler]
     text_encoder: TextEncoder
-    images: InputImages
+    images: LatentImages
     transformer: PackedTransformer
     preview_map: PreviewMap
     layout_rules: LayoutRules
@@ -74,7 +76,10 @@ class PackedImagePipeline(LoadedPipeline, ABC):
     def __init__(self, spec: ModelSpec, plan: LoadPlan) -> None:
         super().__init__(spec, plan)
         kernel, ranks = choose_kernel(self.device, self.dtype, self.deterministic), plan.ranks
-        self._sequence = ranks.sequence if ranks is not None and ranks.sequence.size > 1 else None
+        self._sequence, self._pass_ranks = (
+            sharing_sequences(ranks),
+            PassRanks() if ranks is None else ranks.passes,
+        )
         self.attention = kernel if self._sequence is None else ulysses(kernel, self._sequence)
         self._layout = functools.lru_cache(maxsize=8)(self._make_layout)
         self._shard = functools.lru_cache(maxsize=8)(self._make_shard)
@@ -122,13 +127,14 @@ class PackedImagePipeline(LoadedPipeline, ABC):
         )
 
     def step_bytes(self, workload: Workload) -> int:
-        return rank_bytes(self.transformer.shape.step_bytes(workload, self.dtype.itemsize), self.ranks)
+        own = rank_workload(workload, self.ranks)
+        return rank_bytes(self.transformer.shape.step_bytes(own, self.dtype.itemsize), self.ranks)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
         text = self.text_encoder.key(params)
         if not params.images:
             return text
-        if not self.spec.has_strength:
+        if not self.spec.starts_from_image(params):
             return (text, params.images)
         return (text, params.images, params.mask, params.width, params.height)
 
@@ -148,11 +154,10 @@ class PackedImagePipeline(LoadedPipeline, ABC):
         grid, patch, schedule = self.grid(params), self.images.patch, self.schedule(params)
         size = (1, self.images.vae.latent_channels, patch * grid.rows, patch * grid.columns)
         first = schedule.at(schedule.start)
-        return self.images.begin(size, _conditioning(conditioning), generators, self.sampler(params), first)
+        return self.images.begin(size, conditioning_of(conditioning), generators, self.sampler(params), first)
 
     def latents_shape(self, params: GenerationParams) -> tuple[int, ...]:
-        channels = self.images.patch**2 * self.images.vae.latent_channels
-        return (params.num_images, self.grid(params).tokens, channels)
+        return (params.num_images, self.grid(params).tokens, self._channels)
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
         assert params.num_inference_steps is not None
@@ -165,19 +170,18 @@ class PackedImagePipeline(LoadedPipeline, ABC):
     @torch.inference_mode()
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
         """Return each request's velocity in the shape of its latents: (num_images, tokens, channels)."""
-        order, ordered = self._sorted(batch)
-        shapes = self._shapes(ordered)
-        velocity = self._velocity(self._pack(ordered, self._layout(shapes)), shapes)
-        sizes = [sum(shape.image_tokens for shape in self._of(request)) for request in ordered]
-        parts = zip(order, ordered, velocity.split(sizes), strict=True)
-        predictions = {index: self._prediction(request, part) for index, request, part in parts}
-        return [predictions[i] for i in range(len(batch))]
+        passes = self._passes_of(batch)
+        order = sorted(range(len(passes)), key=lambda index: passes[index].sort_key)
+        velocities = dict(zip(order, self._forward([passes[index] for index in order]), strict=True))
+        in_order = [velocities[index] for index in range(len(passes))]
+        by_text = zip(batch, by_request(batch, in_order), strict=True)
+        return [self._prediction(request.params, texts) for request, texts in by_text]
 
     def prepare(self, batch: Sequence[DenoiseInput]) -> None:
-        shapes = self._shapes(self._sorted(batch)[1])
-        self._layout(shapes)
-        if self._sequence is not None:
-            self._shard(shapes)
+        ordered = sorted(self._passes_of(batch), key=lambda each: each.sort_key)
+        shapes = self._own_shapes(ordered, self._hands(ordered))
+        if shapes:
+            (self._layout if self._sequence is None else self._shard)(shapes)
 
     def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
         return self.images.restore(latents, request, self.sampler(request.params), at)
@@ -203,50 +207,56 @@ class PackedImagePipeline(LoadedPipeline, ABC):
         assert params.width is not None
         return self._grid(params.width, params.height)
 
-    def _velocity(self, packed: PackedInput, shapes: tuple[SequenceShape, ...]) -> Tensor:
-        """Return the velocities of all image tokens, on every rank."""
-        if self.ranks is None:
-            return self.transformer(packed)
-        part = packed if self._sequence is None else self._shard(shapes).of(packed)
-        with self.ranks.together():
-            velocity: Tensor = self.transformer(part)
-            if self._sequence is not None:
-                velocity = self._sequence.gather(velocity)[: len(packed.image)]
-        return velocity
+    def _passes_of(self, batch: Sequence[DenoiseInput]) -> list[ImagePass]:
+        return [each for request in batch for each in passes_of(request, self._shape)]
 
-    def _prediction(self, request: DenoiseInput, part: Tensor) -> Tensor:
-        """Return a request's velocity from those of its sequences, in the shape of its latents."""
-        num_images, num_tokens, _ = request.latents.shape
-        by_text = part.unflatten(0, (len(_texts(request)), num_images, -1))[:, :, :num_tokens]
-        prompt, *negative = by_text
-        return (
-            prompt if not negative else self.guided(prompt, negative[0], request.params.guidance_scale or 0.0)
-        )
+    def _prediction(self, params: GenerationParams, velocities: Sequence[Tensor]) -> Tensor:
+        """Return the velocity of a request's images from those with each of its texts."""
+        prompt, *negative = velocities
+        return self.guided(prompt, negative[0], params.guidance_scale or 0.0) if negative else prompt
 
-    def _pack(self, batch: Sequence[DenoiseInput], layout: PackedLayout) -> PackedInput:
-        """Lay out the sequences of each request: its images with its first text, then with the next one."""
-        rows = [row for request in batch for row in self._factor_rows(request)]
-        return PackedInput(
-            image=torch.cat([tokens for request in batch for tokens in self._tokens(request)]),
-            text=torch.cat([text for request in batch for text in _texts(request) for _ in request.latents]),
-            factors=torch.cat([torch.cat(kind) for kind in zip(*rows, strict=True)]),
-            layout=layout,
-        )
+    def _forward(self, passes: Sequence[ImagePass]) -> Sequence[Tensor]:
+        """Return the velocities of the image tokens of passes, of which each group of ranks runs some."""
+        hands, lengths = self._hands(passes), [each.shape.image_tokens for each in passes]
+        own = self._own_input([passes[index] for index in hands[self._pass_ranks.index]])
+        with nullcontext() if self.ranks is None else self.ranks.together():
+            return self._pass_ranks.gather(self._run(own), lengths, hands)
 
-    def _factor_rows(self, request: DenoiseInput) -> list[Sequence[Tensor]]:
-        """Return the factor rows of each sequence of a request: of its tokens, and of its references'."""
+    def _own_input(self, passes: Sequence[ImagePass]) -> PackedInput | None:
+        """Lay out passes of this group of ranks, and return this rank's part; `None` if there are none."""
+        if not passes:
+            return None
+        shapes = tuple(each.shape for each in passes)
+        packed = pack(passes, self._layout(shapes), self.inputs, self._factors_of)
+        return packed if self._sequence is None else self._shard(shapes).of(packed)
+
+    def _run(self, own: PackedInput | None) -> Tensor:
+        """Return the velocities of all image tokens of this group's passes, one after the other."""
+        if own is None:
+            return torch.empty(0, self._channels, dtype=self.dtype, device=self.device)
+        velocities: Tensor = self.transformer(own)
+        return velocities if self._sequence is None else self._sequence.gather(velocities)
+
+    def _hands(self, passes: Sequence[ImagePass]) -> Hands:
+        """Return which passes each group of ranks runs."""
+        per_token, per_pair = self.transformer.shape.token_operations, self.transformer.shape.pair_operations
+        tokens = [each.shape.tokens for each in passes]
+        return deal([count * (per_token + per_pair * count) for count in tokens], self._pass_ranks.size)
+
+    def _own_shapes(self, passes: Sequence[ImagePass], hands: Hands) -> tuple[SequenceShape, ...]:
+        return tuple(passes[index].shape for index in hands[self._pass_ranks.index])
+
+    def _factors_of(self, request: DenoiseInput) -> Tensor:
+        """Return the factor rows of a request's step; the first step computes those of all steps."""
         timesteps = self.schedule(request.params).timesteps
         is_planned = request.timestep in timesteps
         ahead = timesteps[timesteps.index(request.timestep) :] if is_planned else (request.timestep,)
-        rows = self.factors(request, ahead).split(1)
-        return [rows] * (len(_texts(request)) * len(request.latents))
+        return self.factors(request, ahead)
 
-    def _tokens(self, request: DenoiseInput) -> list[Tensor]:
-        """Return the tokens of a request's images, each followed by its references, for each text."""
-        tokens, references = self.inputs(request), _conditioning(request.conditioning).references
-        if references is not None:
-            tokens = torch.cat([tokens, references.expand(len(tokens), -1, -1)], dim=1)
-        return [tokens.flatten(0, 1)] * len(_texts(request))
+    @property
+    def _channels(self) -> int:
+        """Return the channels of a token of latents, which its velocity has too."""
+        return self.images.patch**2 * self.images.vae.latent_channels
 
     def _make_layout(self, shapes: tuple[SequenceShape, ...]) -> PackedLayout:
         return pack_layout(shapes, self.layout_rules, self.device)
@@ -255,45 +265,15 @@ class PackedImagePipeline(LoadedPipeline, ABC):
         assert self._sequence is not None
         return shard_layout(self._layout(shapes), self._sequence.index, self._sequence.size)
 
-    def _sorted(self, batch: Sequence[DenoiseInput]) -> tuple[list[int], list[DenoiseInput]]:
-        """Return a batch in the order of its packed rows, and where each request was.
-
-        Adjacent sequences of equal length share one dense attention call.
-        """
-        order = sorted(range(len(batch)), key=lambda index: self._sort_key(batch[index]))
-        return order, [batch[index] for index in order]
-
-    def _sort_key(self, request: DenoiseInput) -> tuple[int, ...]:
-        shape = self._of(request)[0]
-        return (shape.tokens, shape.text, shape.image_tokens, shape.image.rows)
-
-    def _shapes(self, ordered: Sequence[DenoiseInput]) -> tuple[SequenceShape, ...]:
-        return tuple(shape for request in ordered for shape in self._of(request))
-
-    def _of(self, request: DenoiseInput) -> list[SequenceShape]:
-        """Return the shapes of a request's sequences: for each text, one for each image."""
-        grid, references = self.grid(request.params), self._references(request.params)
-        return [
-            SequenceShape(len(text), grid, references, self.padding(len(text), grid))
-            for text in _texts(request)
-            for _ in request.latents
-        ]
+    def _shape(self, request: DenoiseInput, text: Tensor) -> SequenceShape:
+        """Return the tokens of an image of a request, with one of its texts."""
+        grid = self.grid(request.params)
+        references = self._references(request.params)
+        return SequenceShape(len(text), grid, references, self.padding(len(text), grid))
 
     def _references(self, params: GenerationParams) -> tuple[Grid, ...]:
-        if self.spec.has_strength:
-            return ()
-        images = [image for image in params.images if isinstance(image, InputImage)]
-        return tuple(self._grid(*self.spec.reference_size(image)) for image in images)
+        return tuple(self._grid(*size) for size in self.spec.reference_sizes(params))
 
     def _grid(self, width: int, height: int) -> Grid:
         pixels = self.images.patch * self.images.vae.scale
         return Grid(height // pixels, width // pixels)
-
-
-def _conditioning(conditioning: Conditioning) -> ImageConditioning:
-    assert isinstance(conditioning, ImageConditioning)
-    return conditioning
-
-
-def _texts(request: DenoiseInput) -> tuple[Tensor, ...]:
-    return _conditioning(request.conditioning).texts

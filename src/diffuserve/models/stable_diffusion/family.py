@@ -69,9 +69,9 @@ class StableDiffusionFamily:
         )
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
-        encoders = text_encoders(folder, UNetConfig.read(folder))
-        layers = {"unet": UNET_LAYERS, **dict.fromkeys(encoders, CLIP_LAYERS)}
-        return Capabilities(quantized_layers=layers, offloads=tuple(Offload))
+        config = UNetConfig.read(folder)
+        layers = {"unet": UNET_LAYERS, **dict.fromkeys(text_encoders(folder, config), CLIP_LAYERS)}
+        return Capabilities(quantized_layers=layers, offloads=tuple(Offload), shares_passes=True)
 
     def check_files(self, folder: ModelFolder) -> None:
         components = self.weight_folders(folder, ALL_PARTS)

@@ -32,9 +32,11 @@ from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning,
 from diffuserve.models.stable_diffusion.unet import UNetInput, load_unet
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import num_parameters
+from diffuserve.parallel.ranks import SequenceRanks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.registry import requested_sampler
 
+_LAYER_SECONDS = 4e-5  # of a layer in a pass of any size; measured in tiny-sd and at ten times its layers
 _KEPT_SAMPLERS = 64  # clients choose their options, and there are many numbers
 
 
@@ -76,7 +78,8 @@ class StableDiffusionPipeline(LoadedPipeline):
         cell, pair = self.unet.cell_operations / rate, self.unet.config.pair_operations / rate
         # Two thousand operations per decoded pixel and parameter.
         pixel = 2 * num_parameters(self.vae.decoder) / rate / 16
-        fit = CostFit((0.002, text_token), (0.002, cell, pair, 0.0001), (0.001, pixel))
+        start = _LAYER_SECONDS * self.unet.num_layers
+        fit = CostFit((0.002, text_token), (start, cell, pair, 0.0001), (0.001, pixel))
         return self.residency.slowed(fit, self.device.type)
 
     def components(self) -> Sequence[Component]:
@@ -162,11 +165,10 @@ class StableDiffusionPipeline(LoadedPipeline):
         ranks = self.ranks
         if ranks is None:
             return [self.unet(rows) for rows in groups]
-        parts = [self.unet(part_of(rows, ranks)) for rows in groups]
+        everybody = SequenceRanks(ranks.world.group)  # it has no tokens to share, so a plan divides its rows
+        parts = [self.unet(part_of(rows, everybody)) for rows in groups]
         with ranks.together():
-            return [
-                ranks.sequence.gather(part)[: len(rows)] for part, rows in zip(parts, groups, strict=True)
-            ]
+            return [everybody.gather(part)[: len(rows)] for part, rows in zip(parts, groups, strict=True)]
 
 
 def _vae_dtype(folder: ModelFolder, config: UNetConfig, dtype: torch.dtype) -> torch.dtype:

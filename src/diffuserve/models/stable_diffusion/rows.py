@@ -13,7 +13,7 @@ from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.stable_diffusion.config import SIZES, UNetConfig
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning
 from diffuserve.models.stable_diffusion.unet import UNetInput
-from diffuserve.parallel.ranks import Ranks
+from diffuserve.parallel.ranks import SequenceRanks
 
 _AESTHETIC_SCORES = (
     2.5,
@@ -45,10 +45,10 @@ def split_rows(predicted: Tensor, requests: Sequence[DenoiseInput]) -> list[Tens
     return predictions
 
 
-def part_of(rows: UNetInput, ranks: Ranks) -> UNetInput:
+def part_of(rows: UNetInput, ranks: SequenceRanks) -> UNetInput:
     """Return a rank's rows, equally many on each; past the end the last one is repeated."""
-    share = -(-len(rows) // ranks.sequence.size)
-    first = ranks.sequence.index * share
+    share = -(-len(rows) // ranks.size)
+    first = ranks.index * share
     return rows.take(torch.arange(first, first + share).clamp(max=len(rows) - 1))
 
 

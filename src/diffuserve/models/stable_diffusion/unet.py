@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.layers.quantized_linear import quantize_layers
+from diffuserve.models.layers.quantized_linear import QuantizedLinear, quantize_layers
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.stable_diffusion.config import UNET_LAYERS, UNetConfig
@@ -108,6 +108,12 @@ class UNet(nn.Module):
         kinds = (_TransformerBlock, _ResidualBlock)
         rings = [[layer for layer in self.modules() if isinstance(layer, kind)] for kind in kinds]
         return Component(self, [Ring(layers) for layers in rings if layers], is_denoiser=True)
+
+    @property
+    def num_layers(self) -> int:
+        """The layers that a pass goes through, each by operations of its own."""
+        kinds = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, QuantizedLinear)
+        return sum(isinstance(layer, kinds) for layer in self.modules())
 
     @property
     def cell_operations(self) -> float:

@@ -12,3 +12,8 @@ T5_LAYERS = QuantizedLayers(
 CLIP_LAYERS = QuantizedLayers(
     r"(text_model\.)?encoder\.layers\.\d+\.(self_attn\.(q|k|v|out)_proj|mlp\.fc[12])", is_weight_only=True
 )
+QWEN_LAYERS = QuantizedLayers(
+    r"((model|language_model)\.)*layers\.\d+\."
+    r"(self_attn\.[qkvo]_proj|mlp\.(gate_proj|up_proj|down_proj|linear_in|linear_out))",
+    is_weight_only=True,
+)

@@ -36,8 +36,10 @@ _SHARDS = {
     r".*\.SelfAttention\.([qkv]|relative_attention_bias)": Sharding(),
     r".*\.DenseReluDense\.wi(_[01])?": Sharding(),
     r".*\.(SelfAttention\.o|DenseReluDense\.wo)": Sharding(by_inputs=True),
+    "shared": Sharding(),
 }
-"""Attention is cut by heads, which have a bias each; norms and the table of tokens are whole on each rank."""
+"""Attention is cut by heads, which have a bias each, and the table of tokens by features, which ranks gather:
+it is a fifth of UMT5. Norms are whole on each rank."""
 
 
 def _gelu(states: Tensor) -> Tensor:
@@ -80,8 +82,9 @@ def load_t5(
     return encoder.eval()
 
 
-def shard_t5(encoder: nn.Module, ranks: TensorRanks) -> dict[str, TensorShard]:
+def shard_t5(encoder: "T5Encoder", ranks: TensorRanks) -> dict[str, TensorShard]:
     """Leave an encoder on the meta device the weights of this rank; return their shares by name."""
+    encoder.ranks = ranks
     return shard_layers(encoder, _SHARDS, ranks)
 
 
@@ -92,6 +95,7 @@ class T5Encoder(nn.Module):
         super().__init__()
         self.shared = empty_embedding(config.vocab_size, config.d_model)
         self.encoder = _Stack(config)
+        self.ranks: TensorRanks | None = None
 
     @property
     def component(self) -> Component:
@@ -100,7 +104,8 @@ class T5Encoder(nn.Module):
         return Component(self, [ring], [self.shared], is_encoder=True)
 
     def forward(self, ids: TokenIds, mask: Mask | None = None) -> States:
-        return self.encoder(self.shared(ids), mask)
+        states = self.shared(ids)
+        return self.encoder(states if self.ranks is None else self.ranks.gather(states), mask)
 
 
 class _Stack(nn.Module):

@@ -1,5 +1,6 @@
 """The shape of the encoders of T5 and UMT5. Importing this file loads no torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -34,6 +35,15 @@ class T5Config:
     def has_shared_bias(self) -> bool:
         """Return whether all layers add the bias of the first one."""
         return True
+
+    @property
+    def shared(self) -> Mapping[str, int]:
+        """How many there are of what ranks share, by its name."""
+        return {
+            "attention heads in its text encoder": self.num_heads,
+            "features in its text encoder's layers": self.d_ff,
+            "features of its text encoder's tokens": self.d_model,
+        }
 
     @property
     def is_gated(self) -> bool:

@@ -4,23 +4,27 @@ Nothing in the folder is run: transformers' `AutoTokenizer` would import a class
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Int
 from pydantic import Field, with_config
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, models
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.config import SCHEMA, parse_config
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.text.byte_pairs import clip_tokenizer, qwen_tokenizer
 
-# CLIP's own splitting of text (Radford et al. 2021, `simple_tokenizer.py` of openai/CLIP).
-_CLIP_WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-_CLIP_START, _CLIP_END = "<|startoftext|>", "<|endoftext|>"
+_NO_LIMIT = 1 << 31
+_LLAMA_CLASSES = (
+    "LlamaTokenizer",
+    "LlamaTokenizerFast",
+)  # they pad on the left unless a config says otherwise
+_QWEN_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast")
 
 
 @with_config(SCHEMA)
@@ -35,7 +39,10 @@ class _TokenizerConfig:
     """The values of `tokenizer_config.json`; older ones wrap a token in its options."""
 
     pad_token: str | _AddedToken
-    model_max_length: Annotated[int, Field(ge=1)]
+    model_max_length: Annotated[float, Field(ge=1)]  # transformers' number for none is beyond 64 bits
+    padding_side: Literal["left", "right"] | None = None
+    tokenizer_class: str | None = None
+    added_tokens_decoder: dict[Annotated[int, Field(strict=False)], _AddedToken] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,36 +58,51 @@ class PromptText:
 class PromptTokens:
     """Ids of each prompt, padded to one length, and warnings for truncated prompts.
 
-    `mask` is false where there is padding.
+    `mask` is false where there is padding, and `rows` are the ids without it.
     """
 
     ids: Int[Tensor, "prompts tokens"]
     warnings: list[tuple[str, ...]]
     mask: Bool[Tensor, "prompts tokens"]
 
+    @property
+    def rows(self) -> list[Int[Tensor, "_"]]:
+        return [row[own] for row, own in zip(self.ids, self.mask, strict=True)]
+
 
 class PromptTokenizer:
-    """Turns prompts into ids of one length."""
+    """Turns prompts into ids of one length.
 
-    def __init__(self, tokenizer: Tokenizer, pad_token: str, max_length: int) -> None:
-        self._tokenizer = tokenizer
-        self._pad_token = pad_token
-        self.max_length = max_length
+    With a `template`, prompts are put at its `{}`, and nothing else is added: it is the turn of a
+    conversation that a language model continues. Templates are ours: a folder's own are programs.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, config: _TokenizerConfig, template: str | None = None) -> None:
+        self._tokenizer, self._template = tokenizer, template
+        own = tokenizer.padding or {}
+        usual = "left" if config.tokenizer_class in _LLAMA_CLASSES else "right"
+        self._padding_side = config.padding_side or own.get("direction", usual)
+        self._pad_token = _content(config.pad_token)
+        self.max_length = int(min(config.model_max_length, _NO_LIMIT))
 
     @classmethod
-    def read(cls, folder: ModelFolder, component: str, is_wanted: bool = True) -> "PromptTokenizer":
-        """Read `tokenizer.json`, or CLIP's `vocab.json` and `merges.txt`, of a folder's component.
+    def read(
+        cls, folder: ModelFolder, component: str, is_wanted: bool = True, template: str | None = None
+    ) -> "PromptTokenizer":
+        """Read `tokenizer.json`, or `vocab.json` and `merges.txt` of CLIP's or Qwen's, of a component.
 
         One that is not wanted is empty, and nothing but its config is read. Raise `InvalidModel` if neither
         is there and whole, or the padding token is unknown to it.
         """
         file = f"{component}/tokenizer_config.json"
         config = parse_config(_TokenizerConfig, folder.json(file), f"{folder.path}/{file}")
-        tokenizer = _read_tokenizer(folder.component(component)) if is_wanted else Tokenizer(models.BPE())
-        pad_token = config.pad_token if isinstance(config.pad_token, str) else config.pad_token.content
-        if is_wanted and tokenizer.token_to_id(pad_token) is None:
+        if not is_wanted:
+            return cls(Tokenizer(models.BPE()), config, template)
+        tokenizer = _read_tokenizer(folder.component(component), config)
+        pad_token = _content(config.pad_token)
+        if tokenizer.token_to_id(pad_token) is None:
             raise InvalidModel(f"{folder.path}/{file}: pad_token={pad_token!r} is not a token")
-        return cls(tokenizer, pad_token, config.model_max_length)
+        return cls(tokenizer, config, template)
 
     def tokenize(
         self,
@@ -95,10 +117,14 @@ class PromptTokenizer:
         """
         pad_id = self._tokenizer.token_to_id(self._pad_token)
         self._tokenizer.enable_padding(
-            pad_id=pad_id, pad_token=self._pad_token, length=padded_length or length
+            direction=self._padding_side,
+            pad_id=pad_id,
+            pad_token=self._pad_token,
+            length=padded_length or length,
         )
         self._tokenizer.enable_truncation(length)
-        encodings = self._tokenizer.encode_batch(list(prompts))
+        texts = [self._around(prompt) for prompt in prompts]
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=self._template is None)
         warnings = [
             self._warn_of_truncation(subject, prompt, length) if encoding.overflowing else ()
             for prompt, encoding in zip(prompts, encodings, strict=True)
@@ -110,16 +136,28 @@ class PromptTokenizer:
     def _warn_of_truncation(self, subject: str, prompt: str, length: int) -> tuple[str, ...]:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        num_tokens = len(self._tokenizer.encode(prompt))
-        return (f"{subject} has {num_tokens} tokens and the model reads {length}; the rest was cut off",)
+        text, is_plain = self._around(prompt), self._template is None
+        num_tokens = len(self._tokenizer.encode(text, add_special_tokens=is_plain))
+        what = subject if is_plain else f"{subject} with its template"
+        return (f"{what} has {num_tokens} tokens and the model reads {length}; the rest was cut off",)
+
+    def _around(self, prompt: str) -> str:
+        return prompt if self._template is None else self._template.replace("{}", prompt)
 
 
-def _read_tokenizer(folder: Path) -> Tokenizer:
+def _content(token: str | _AddedToken) -> str:
+    return token if isinstance(token, str) else token.content
+
+
+def _read_tokenizer(folder: Path, config: _TokenizerConfig) -> Tokenizer:
     try:
         if (folder / "tokenizer.json").is_file():
             return Tokenizer.from_file(str(folder / "tokenizer.json"))
+        if (folder / "vocab.json").is_file() and config.tokenizer_class in _QWEN_CLASSES:
+            added = {number: token.content for number, token in config.added_tokens_decoder.items()}
+            return qwen_tokenizer(folder, added)
         if (folder / "vocab.json").is_file():
-            return _clip_tokenizer(folder)
+            return clip_tokenizer(folder)
     except Exception as error:
         raise InvalidModel(f"{folder}: the tokenizer cannot be read: {error}") from error
     raise InvalidModel(f"{folder}: {_explain_missing(folder)}")
@@ -132,32 +170,3 @@ def _explain_missing(folder: Path) -> str:
             "save_pretrained of transformers' AutoTokenizer does"
         )
     return "neither tokenizer.json nor vocab.json with merges.txt is there"
-
-
-def _clip_tokenizer(folder: Path) -> Tokenizer:
-    """Build CLIP's tokenizer. Reference implementation: transformers' `CLIPTokenizer`."""
-    byte_pairs = models.BPE.from_file(
-        str(folder / "vocab.json"),
-        str(folder / "merges.txt"),
-        continuing_subword_prefix="",
-        end_of_word_suffix="</w>",
-        unk_token=_CLIP_END,
-    )
-    tokenizer = Tokenizer(byte_pairs)
-    start, end = tokenizer.token_to_id(_CLIP_START), tokenizer.token_to_id(_CLIP_END)
-    if start is None or end is None:
-        raise InvalidModel(f"{folder}: vocab.json lacks {_CLIP_START} or {_CLIP_END}")
-    tokenizer.add_special_tokens([_CLIP_START, _CLIP_END])
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_CLIP_WORDS), behavior="removed", invert=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    tokenizer.post_processor = processors.RobertaProcessing(
-        (_CLIP_END, end), (_CLIP_START, start), trim_offsets=False, add_prefix_space=False
-    )
-    return tokenizer

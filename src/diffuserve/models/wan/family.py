@@ -14,6 +14,7 @@ from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folder
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.text.quantized_layers import T5_LAYERS
+from diffuserve.models.text.t5_config import Umt5Config
 from diffuserve.models.video_autoencoder.config import TEMPORAL_SCALE, VideoVaeConfig
 from diffuserve.models.video_autoencoder.cost import decode_bytes
 from diffuserve.models.wan.checkpoint import WanCheckpoint
@@ -74,10 +75,17 @@ class WanFamily:
         return build_spec(folder, architecture | _sizes(checkpoint), traits=TRAITS)
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
-        experts = WanCheckpoint.read(folder).experts
+        checkpoint, umt5 = WanCheckpoint.read(folder), Umt5Config.read(folder, "text_encoder")
+        layers = dict.fromkeys(checkpoint.experts, TRANSFORMER_LAYERS)
         return Capabilities(
-            quantized_layers={**dict.fromkeys(experts, TRANSFORMER_LAYERS), "text_encoder": T5_LAYERS},
+            quantized_layers={**layers, "text_encoder": T5_LAYERS},
             offloads=tuple(Offload),
+            shared={
+                "attention heads": checkpoint.transformer.num_attention_heads,
+                "features in its feed-forward layers": checkpoint.transformer.ffn_dim,
+            },
+            encoder_shared=umt5.shared,
+            shares_passes=True,
             min_decode_bytes=partial(_least_decode_bytes, folder),
         )
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -15,11 +16,17 @@ from diffuserve.models.batches import run_in_groups, split_by_counts
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
-from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
+from diffuserve.models.layers.sequence_parallel import (
+    rank_bytes,
+    rank_workload,
+    sharing_sequences,
+    ulysses,
+)
 from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
 from diffuserve.models.machine.devices import flops_per_second, to_device
 from diffuserve.models.offload.components import Component
 from diffuserve.models.video_autoencoder.cost import decode_bytes, decode_operations
+from diffuserve.models.video_autoencoder.previews import draw_strip, preview_map
 from diffuserve.models.video_autoencoder.video_vae import VideoVae, vae_dtype
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
@@ -27,13 +34,13 @@ from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.images import FirstFrames, put_first_frame
 from diffuserve.models.wan.packing import ClipShape, Layouts, unpatchify
 from diffuserve.models.wan.passes import Pass, guided, pack, passes_of, wan
-from diffuserve.models.wan.previews import draw_strip, preview_map
 from diffuserve.models.wan.scheduler import EULER, flow_config, own_sampler, scheduler_config
 from diffuserve.models.wan.sharding import ClipShard, shard_layout
 from diffuserve.models.wan.text import WanConditioning, WanTextEncoder
 from diffuserve.models.wan.transformer import PackedWanInput, load_transformer
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import num_parameters
+from diffuserve.parallel.pass_ranks import Hands, PassRanks, deal
 from diffuserve.parallel.plan import check_shared
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEulerBetweenEnds
@@ -76,7 +83,9 @@ class WanPipeline(LoadedPipeline):
         self.images = FirstFrames(self.vae, image_encoder, checkpoint.reads_clip)
         self.preview_map = preview_map(folder, checkpoint.vae.z_dim, self.device)
         kernel = choose_kernel(self.device, self.dtype, self.deterministic)
-        self.attention = kernel if self.ranks is None else ulysses(kernel, self.ranks.sequence)
+        self._sequence = sharing_sequences(self.ranks)
+        self._passes = PassRanks() if self.ranks is None else self.ranks.passes
+        self.attention = kernel if self._sequence is None else ulysses(kernel, self._sequence)
         self.experts = [
             load_transformer(folder, component, self.attention, plan.when(parts.denoising))
             for component in checkpoint.experts
@@ -105,7 +114,8 @@ class WanPipeline(LoadedPipeline):
         return (*encoders, *(expert.component for expert in self.experts), *self.vae.components)
 
     def step_bytes(self, workload: Workload) -> int:
-        return rank_bytes(self.checkpoint.transformer.step_bytes(workload, self.dtype.itemsize), self.ranks)
+        own = rank_workload(workload, self.ranks)
+        return rank_bytes(self.checkpoint.transformer.step_bytes(own, self.dtype.itemsize), self.ranks)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
         return (self.text.key(params), self.images.key(params))
@@ -150,7 +160,9 @@ class WanPipeline(LoadedPipeline):
 
         def lay_out(requests: Sequence[DenoiseInput]) -> Sequence[DenoiseInput]:
             shapes = [each.shape(config) for request in requests for each in passes_of(request)]
-            self._layouts.layout_of(tuple(sorted(shapes, key=_sort_key)))
+            ordered = sorted(shapes, key=_sort_key)
+            if own := self._hands(ordered)[self._passes.index]:
+                self._layouts.layout_of(tuple(ordered[index] for index in own))
             return requests
 
         run_in_groups(batch, self._expert_of, lay_out)
@@ -219,27 +231,45 @@ class WanPipeline(LoadedPipeline):
         return [velocities[index] for index in range(len(passes))]
 
     def _forward(self, expert: int, passes: Sequence[Pass]) -> list[Tensor]:
+        """Return the velocities of passes, of which each group of ranks runs some."""
+        config = self.checkpoint.transformer
+        shapes = [each.shape(config) for each in passes]
+        lengths, hands = [shape.tokens for shape in shapes], self._hands(shapes)
+        own = self._own_input([passes[index] for index in hands[self._passes.index]])
+        with nullcontext() if self.ranks is None else self.ranks.together():
+            outputs = self._passes.gather(self._run(expert, own), lengths, hands)
+        pairs = zip(outputs, shapes, strict=True)
+        return [unpatchify(tokens, shape, config.patch_size) for tokens, shape in pairs]
+
+    def _hands(self, shapes: Sequence[ClipShape]) -> Hands:
+        """Return which passes each group of ranks runs."""
+        config = self.checkpoint.transformer
+        per_token, per_pair = config.token_operations, config.pair_operations
+        costs = [shape.tokens * (per_token + per_pair * shape.tokens) for shape in shapes]
+        return deal(costs, self._passes.size)
+
+    def _own_input(self, passes: Sequence[Pass]) -> PackedWanInput | None:
+        """Lay out passes of this group of ranks, and return this rank's part; `None` if there are none."""
+        if not passes:
+            return None
         config = self.checkpoint.transformer
         shapes = tuple(each.shape(config) for each in passes)
         packed = pack(passes, shapes, self._layouts.layout_of(shapes), config)
-        outputs = self._run(expert, packed, shapes).split([shape.tokens for shape in shapes])
-        return [
-            unpatchify(tokens, shape, config.patch_size)
-            for tokens, shape in zip(outputs, shapes, strict=True)
-        ]
+        return packed if self._sequence is None else self._shard(shapes).of(packed)
 
-    def _run(self, expert: int, packed: PackedWanInput, shapes: tuple[ClipShape, ...]) -> Tensor:
-        """Return the transformer's output for every token, on every rank."""
-        if self.ranks is None:
-            return self.experts[expert](packed)
-        part = self._shard(shapes).of(packed)
-        with self.ranks.together():
-            return self.ranks.sequence.gather(self.experts[expert](part))[: len(packed.tokens)]
+    def _run(self, expert: int, own: PackedWanInput | None) -> Tensor:
+        """Return the outputs of all tokens of this group's passes, and copies of the last one after them."""
+        transformer, config = self.experts[expert], self.checkpoint.transformer
+        if own is None:
+            width = config.num_outputs * config.patch_cells
+            return torch.empty(0, width, dtype=transformer.dtype, device=self.device)
+        outputs: Tensor = transformer(own)
+        return outputs if self._sequence is None else self._sequence.gather(outputs)
 
     def _make_shard(self, shapes: tuple[ClipShape, ...]) -> ClipShard:
-        assert self.ranks is not None
-        sequence = self.ranks.sequence
-        return shard_layout(shapes, self._layouts.layout_of(shapes), sequence.index, sequence.size)
+        assert self._sequence is not None
+        layout = self._layouts.layout_of(shapes)
+        return shard_layout(shapes, layout, self._sequence.index, self._sequence.size)
 
     def _with_first_frame(self, latents: Tensor, conditioning: WanConditioning) -> Tensor:
         """Return latents with the first frame that a request brings, where the model has it among them."""

@@ -9,7 +9,7 @@ Keys and values of prompts are computed in each step although they do not change
 hundredth of a step's work, and keeping them would take much memory.
 
 Shapes: `tokens` counts packed tokens of clips, `rows` factor rows, `text` and `image` the tokens of prompts
-and the embeddings of images; `d` is the width.
+and the embeddings of images; `d` is the width, the whole one also where ranks share the weights.
 """
 
 from dataclasses import dataclass
@@ -30,17 +30,33 @@ from diffuserve.models.layers.linear import (
     set_tiling,
 )
 from diffuserve.models.layers.quantized_linear import quantize_layers
-from diffuserve.models.layers.rotary import rotate_
 from diffuserve.models.layers.segments import Segments
+from diffuserve.models.layers.tensor_parallel import Sharding, TensorShard, shard_layers
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.offload.components import Component, Ring
+from diffuserve.models.wan.attention import (
+    ATTENTION_SHARDS,
+    ClipAttention,
+    ClipContext,
+    ContextAttention,
+    share_attentions,
+)
 from diffuserve.models.wan.config import TRANSFORMER_LAYERS, WanTransformerConfig
 from diffuserve.models.wan.packing import ClipLayout
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, load_weights
+from diffuserve.parallel.ranks import TensorRanks
 
 _NUM_FACTORS = 6  # shift, scale and gate of the attention, and of the feed-forward
 _IMAGE_EPS = 1e-5
+_SHARDS = {
+    **ATTENTION_SHARDS,
+    r".*\.ffn\.net\.0\.proj": Sharding(),
+    r".*\.ffn\.net\.2": Sharding(by_inputs=True),
+    r"condition_embedder\.time_proj": Sharding(parts=(1,) * _NUM_FACTORS),
+}
+"""How ranks share the weights. Each has some channels of each factor, and gathers them from the others; the
+other embedders, tables of factors, norms of tokens and the last product are whole on each."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,8 @@ def load_transformer(
     with torch.device("meta"):
         transformer = WanTransformer(config, attention)
         quantize_layers(transformer, TRANSFORMER_LAYERS, plan.kept_in)
+        if plan.ranks is not None and plan.ranks.tensor is not None:
+            transformer.share_weights(plan.ranks.tensor)
     transformer.load(folder, component, plan)
     if plan.device.type == "cpu":
         transformer.set_tiling(*cpu_tilings(is_tiled))
@@ -96,6 +114,16 @@ class WanTransformer(nn.Module):
         self.blocks = nn.ModuleList(_Block(config, attention) for _ in range(config.num_layers))
         self.scale_shift_table = _parameter(1, 2, config.dim)
         self.proj_out = Linear(config.dim, config.num_outputs * config.patch_cells)
+        self._shares: dict[str, TensorShard] = {}
+
+    def share_weights(self, ranks: TensorRanks) -> None:
+        """Keep only the weights of this rank; called before any are loaded.
+
+        From then on all ranks run a forward pass together.
+        """
+        self._shares = shard_layers(self, _SHARDS, ranks)
+        self.condition_embedder.ranks = ranks
+        share_attentions(self, ranks)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -136,9 +164,11 @@ class WanTransformer(nn.Module):
             patch = self.config.patch_size if name == "patch_embedding.weight" else (1, 1)
             fused = next((key for key in _FUSED if f".{key}." in name), None)
             parts = _FUSED[fused] if fused else (None,)
+            share = self._shares.get(name)
             for index, part in enumerate(parts):
                 original = name.replace(f".{fused}.", f".{part}.")
-                places[original] = Placement(name, index, len(parts), dtype, patch)
+                own = None if share is None else share.part(index, len(parts))
+                places[original] = Placement(name, index, len(parts), dtype, patch, own)
         return places
 
 
@@ -150,19 +180,12 @@ _FUSED = {
 _IN_FLOAT32 = ("time_embedder", "scale_shift_table", "norm1", "norm2")
 
 
-@dataclass(frozen=True)
-class _Context:
-    """The prompts and images that clips attend to; the last row of `text` is the padding of all prompts."""
-
-    text: Float[Tensor, "text_and_padding d"]
-    image: Float[Tensor, "image d"] | None
-
-
 class _ConditionEmbedder(nn.Module):
     """Projects timesteps, prompts and images to the width of the blocks."""
 
     def __init__(self, config: WanTransformerConfig) -> None:
         super().__init__()
+        self.ranks: TensorRanks | None = None
         self.freq_dim = config.freq_dim
         self.time_embedder = _TwoLayers(config.freq_dim, config.dim)
         self.time_proj = Linear(config.dim, _NUM_FACTORS * config.dim)
@@ -179,16 +202,17 @@ class _ConditionEmbedder(nn.Module):
         """Return a vector for each factor row, and the factors that blocks add to their tables."""
         first, second = self.time_embedder.linear_1, self.time_embedder.linear_2
         vector = second(F.silu(first(timestep_embedding(timestep, self.freq_dim)))).to(dtype)
-        return vector, self.time_proj(F.silu(vector)).unflatten(-1, (_NUM_FACTORS, -1))
+        factors = self.time_proj(F.silu(vector)).unflatten(-1, (_NUM_FACTORS, -1))
+        return vector, factors if self.ranks is None else self.ranks.gather(factors)
 
-    def context(self, packed: PackedWanInput, dtype: torch.dtype) -> _Context:
+    def context(self, packed: PackedWanInput, dtype: torch.dtype) -> ClipContext:
         """Return the embedded prompts and images; a prompt's padding is zeros that pass the same layers."""
         text = F.pad(packed.text.to(dtype), (0, 0, 0, 1))
         embedded = self.text_embedder.linear_2(self.text_embedder.linear_1(text))
         if self.image_embedder is None:
-            return _Context(embedded, None)
+            return ClipContext(embedded, None)
         assert packed.image is not None, "the model reads an image's embeddings"
-        return _Context(embedded, self.image_embedder(packed.image.to(dtype)))
+        return ClipContext(embedded, self.image_embedder(packed.image.to(dtype)))
 
 
 class _TwoLayers(nn.Module):
@@ -233,86 +257,21 @@ class _LayerNorm(nn.Module):
         return F.layer_norm(x.float(), x.shape[-1:], self.weight, self.bias, self.eps).to(x.dtype)
 
 
-class _RootMeanSquareNorm(nn.Module):
-    """The learned scale of an RMS norm over the channels of all heads."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.weight = _parameter(dim)
-
-
-class _SelfAttention(nn.Module):
-    def __init__(self, config: WanTransformerConfig, attention: AttentionKernel) -> None:
-        super().__init__()
-        dim = config.dim
-        self.attention, self.num_heads, self.eps = attention, config.num_attention_heads, config.eps
-        self.to_qkv = Linear(dim, 3 * dim)
-        self.norm_q, self.norm_k = _RootMeanSquareNorm(dim), _RootMeanSquareNorm(dim)
-        self.to_out = nn.ModuleList([Linear(dim, dim)])
-
-    def forward(self, x: Float[Tensor, "tokens d"], layout: ClipLayout) -> Float[Tensor, "tokens d"]:
-        qkv = self.to_qkv(x).unflatten(-1, (3, -1))
-        heads = (self.num_heads, -1)
-        query_key = qkv[:, :2].float()
-        inverse = _inverse_rms(query_key, self.eps)
-        query_key.mul_(torch.stack([self.norm_q.weight, self.norm_k.weight]))
-        # The norm's division is part of the rotation, whose factors are far fewer.
-        rotate_(query_key.unflatten(-1, heads), layout.rotation[:, None] * inverse)
-        _put_back(qkv[:, :2], query_key)
-        return self.to_out[0](self.attention(qkv.unflatten(-1, heads), layout.segments).flatten(1))
-
-
-class _CrossAttention(nn.Module):
-    """Attention to the prompt, and to an image beside it with keys of its own."""
-
-    def __init__(self, config: WanTransformerConfig, attention: AttentionKernel) -> None:
-        super().__init__()
-        dim = config.dim
-        self.attention, self.num_heads, self.eps = attention, config.num_attention_heads, config.eps
-        self.to_q = Linear(dim, dim)
-        self.to_kv = Linear(dim, 2 * dim)
-        self.norm_q, self.norm_k = _RootMeanSquareNorm(dim), _RootMeanSquareNorm(dim)
-        if config.image_dim is not None:
-            self.to_added_kv = Linear(dim, 2 * dim)
-            self.norm_added_k = _RootMeanSquareNorm(dim)
-        self.to_out = nn.ModuleList([Linear(dim, dim)])
-
-    def forward(
-        self, x: Float[Tensor, "tokens d"], context: _Context, layout: ClipLayout
-    ) -> Float[Tensor, "tokens d"]:
-        query = _normalize(self.to_q(x), self.norm_q, self.eps).to(x.dtype)
-        query = query.unflatten(-1, (self.num_heads, -1))
-        text = self._key_value(self.to_kv, self.norm_k, context.text)
-        attended = self.attention.cross(query, text, layout.text)
-        if layout.image is not None:
-            assert context.image is not None
-            image = self._key_value(self.to_added_kv, self.norm_added_k, context.image)
-            attended = attended + self.attention.cross(query, image, layout.image)
-        return self.to_out[0](attended.flatten(1))
-
-    def _key_value(
-        self, to_key_value: Linear, norm: _RootMeanSquareNorm, states: Float[Tensor, "keys d"]
-    ) -> Float[Tensor, "keys 2 heads dim"]:
-        key_value = to_key_value(states).unflatten(-1, (2, -1))
-        _put_back(key_value[:, 0], _normalize(key_value[:, 0], norm, self.eps))
-        return key_value.unflatten(-1, (self.num_heads, -1))
-
-
 class _Block(nn.Module):
     def __init__(self, config: WanTransformerConfig, attention: AttentionKernel) -> None:
         super().__init__()
         self.eps = config.eps
         self.scale_shift_table = _parameter(1, _NUM_FACTORS, config.dim)
-        self.attn1 = _SelfAttention(config, attention)
+        self.attn1 = ClipAttention(config, attention)
         self.norm2 = _LayerNorm(config.dim, config.eps)
-        self.attn2 = _CrossAttention(config, attention)
+        self.attn2 = ContextAttention(config, attention)
         self.ffn = FeedForward(config.dim, config.ffn_dim)
 
     def forward(
         self,
         x: Float32[Tensor, "tokens d"],
         factors: Float[Tensor, "rows factors d"],
-        context: _Context,
+        context: ClipContext,
         layout: ClipLayout,
     ) -> Float32[Tensor, "tokens d"]:
         """Return the residual stream after this block: `x`, changed in place."""
@@ -357,25 +316,3 @@ def _add_gated_(
     """Add gate·change to `x` in place."""
     for (which, part), (_, added) in zip(rows.views(x), rows.views(change), strict=True):
         torch.addcmul(part, added, gate[which, None], out=part)
-
-
-def _normalize(
-    x: Float[Tensor, "tokens d"], norm: _RootMeanSquareNorm, eps: float
-) -> Float32[Tensor, "tokens d"]:
-    """Divide by the RMS over all heads (Zhang & Sennrich 2019, arXiv:1910.07467), in float32.
-
-    What is in float32 already is changed in place.
-    """
-    wide = x.float()
-    return wide.mul_(_inverse_rms(wide, eps)).mul_(norm.weight)
-
-
-def _inverse_rms(x: Float32[Tensor, "*rows d"], eps: float) -> Float32[Tensor, "*rows 1"]:
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-
-
-def _put_back(target: Tensor, values: Tensor) -> None:
-    """Copy values to where they were read, unless they were changed in place."""
-    if target.dtype != values.dtype:
-        target.copy_(values)

@@ -12,12 +12,13 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 
 TRANSFORMER_LAYERS = QuantizedLayers(
-    r"(noise_refiner|layers)\.\d+\.(attention\.to_(qkv|q|k|v|out\.0)|feed_forward\.(gate_up|w[123]))"
+    r"(noise_refiner|layers)\.\d+\.(attention\.to_(qkv|q|k|v|out\.0)|feed_forward\.(linear_in|linear_out|w[123]))"
 )
 """All products of the blocks that each step runs, but the modulations. The blocks that refine a prompt run
 once for it, and everything depends on their result."""
 PATCH = 2  # a token is a 2×2 patch of the latent image
 PAD_MULTIPLE = 32  # tokens of a prompt and of an image are padded to multiples of this
+READ_STATES = (-2,)  # of transformers' `hidden_states` of the text encoder
 MODULATION_WIDTH = 256  # of the timestep's vector, at most
 TIMESTEP_CHANNELS, TIMESTEP_HIDDEN = 256, 1024
 

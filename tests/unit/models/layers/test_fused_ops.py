@@ -91,12 +91,22 @@ def test_the_kernel_divides_by_the_rms_and_modulates(
 
 
 @DTYPES
-def test_the_kernel_adds_what_is_gated(interpreted: Filled, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("is_normed", [True, False])
+def test_the_kernel_adds_what_is_gated(interpreted: Filled, dtype: torch.dtype, is_normed: bool) -> None:
     random = Random(dtype)
     factors, joint = random.numbers(3, 6, 96), random.numbers(20, 96)
-    operands = (joint[5:13], factors[:, 2], random.numbers(8, 96), OWNER)
+    weight = random.numbers(96) if is_normed else None
+    operands = (joint[5:13], factors[:, 2], 3 * random.numbers(8, 96) + 1, OWNER, weight, 1e-6)
     computed = interpreted("add_gated", operands, torch.empty(8, 96, dtype=dtype))
     assert_equal(computed, fused_ops.add_gated(*operands, out=torch.empty(8, 96, dtype=dtype)))
+
+
+@DTYPES
+@pytest.mark.parametrize("width", [96, 5000])
+def test_the_kernel_multiplies_by_the_gates(interpreted: Filled, dtype: torch.dtype, width: int) -> None:
+    both = 3 * Random(dtype).numbers(3, 40 + 2 * width)[:, 40:]
+    computed = interpreted("silu_gated", (both,), both.new_empty(3, width))
+    assert_equal(computed, fused_ops.silu_gated(both, out=both.new_empty(3, width)))
 
 
 @DTYPES
@@ -131,7 +141,8 @@ POINTERS = {"owner": "*i64", "places": "*i64", "rotation": "*fp32"}
 FLUX_SHAPES = {
     "_norm_modulated": {"BLOCK": 4096},
     "_rms_norm_modulated": {"HAS_SCALE": True, "BLOCK": 4096},
-    "_add_gated": {"BLOCK": 4096},
+    "_add_gated": {"HAS_NORM": True, "BLOCK": 4096},
+    "_silu_gated": {"BLOCK": 4096},
     "_prepare_qkv": {"HAS_ROTATION": True, "HAS_PLACES": True, "HEADS": 32, "DIM": 128},
 }
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from diffuserve.models.layers.fused_ops import is_fused
 from diffuserve.models.layers.linear import Linear
+from diffuserve.models.layers.rms_norm import TokenRmsNorm
 
 FACTORS = ("shift", "scale", "gate")  # in the order of the checkpoints' rows
 _EPS = 1e-6
@@ -97,8 +98,10 @@ def add_gated(
     gate: Float[Tensor, "rows d"],
     change: Float[Tensor, "tokens d"],
     owner: Int[Tensor, "tokens"] | None,
+    norm: TokenRmsNorm | None = None,
 ) -> Float[Tensor, "tokens d"]:
-    """Return x + gate·change."""
+    """Return x + gate·change, where `norm` is applied to the change first."""
     if owner is None:
-        return torch.addcmul(x, gate, change)
-    return torch.ops.diffuserve.add_gated(x, gate, change, owner, out=torch.empty_like(x))
+        return torch.addcmul(x, gate, change if norm is None else norm(change))
+    weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+    return torch.ops.diffuserve.add_gated(x, gate, change, owner, weight, eps, out=torch.empty_like(x))

@@ -21,11 +21,12 @@ class SingleStream(nn.Module):
     """A block over the joint row, whose attention and feed-forward network read the same normalized tokens.
 
     `start_weights` are the prefixes of the weights that make queries, keys and values, `end_weights` those of
-    the others.
+    the others. If the feed-forward network begins with attention's product, `starts_both` is true.
     """
 
     start_weights: ClassVar[tuple[str, ...]]
     end_weights: ClassVar[tuple[str, ...]]
+    starts_both: ClassVar[bool] = False
 
     def __init__(self, attention: AttentionKernel) -> None:
         super().__init__()
@@ -33,16 +34,19 @@ class SingleStream(nn.Module):
         self.compiled: Callable[..., Tensor] | None = None
 
     @abstractmethod
-    def raw_qkv(
+    def start(
         self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
-    ) -> RawQkv:
-        """Return queries, keys and values of normalized tokens."""
+    ) -> tuple[RawQkv, Float[Tensor, "joint features"]]:
+        """Return queries, keys and values of normalized tokens, and what the network goes on with.
+
+        These are its features if it has begun too, else the tokens.
+        """
 
     @abstractmethod
     def outputs(
-        self, x: Float[Tensor, "joint d"], attended: Float[Tensor, "joint own_d"]
+        self, rest: Float[Tensor, "joint features"], attended: Float[Tensor, "joint own_d"]
     ) -> Float[Tensor, "joint d"]:
-        """Return what the block adds, from its normalized tokens and the result of attention."""
+        """Return what the block adds, from the rest of its start and the result of attention."""
 
     def forward(
         self, joint: Float[Tensor, "joint d"], factors: Float[Tensor, "rows three d"], layout: PackedLayout
@@ -51,16 +55,16 @@ class SingleStream(nn.Module):
             return self.compiled(joint, factors, layout)
         [mod] = mods_of_tokens(factors, layout.joint_owner)
         x = mod.normalize(joint)
-        qkv = self.raw_qkv(x, layout.joint_rotation).prepare_()
-        attended = self.attention(qkv, layout.segments).flatten(1)
-        return self.finish(joint, x, attended, mod)
+        raw, rest = self.start(x, layout.joint_rotation)
+        attended = self.attention(raw.prepare_(), layout.segments).flatten(1)
+        return self.finish(joint, rest, attended, mod)
 
     def finish(
         self,
         joint: Float[Tensor, "joint d"],
-        x: Float[Tensor, "joint d"],
+        rest: Float[Tensor, "joint features"],
         attended: Float[Tensor, "joint own_d"],
         mod: Mod,
     ) -> Float[Tensor, "joint d"]:
-        """Return the row after the block, from its normalized tokens and the result of attention."""
-        return clip(mod.add_gated(joint, self.outputs(x, attended)))
+        """Return the row after the block, from the rest of its start and the result of attention."""
+        return clip(mod.add_gated(joint, self.outputs(rest, attended)))

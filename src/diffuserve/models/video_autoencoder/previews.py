@@ -1,4 +1,4 @@
-"""Previews of Wan's latents: some frames of a clip side by side.
+"""Previews of the latents of video autoencoders: some frames of a clip side by side, or an image.
 
 The maps are those that ComfyUI publishes (`latent_formats.py`).
 """

@@ -1,0 +1,188 @@
+"""Qwen-Image generates what diffusers' pipelines do (INV-2), in any company (INV-1)."""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+from PIL import Image
+
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.engine import Engine
+from diffuserve.media.input_image import as_image
+from diffuserve.testing.qwen_image_checkpoints import QwenImageKind, write_qwen_image_checkpoint
+from support.images import psnr
+from support.photos import photo, rectangle
+
+MIN_PSNR = 50.0  # decibel, float32 on a CPU
+PROMPTS = ("a red circle", "make the star blue", "ring " * 20)
+
+Folder = Callable[[QwenImageKind], Path]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """Checkpoints by kind."""
+    return cache(lambda kind: write_qwen_image_checkpoint(tmp_path_factory.mktemp(kind), kind=kind, seed=5))
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Folder) -> Iterator[Callable[[QwenImageKind], Engine]]:
+    engines: dict[QwenImageKind, Engine] = {}
+
+    def load(kind: QwenImageKind) -> Engine:
+        if kind not in engines:
+            config = EngineConfig(token_budget=100_000)
+            engines[kind] = Engine.load(str(folder(kind)), device="cpu", dtype="float32", config=config)
+        return engines[kind]
+
+    yield load
+    for loaded in engines.values():
+        loaded.close()
+
+
+@cache
+def reference(name: str, folder: Path) -> Any:
+    pipeline = getattr(diffusers, name).from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def drawn_by_reference(folder: Path, params: GenerationParams) -> list[Image.Image]:
+    """Draw each image by a call of the class for the request's kind of input."""
+    assert params.seed is not None
+    name = json.loads((folder / "model_index.json").read_text())["_class_name"]
+    options: dict[str, Any] = {}
+    if params.images:
+        images = [as_image(image) for image in params.images if isinstance(image, InputImage)]
+        options["image"] = images if "Plus" in name else images[0]
+    if isinstance(params.mask, InputImage):
+        options["mask_image"] = as_image(params.mask)
+    if params.strength is not None:
+        options["strength"] = params.strength
+        name = "QwenImageImg2ImgPipeline" if params.mask is None else "QwenImageInpaintPipeline"
+    return [
+        reference(name, folder)(
+            prompt=params.prompt,
+            negative_prompt=" " if params.negative_prompt is None else params.negative_prompt,
+            true_cfg_scale=params.guidance_scale,
+            width=params.width,
+            height=params.height,
+            num_inference_steps=params.num_inference_steps,
+            max_sequence_length=params.max_sequence_length,
+            generator=torch.Generator("cpu").manual_seed(params.seed + i),
+            **options,
+        ).images[0]
+        for i in range(params.num_images)
+    ]
+
+
+def requests(seed: int, steps: Sequence[int], **inputs: Sequence[Any]) -> list[GenerationParams]:
+    """Return requests that differ in everything; `inputs` are used in turn."""
+    draw = random.Random(seed)
+    return [
+        GenerationParams(
+            prompt=draw.choice(PROMPTS),
+            negative_prompt=draw.choice([None, "", "blue"]),
+            width=16 * draw.randint(2, 8),
+            height=16 * draw.randint(2, 8),
+            num_inference_steps=num_steps,
+            guidance_scale=draw.choice([1.0, 3.5, 7.0]),
+            seed=draw.randrange(2**40),
+            num_images=1 + number % 2,
+            max_sequence_length=draw.choice([8, 32, 512]),
+            **{name: values[number % len(values)] for name, values in inputs.items()},
+        )
+        for number, num_steps in enumerate(steps)
+    ]
+
+
+def starts(seed: int) -> list[GenerationParams]:
+    """Return requests of prompts alone, and others that begin with an image, some within a mask."""
+    images = [photo(1, 100, 60), photo(2, 64, 64)]
+    masks = [rectangle(100, 60, 20, 30, 70, 55), rectangle(30, 30, 0, 0, 17, 30)]
+    return [
+        *requests(seed, (4, 2, 8)),
+        *requests(seed + 1, (5, 2, 3), image=images, strength=[0.5, 1.0, 0.6]),
+        *requests(seed + 2, (4, 3), image=images, mask=masks, strength=[1.0, 0.5]),
+    ]
+
+
+BATCHES: dict[QwenImageKind, Callable[[int], list[GenerationParams]]] = {"image": starts}
+KINDS = tuple(BATCHES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mixed_batch_equals_diffusers(
+    kind: QwenImageKind, engine: Callable[[QwenImageKind], Engine], folder: Folder
+) -> None:
+    batch = BATCHES[kind](1)
+    for params, result in zip(batch, engine(kind).generate(batch), strict=True):
+        theirs = drawn_by_reference(folder(kind), engine(kind).spec.resolve(params, seed=0))
+        assert len(result.images) == params.num_images
+        assert min(map(psnr, result.images, theirs)) >= MIN_PSNR, params
+    assert engine(kind).stats.mean_requests_per_step > 1, "requests shared steps"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_in_a_request_changes_its_image(
+    kind: QwenImageKind, engine: Callable[[QwenImageKind], Engine]
+) -> None:
+    """Rule out that parity on random weights holds because all images are alike."""
+    plain = replace(BATCHES[kind](1)[-1], guidance_scale=4.0, num_images=1, num_inference_steps=3)
+    changes: list[dict[str, Any]] = [
+        {"prompt": "green"},
+        {"negative_prompt": "a yellow ring"},
+        {"guidance_scale": 1.0},
+        {"seed": 1},
+        {"num_inference_steps": 4},
+    ]
+    images = [
+        result.images[0]
+        for result in engine(kind).generate([plain, *(replace(plain, **each) for each in changes)])
+    ]
+    assert all(psnr(images[0], other) < 42 for other in images[1:])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_deterministic_mode_company_changes_no_bit(kind: QwenImageKind, folder: Folder) -> None:
+    config = EngineConfig(deterministic=True, token_budget=100_000, num_threads=2)
+    with Engine.load(str(folder(kind)), device="cpu", dtype="float32", config=config) as strict:
+        batch = BATCHES[kind](3)[-4:]
+        together = [[image.tobytes() for image in result.images] for result in strict.generate(batch)]
+        alone = [[image.tobytes() for image in strict.generate(params).images] for params in batch]
+    assert together == alone
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision_stays_close_to_float32(
+    kind: QwenImageKind, engine: Callable[[QwenImageKind], Engine], folder: Folder
+) -> None:
+    batch = BATCHES[kind](2)[-3:]
+    exact = engine(kind).generate(batch)
+    with Engine.load(str(folder(kind)), device="cpu", dtype="bfloat16") as rounded:
+        found = rounded.generate(batch)
+    pairs = zip(exact, found, strict=True)
+    assert min(psnr(ours.images[0], other.images[0]) for ours, other in pairs) > 15
+
+
+@pytest.mark.parametrize(("quantization", "least"), [("int8", 35), ("fp8", 25), ("int4", 12)])
+def test_quantized_weights_stay_close_to_their_own(
+    quantization: str, least: float, engine: Callable[[QwenImageKind], Engine], folder: Folder
+) -> None:
+    batch = starts(4)[:3]
+    with Engine.load(str(folder("image")), device="cpu", dtype="float32", quantization=quantization) as few:
+        assert few.describe()["quantization"] == quantization
+        pairs = list(zip(few.generate(batch), engine("image").generate(batch), strict=True))
+    found = [psnr(ours.images[0], own.images[0]) for ours, own in pairs]
+    assert least < min(found) < 100, "quantized, and not too much"

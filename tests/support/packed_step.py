@@ -1,0 +1,191 @@
+"""Denoising steps of packed image transformers at full size, counted on tensors that have no memory."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffuserve.domain.models.cost import Workload
+from diffuserve.models.flux import positions as flux_positions
+from diffuserve.models.flux.config import FluxConfig
+from diffuserve.models.flux.transformer import FluxTransformer
+from diffuserve.models.flux2 import positions as flux2_positions
+from diffuserve.models.flux2.config import Flux2Config
+from diffuserve.models.flux2.transformer import Flux2Transformer
+from diffuserve.models.layers.attention import (
+    AttentionKernel,
+    varlen_flash,
+    varlen_flash_across,
+    varlen_flash_causal,
+)
+from diffuserve.models.layers.fused_ops import is_fused
+from diffuserve.models.layers.joint.packing import (
+    Grid,
+    LayoutRules,
+    PackedInput,
+    PackedLayout,
+    SequenceShape,
+    pack_layout,
+)
+from diffuserve.models.layers.segments import Segments
+from diffuserve.models.packed_images.transformer import PackedTransformer, TransformerConfig
+from diffuserve.models.qwen_image import positions as qwen_image_positions
+from diffuserve.models.qwen_image.config import QwenImageConfig
+from diffuserve.models.qwen_image.transformer import QwenImageTransformer
+from diffuserve.models.z_image import positions as z_image_positions
+from diffuserve.models.z_image.config import ZImageConfig
+from diffuserve.models.z_image.transformer import ZImageTransformer
+from support.kernel_counter import KernelCounter, fake_cuda
+
+_CUDA = torch.device("cuda:0")
+_ITEM_BYTES = 2  # of bf16
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """A transformer at its full size, and what its sequences are.
+
+    `channels` and `text_width` are those of its inputs' tokens. `prompts` are the tokens of an image's texts,
+    with a sequence for each: one, or two where a negative prompt guides.
+    """
+
+    config: TransformerConfig
+    make: Callable[[AttentionKernel], PackedTransformer]
+    rules: LayoutRules
+    channels: int
+    text_width: int
+    prompts: tuple[int, ...]
+
+    def shapes(self, images: int, grid: Grid) -> list[SequenceShape]:
+        """Return the sequences of so many images of a size."""
+        return [SequenceShape(tokens, grid) for tokens in self.prompts] * images
+
+
+@dataclass
+class CountedStep:
+    """What a step is for a GPU; `attention_flops` are those of both products of all attentions."""
+
+    kernels: KernelCounter = field(default_factory=KernelCounter)
+    attention_flops: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Return the operations of all products and attentions."""
+        return self.kernels.of("product").flops + self.attention_flops
+
+
+def count_step(model: StepModel, shapes: Sequence[SequenceShape]) -> CountedStep:
+    """Count a transformer's pass over sequences of these shapes, in bf16 on CUDA."""
+    step = CountedStep()
+    on_cpu = pack_layout(shapes, model.rules, torch.device("cpu"))
+    with fake_cuda() as fake, torch.no_grad():  # in inference mode a linear layer would arrive whole
+        layout = _moved(on_cpu, lambda tensor: fake.from_tensor(tensor).to(_CUDA))
+        transformer: Any = _transformer(model, _counting(step))
+        packed = PackedInput(
+            image=_empty(len(layout.image_at), model.channels),
+            text=_empty(len(layout.text_at), model.text_width),
+            factors=_empty(len(shapes), transformer.num_factors, model.config.dim),
+            layout=layout,
+        )
+        assert is_fused(packed.image), "kernels of Triton take part"
+        with step.kernels:
+            transformer(packed)
+    return step
+
+
+def predicted_bytes(model: StepModel, shapes: Sequence[SequenceShape]) -> int:
+    """Return the peak memory of a step that the family predicts."""
+    longest = max(shape.tokens for shape in shapes)
+    return model.config.step_bytes(Workload(len(shapes), longest, 0, 0, 1), _ITEM_BYTES)
+
+
+def _counting(step: CountedStep) -> AttentionKernel:
+    """Return attention that adds up its operations, which are known by the sequences' lengths alone."""
+
+    def attend(qkv: Tensor, segments: Segments) -> Tensor:
+        channels = qkv.shape[2] * qkv.shape[3]
+        step.attention_flops += sum(4 * length**2 * channels for length in segments.lengths)
+        return varlen_flash(qkv, segments)
+
+    return AttentionKernel("varlen-flash", attend, varlen_flash_across, varlen_flash_causal)
+
+
+def _transformer(model: StepModel, attention: AttentionKernel) -> PackedTransformer:
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with _CUDA:
+            return model.make(attention)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def _moved(layout: PackedLayout, move: Callable[[Tensor], Tensor]) -> PackedLayout:
+    tensors: Any = {name: move(value) for name, value in vars(layout).items() if isinstance(value, Tensor)}
+    segments: Any = {
+        name: replace(value, cu_seqlens=move(value.cu_seqlens))
+        for name, value in vars(layout).items()
+        if isinstance(value, Segments)
+    }
+    return replace(layout, **tensors, **segments)
+
+
+def _empty(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.bfloat16, device=_CUDA)
+
+
+_FLUX, _KLEIN, _Z_IMAGE, _QWEN_IMAGE = (
+    FluxConfig(),
+    Flux2Config(
+        num_layers=5,
+        num_single_layers=20,
+        num_attention_heads=24,
+        joint_attention_dim=7_680,
+        guidance_embeds=False,
+    ),
+    ZImageConfig(),
+    QwenImageConfig(),
+)
+FLUX_SCHNELL = StepModel(
+    _FLUX,
+    partial(FluxTransformer, _FLUX),
+    flux_positions.layout_rules(_FLUX.axes_dims_rope),
+    channels=64,
+    text_width=4_096,
+    prompts=(256,),
+)
+KLEIN_4B = StepModel(
+    _KLEIN,
+    partial(Flux2Transformer, _KLEIN),
+    flux2_positions.layout_rules(_KLEIN.axes_dims_rope, _KLEIN.rope_theta),
+    channels=128,
+    text_width=7_680,
+    prompts=(512,),  # padding is read too
+)
+Z_IMAGE_TURBO = StepModel(
+    _Z_IMAGE,
+    partial(ZImageTransformer, _Z_IMAGE),
+    z_image_positions.layout_rules(_Z_IMAGE),
+    channels=65,  # the last one marks padding
+    text_width=_Z_IMAGE.dim,  # refined before
+    prompts=(128,),
+)
+Z_IMAGE = replace(Z_IMAGE_TURBO, prompts=(128, 32))
+QWEN_IMAGE = StepModel(
+    _QWEN_IMAGE,
+    partial(QwenImageTransformer, _QWEN_IMAGE),
+    qwen_image_positions.layout_rules(_QWEN_IMAGE.axes_dims_rope, _QWEN_IMAGE.zero_cond_t),
+    channels=64,
+    text_width=3_584,
+    prompts=(128, 6),
+)
+MODELS = {
+    "FLUX.1-schnell": FLUX_SCHNELL,
+    "FLUX.2-klein-4B": KLEIN_4B,
+    "Z-Image-Turbo": Z_IMAGE_TURBO,
+    "Z-Image, guided": Z_IMAGE,
+    "Qwen-Image, guided": QWEN_IMAGE,
+}
+"""Models by their names; prompts are of about a hundred words, negative ones short."""

@@ -1,0 +1,73 @@
+"""Requests that ranks and a single process draw together, step by step, and how near their latents are."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.base import DenoiseInput, PackedPipeline, packed
+from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.parallel.ranks import Ranks
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Latents that a rank has drawn, the bytes of its weights, and what it has read of the files.
+
+    `latents` are lists, since tensors do not pass between processes; `weight_bytes` are by the classes of
+    components, and `description` is the pipeline's own.
+    """
+
+    latents: list[list[float]]
+    weight_bytes: dict[str, int]
+    read_bytes: int
+    description: dict[str, str]
+
+
+def draw(model: str, requests: Sequence[GenerationParams], ranks: Ranks | None = None) -> Drawn:
+    """Load a model, and draw all requests together; they may end at different steps."""
+    sizes: list[int] = []
+    pipeline = packed(load_pipeline(model, LoadPlan(CPU, torch.float32, ranks=ranks, on_read=sizes.append)))
+    weight_bytes: Counter[str] = Counter()
+    for component in pipeline.components():
+        weight_bytes[type(component.module).__name__] += num_bytes(component.module)
+    latents = [each.flatten().tolist() for each in generate(pipeline, requests)]
+    return Drawn(latents, weight_bytes, sum(sizes), dict(pipeline.describe()))
+
+
+@torch.inference_mode()
+def generate(pipeline: PackedPipeline, requests: Sequence[GenerationParams]) -> list[Tensor]:
+    """Return the latents of requests after their last steps; one that is done leaves the batch."""
+    params = [pipeline.spec.resolve(each, seed=seed) for seed, each in enumerate(requests)]
+    conditioning = pipeline.encode(params)
+    latents = []
+    for request, encoded in zip(params, conditioning, strict=True):
+        generators = [torch.Generator().manual_seed(7 + image) for image in range(request.num_images)]
+        latents.append(pipeline.init_latents(request, encoded, generators).latents)
+    memories: list[tuple[Tensor, ...]] = [()] * len(params)
+    for step in range(max(request.num_inference_steps or 0 for request in params)):
+        going = [i for i, request in enumerate(params) if step < (request.num_inference_steps or 0)]
+        at = {i: pipeline.schedule(params[i]).at(step) for i in going}
+        batch = [DenoiseInput(params[i], conditioning[i], latents[i], at[i].timestep) for i in going]
+        for i, prediction in zip(going, pipeline.denoise(batch), strict=True):
+            sampler = pipeline.sampler(params[i])
+            latents[i], memories[i] = sampler.step(latents[i], prediction, at[i], memories[i], None)
+            latents[i] = pipeline.restore(latents[i], batch[going.index(i)], at[i])
+    return latents
+
+
+def num_bytes(module: nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in module.parameters())
+
+
+def psnr(ours: Sequence[float], expected: Sequence[float]) -> float:
+    """Return how near latents are, in dB of their range."""
+    left, right = torch.tensor(ours).double(), torch.tensor(expected).double()
+    error = (left - right).square().mean()
+    return float(10 * torch.log10((right.max() - right.min()).square() / error.clamp(min=1e-30)))
