@@ -66,10 +66,10 @@ class WatchedEngine:
         decoded = self._decode(requests, images)
         for request, turn in zip(requests, images, strict=True):
             assert request.params.seed is not None
-            for index in turn:
-                result = request.runs[index].result
-                if result is not None:
-                    self.levels[request.params.seed + index] = levels_of(result)
+            runs = request.runs[turn.start : turn.stop]  # one for all, if they are layers
+            for index, run in zip(turn, runs, strict=False):
+                if run.result is not None:
+                    self.levels[request.params.seed + index] = levels_of(run.result)
         return decoded
 
 
