@@ -234,8 +234,7 @@ def _flash(
         _check(rows.stride(-1) == 1, "the last dimension must be contiguous")
     _check(enable_gqa or query.shape[1] == key.shape[1], "keys have other heads than queries")
     spans = zip(_spans(query_starts), _spans(key_starts), strict=True)
-    options = {"is_causal": is_causal, "enable_gqa": enable_gqa}
-    attended = [_attend(query[rows], key[keys], value[keys], **options) for rows, keys in spans]
+    attended = [_attend(query[rows], key[keys], value[keys], is_causal) for rows, keys in spans]
     return torch.cat(attended), query.new_empty(query.shape[1], len(query)), torch.zeros(2, dtype=torch.int64)
 
 
@@ -244,9 +243,11 @@ def _spans(starts: Tensor) -> list[slice]:
     return [slice(start, end) for start, end in pairwise(ends)]
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, **options: bool) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Tensor:
     q, k, v = (rows.transpose(0, 1)[None] for rows in (query, key, value))
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)[0].transpose(0, 1)
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, is_causal=is_causal, enable_gqa=q.shape[1] != k.shape[1]
+    )[0].transpose(0, 1)
 
 
 def _check(holds: bool, refusal: str) -> None:
