@@ -31,7 +31,7 @@ class Flux2Images(InputImages):
         return replace(encoded, references=torch.cat([first, *others]))
 
     def masked(self, begun: ImageConditioning, pixels: Pixels, mask: Mask) -> ImageConditioning:
-        """Return the conditioning of an image that changes within a mask, which has a level for each token."""
+        """Return the conditioning of an image that changes within a mask; tokens have its levels."""
         sides = [side // self.vae.scale for side in mask.shape[-2:]]
         levels = F.interpolate(mask, sides, mode="bilinear")
         return replace(begun, mask=self.pack([levels])[0].to(self.dtype))

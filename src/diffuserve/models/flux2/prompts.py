@@ -41,8 +41,8 @@ def check_text_encoder(folder: ModelFolder, transformer: Flux2Config) -> QwenCon
     text.states_to_read(reading.states, f"{folder.path}/text_encoder")
     if (text.model_type, width) != (reading.model_type, expected):
         raise InvalidModel(
-            f"{folder.path}: the text encoder is {text.model_type} with hidden_size={text.hidden_size}, and the "
-            f"transformer, with joint_attention_dim={expected}, was trained with {reading.model_type} and "
+            f"{folder.path}: the text encoder is {text.model_type} with hidden_size={text.hidden_size}, but "
+            f"the transformer with joint_attention_dim={expected} was trained with {reading.model_type} and "
             f"hidden_size={expected / len(reading.states):g}; take the model's own text encoder"
         )
     return text

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
-from torch import nn
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.batches import run_in_groups
@@ -18,7 +17,7 @@ from diffuserve.models.flux2.prompts import prompt_reading
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.offload.components import Component
-from diffuserve.models.packed_images.texts import EncodedText, GuidedTexts
+from diffuserve.models.packed_images.texts import GuidedTexts, TextStates
 from diffuserve.models.text.qwen import PackedPrompts, load_qwen
 from diffuserve.models.text.qwen_config import QwenConfig
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
@@ -35,35 +34,27 @@ class Flux2TextEncoder(GuidedTexts):
 
     def __init__(self, folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> None:
         self.spec, self.device = spec, plan.device
-        reading = prompt_reading(folder)
         self._ranks = plan.ranks if plan.ranks is not None and plan.ranks.plan.is_sharded else None
-        self.model = load_qwen(
-            QwenConfig.read(folder, "text_encoder"),
-            folder.weights("text_encoder"),
-            plan,
-            choose_kernel(plan.device, plan.chosen_dtype, plan.deterministic),
-            states=reading.states,
-            ranks=None if self._ranks is None else self._ranks.world,
-        )
+        kernel = choose_kernel(plan.device, plan.chosen_dtype, plan.deterministic)
+        shared = None if self._ranks is None else self._ranks.world
+        config, files = QwenConfig.read(folder, "text_encoder"), folder.weights("text_encoder")
+        reading = prompt_reading(folder)
+        self.largest = load_qwen(config, files, plan, kernel, reading.states, shared)
         self.tokenizer = PromptTokenizer.read(folder, "tokenizer", plan.is_wanted, reading.template)
 
     @property
-    def largest(self) -> nn.Module:
-        return self.model
-
-    @property
     def components(self) -> Sequence[Component]:
-        return (self.model.component,)
+        return (self.largest.component,)
 
-    def encode_texts(self, texts: Sequence[PromptText]) -> list[EncodedText]:
+    def encode_texts(self, texts: Sequence[PromptText]) -> list[TextStates]:
         """Encode texts in one row for each padded length."""
         return run_in_groups(texts, lambda text: text.length, self._encode)
 
-    def _encode(self, texts: Sequence[PromptText]) -> list[EncodedText]:
+    def _encode(self, texts: Sequence[PromptText]) -> list[TextStates]:
         words = [text.words.replace(_IMAGE, "") for text in texts]
         tokens = self.tokenizer.tokenize(words, texts[0].length)
         packed = PackedPrompts.padded(tokens.ids, tokens.mask, self.device)
         with nullcontext() if self._ranks is None else self._ranks.together():
-            states = torch.cat(self.model(packed), dim=-1)
+            states = torch.cat(self.largest(packed), dim=-1)
         rows = zip(states.split(packed.lengths), tokens.warnings, strict=True)
-        return [EncodedText(row.clone(), warnings) for row, warnings in rows]
+        return [TextStates(row.clone(), warnings) for row, warnings in rows]
