@@ -23,6 +23,7 @@ BENCHMARKS = {
     "video": "video.video",
     "lockstep": "ranks.lockstep",
     "tensor-parallel": "ranks.tensor_parallel",
+    "collectives": "ranks.collectives",
     "gpu": "gpu.gpu",
     "kernels": "gpu.kernels",
     "serve": "serve.serve",

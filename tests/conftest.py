@@ -106,6 +106,28 @@ def small_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> "PackedPipelin
 
 
 @pytest.fixture(scope="session")
+def small_flux2(tmp_path_factory: pytest.TempPathFactory) -> "PackedPipeline":
+    """A random checkpoint of FLUX.2 klein's layout in float32, which is guided by default, loaded once."""
+    from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
+
+    folder = write_flux2_checkpoint(tmp_path_factory.mktemp("model") / "small-flux2", kind="base", seed=5)
+    (folder / "diffuserve.json").write_text(
+        '{"width": 64, "height": 64, "num_inference_steps": 2, "max_sequence_length": 64}'
+    )
+    return _loaded(folder)
+
+
+@pytest.fixture(scope="session")
+def small_z_image(tmp_path_factory: pytest.TempPathFactory) -> "PackedPipeline":
+    """A random checkpoint of Z-Image's layout in float32, which is guided by default, loaded once."""
+    from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
+
+    folder = write_z_image_checkpoint(tmp_path_factory.mktemp("model") / "small-z-image", seed=5)
+    (folder / "diffuserve.json").write_text('{"width": 64, "height": 64, "num_inference_steps": 2}')
+    return _loaded(folder)
+
+
+@pytest.fixture(scope="session")
 def small_any(tmp_path_factory: pytest.TempPathFactory) -> "Pipeline":
     """A random Stable Diffusion 3, which diffusers runs, in float32, loaded once."""
     import torch

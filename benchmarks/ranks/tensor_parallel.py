@@ -1,9 +1,10 @@
 """A benchmark of weights cut over ranks: what each holds and reads, and how near its images are.
 
     python -m benchmarks tensor-parallel
+    python -m benchmarks tensor-parallel --family wan
 
-A random FLUX.1 of 0.7 billion weights in bf16, its T5 included, is loaded in float32 over Gloo, by one rank,
-by two and by four. No time is measured: the figures hold on a busy machine.
+A random FLUX.1 of 0.7 billion weights in bf16, its T5 included, or a Wan 2.1 of 0.2 billion, is loaded in
+float32 over Gloo, by one rank, by two and by four. No time is measured: the figures hold on a busy machine.
 """
 
 import argparse
@@ -21,12 +22,15 @@ from PIL import Image
 
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 
 _PROGRAM = Path(__file__).with_name("tensor_parallel_rank.py")
 _TITLE = "# Weights cut over ranks\n\n"
 _ALONE = "sequence=1"
-_PLANS = {_ALONE: 1, "sequence=2": 2, "tensor=2": 2, "tensor=4": 4, "tensor=2,sequence=2": 4}
+_PLANS = (_ALONE, "sequence=2", "tensor=2", "tensor=4", "tensor=2,sequence=2")
+_GUIDED_PLANS = (*_PLANS, "cfg=2", "cfg=2,tensor=2")
 _TRANSFORMER = {
     "num_attention_heads": 12,
     "attention_head_dim": 128,
@@ -36,6 +40,13 @@ _TRANSFORMER = {
     "joint_attention_dim": 1024,
 }
 _T5 = {"d_model": 1024, "d_kv": 64, "d_ff": 2816, "num_heads": 16, "num_layers": 12}
+_WAN_TRANSFORMER: dict[str, Any] = {
+    "num_attention_heads": 12,
+    "attention_head_dim": 128,
+    "num_layers": 4,
+    "ffn_dim": 8960,
+    "text_dim": 1024,
+}
 _MB = 1e6
 
 
@@ -45,29 +56,36 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, help="where the checkpoint is written; on a real disk")
     parser.add_argument("--label", default="cpu", help="names the machine in the result's file name")
+    parser.add_argument("--family", choices=("flux", "wan"), default="flux", help="what the model is of")
     arguments = parser.parse_args()
+    plans = _GUIDED_PLANS if arguments.family == "wan" else _PLANS
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        model = write_flux_checkpoint(
-            Path(folder) / "flux", dtype=torch.bfloat16, transformer=_TRANSFORMER, text_encoder_2=_T5
-        )
-        found = {plan: _run(model, plan, num_ranks, Path(folder)) for plan, num_ranks in _PLANS.items()}
-        distances = {plan: _psnr(Path(folder) / plan, Path(folder) / _ALONE) for plan in _PLANS}
+        model = _write(arguments.family, Path(folder) / arguments.family)
+        found = {plan: _run(model, plan, Path(folder)) for plan in plans}
+        distances = {plan: _psnr(Path(folder) / plan, Path(folder) / _ALONE) for plan in plans}
     text = _TITLE + markdown_table(
-        "Each rank, in MB", [row for plan in _PLANS for row in _rows(plan, found, distances[plan])]
+        "Each rank, in MB", [row for plan in plans for row in _rows(plan, found, distances[plan])]
     )
     print(text)
     content = {"ranks": found, "psnr": {plan: each for plan, each in distances.items() if plan != _ALONE}}
-    write_report(RESULTS / f"tensor-parallel_{arguments.label}", content, text, read_conditions(("torch",)))
+    name = "tensor-parallel" if arguments.family == "flux" else f"tensor-parallel-{arguments.family}"
+    write_report(RESULTS / f"{name}_{arguments.label}", content, text, read_conditions(("torch",)))
 
 
-def _run(model: Path, plan: str, num_ranks: int, folder: Path) -> list[dict[str, Any]]:
+def _write(family: str, folder: Path) -> Path:
+    if family == "wan":
+        return write_wan_checkpoint(folder, dtype=torch.bfloat16, **_WAN_TRANSFORMER)
+    return write_flux_checkpoint(folder, dtype=torch.bfloat16, transformer=_TRANSFORMER, text_encoder_2=_T5)
+
+
+def _run(model: Path, plan: str, folder: Path) -> list[dict[str, Any]]:
     out = folder / plan
     out.mkdir()
     launcher = (
         sys.executable,
         "-m",
         "diffuserve.engine_process.ranks.launcher",
-        f"--ranks={num_ranks}",
+        f"--ranks={ParallelPlan.parse(plan).num_ranks}",
         "--",
     )
     program = (str(_PROGRAM), "--model", str(model), "--plan", plan, "--out", str(out))

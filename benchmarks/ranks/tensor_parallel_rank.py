@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from diffuserve.domain.models.parts import ALL_PARTS
+from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
@@ -63,8 +64,9 @@ def main() -> None:
         FollowerRank(pipeline, ranks).run()
         leave_ranks()
     with Engine(pipeline, EngineConfig(num_threads=1), LeadRunner(pipeline, ranks)) as engine:
-        for number, result in enumerate(engine.generate(requests())):
-            result.images[0].save(arguments.out / f"{number}.png")
+        for number, result in enumerate(engine.generate(requests(pipeline.spec))):
+            for frame, image in enumerate(result.frames[0]):
+                image.save(arguments.out / f"{number}-{frame}.png")
     (arguments.out / "ranks.json").write_text(json.dumps(found))
     leave_ranks()
 
@@ -91,8 +93,9 @@ def _weight_bytes(module: nn.Module) -> int:
     return sum(each.nbytes for each in module.parameters() if not each.is_meta)
 
 
-def requests() -> list[GenerationParams]:
-    """Requests of several sizes, which share steps."""
+def requests(spec: ModelSpec) -> list[GenerationParams]:
+    """Requests of several sizes, which share steps; clips where the model draws them."""
+    frames = 1 + 2 * spec.temporal_stride if spec.is_video else None
     return [
         GenerationParams(
             prompt=f"a red circle, {number}",
@@ -100,7 +103,8 @@ def requests() -> list[GenerationParams]:
             height=height,
             num_inference_steps=steps,
             seed=number,
-            max_sequence_length=32,
+            max_sequence_length=None if spec.is_video else 32,
+            num_frames=frames,
         )
         for number, (width, height, steps) in enumerate(_SHAPES)
     ]

@@ -21,8 +21,11 @@ MAX_LINES = {"README.md": 90, "ARCHITECTURE.md": 150, "CHANGELOG.md": 70}
 MAX_COLUMNS = 110  # of prose; a row of a table is as wide as it is
 FAMILIES = {
     "flux": {"FLUX.1"},
+    "flux2": {"FLUX.2"},
+    "qwen_image": {"Qwen-Image"},
     "stable_diffusion": {"SDXL", "Stable Diffusion 1 and 2"},
     "wan": {"Wan 2.1 and 2.2"},
+    "z_image": {"Z-Image"},
 }
 """What people call the models of each family's folder."""
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)")

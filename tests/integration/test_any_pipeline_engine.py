@@ -21,10 +21,10 @@ from diffuserve.models.any_pipeline import passes, pipeline
 from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.merging import run_merged
 from diffuserve.models.base import Pipeline
-from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.telemetry.log_config import LogConfig, LogFormat, LogLevel
 from diffuserve.telemetry.logs import configure_logs
+from support.any_runs import load_any
 from support.tiny_pipelines import tiny_folder
 
 SECRET = "xyzzyprompt"
@@ -34,7 +34,7 @@ WIDE = 96
 def load(name: str, parent: Path, settings: str = "{}", dtype: torch.dtype = torch.float32) -> Any:
     folder = tiny_folder(name, parent)
     (folder / "diffuserve.json").write_text(settings)
-    return load_pipeline(str(folder), LoadPlan(torch.device("cpu"), dtype))
+    return load_any(folder, LoadPlan(torch.device("cpu"), dtype))
 
 
 @pytest.fixture
@@ -239,8 +239,8 @@ def test_an_autoencoder_that_overflows_in_half_precision_computes_in_float32(tmp
     at = folder / "vae" / "config.json"
     at.write_text(at.read_text().replace('"force_upcast": false', '"force_upcast": true'))
     assert '"force_upcast": true' in at.read_text()
-    loaded = load_pipeline(str(folder), LoadPlan(torch.device("cpu"), torch.float16))
-    vae = loaded._pipe.vae  # type: ignore[attr-defined]
+    loaded = load_any(folder, LoadPlan(torch.device("cpu"), torch.float16))
+    vae = loaded._pipe.vae
     with Engine(loaded, config()) as engine:
         result = engine.generate(request())
     assert (vae.dtype, vae.config.force_upcast) == (torch.float32, False)

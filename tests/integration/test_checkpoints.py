@@ -28,8 +28,10 @@ from diffuserve.models.weights.fingerprint import hash_model
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
+from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
 from support.forked_ranks import run_on_ranks
 from support.images import psnr
 from support.tiny_pipelines import tiny_folder
@@ -65,8 +67,10 @@ def write_any(path: Path, *, kind: str, seed: int) -> Path:
 WRITERS: dict[str, Callable[..., Path]] = {
     "any": write_any,
     "flux": write_flux_checkpoint,
+    "qwen image": write_qwen_image_checkpoint,
     "unet": write_unet_checkpoint,
     "wan": write_wan_checkpoint,
+    "z-image": lambda path, *, kind, seed: write_z_image_checkpoint(path / kind, seed=seed),
 }
 
 
@@ -161,6 +165,13 @@ def test_flux_goes_on_to_the_last_bit(load: Load, tmp_path: Path, case: str) -> 
     check_equal(load, ("flux", kind), replace(SQUARE, **values), tmp_path)
 
 
+@pytest.mark.parametrize(
+    "case", ["mask", pytest.param("text", marks=SLOW), pytest.param("image", marks=SLOW)]
+)
+def test_qwen_image_goes_on_to_the_last_bit(load: Load, tmp_path: Path, case: str) -> None:
+    check_equal(load, ("qwen image", "image"), replace(SQUARE, **FLUX[case][1]), tmp_path)
+
+
 @pytest.mark.parametrize("sampler", DIFFUSION_SAMPLERS)
 def test_stable_diffusion_goes_on_to_the_last_bit_with_every_sampler(
     load: Load, tmp_path: Path, sampler: str
@@ -199,6 +210,12 @@ def test_wan_goes_on_to_the_last_bit(load: Load, tmp_path: Path, case: str) -> N
 def test_what_diffusers_runs_goes_on_to_the_last_bit(load: Load, tmp_path: Path) -> None:
     """In another engine, to which half-done runs come as files, beside a request that has just begun."""
     check_equal(load, ("any", "sd3"), replace(SQUARE, num_images=2, guidance_scale=4.0), tmp_path)
+
+
+@pytest.mark.parametrize("case", ["mask", *(pytest.param(case, marks=SLOW) for case in ("text", "image"))])
+def test_z_image_goes_on_to_the_last_bit(load: Load, tmp_path: Path, case: str) -> None:
+    values = {"guidance_scale": 2.0, **FLUX[case][1]}
+    check_equal(load, ("z-image", "turbo"), replace(SQUARE, **values), tmp_path)
 
 
 FAST = {

@@ -22,8 +22,10 @@ from diffuserve.models.layers.joint.packing import PackedInput, pack_layout
 from diffuserve.models.packed_images import passes as packed_passes
 from diffuserve.models.packed_images import pipeline as packed_pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
+from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
 from support.images import psnr
 from support.pretend_cuda import CudaLog, pretend_cuda
 
@@ -80,11 +82,13 @@ FAMILIES = {
     "dev": Family(partial(write_flux_checkpoint, kind="dev"), EDITED),
     "fill": Family(partial(write_flux_checkpoint, kind="fill"), FILLED),
     "kontext": Family(partial(write_flux_checkpoint, kind="kontext"), REFERENCES),
+    "qwen-image": Family(write_qwen_image_checkpoint, (FLUX[0], EDITED[1])),
     "sd": Family(partial(write_unet_checkpoint, kind="sd"), UNET),
     "sdxl": Family(partial(write_unet_checkpoint, kind="xl"), UNET),
     "wan-t2v": Family(partial(write_wan_checkpoint, kind="t2v"), WAN),
     "wan-ti2v": Family(partial(write_wan_checkpoint, kind="ti2v"), (*WAN, *FIRST_FRAME)),
     "wan-i2v": Family(partial(write_wan_checkpoint, kind="i2v"), FIRST_FRAME),
+    "z-image": Family(write_z_image_checkpoint, EDITED),
 }
 # One of each architecture in every dtype, the others in the one that they are used in most. What is slow to
 # draw is drawn in that one, too, and in the others only where there is time.

@@ -13,6 +13,7 @@ from PIL import Image
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
+from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
 from support.images import psnr
 from support.lockstep_program import generate, load, mixed_requests, write
 from support.waiting import HANG_SECONDS
@@ -46,6 +47,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 def editor(tmp_path_factory: pytest.TempPathFactory) -> str:
     """References stand in the packed row that the ranks share."""
     return str(write_flux_checkpoint(tmp_path_factory.mktemp("model") / "kontext", kind="kontext"))
+
+
+@pytest.fixture(scope="module")
+def z_image_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Guided: an image has two sequences, and padding in each."""
+    return str(write_z_image_checkpoint(tmp_path_factory.mktemp("model") / "z-image"))
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +161,10 @@ def test_ranks_that_share_weights_and_tokens_generate_the_images_of_one_process(
         ("unet_checkpoint", 2, "cfg=2"),
         ("wan_checkpoint", 2, "cfg=2"),
         ("wan_checkpoint", 4, "cfg=2,tensor=2"),
+        ("z_image_checkpoint", 2, "sequence=2"),
+        ("z_image_checkpoint", 2, "tensor=2"),
+        ("z_image_checkpoint", 2, "cfg=2"),
+        ("z_image_checkpoint", 4, "tensor=2,sequence=2"),
     ],
 )
 def test_ranks_that_share_passes_generate_the_images_of_one_process(

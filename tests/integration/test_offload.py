@@ -25,8 +25,10 @@ from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.offload import components as offload
 from diffuserve.models.offload.copier import Copier, CudaCopier, SyncCopier
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
+from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
 from support.pretend_cuda import PretendTensor, pretend_cuda
 
 FLUX = (
@@ -34,7 +36,10 @@ FLUX = (
     GenerationParams(prompt="a star", width=96, height=64, num_images=2, seed=2, num_inference_steps=3),
 )
 WAN = (GenerationParams(prompt="a ring", width=64, height=32, num_frames=5, seed=1, num_inference_steps=2),)
-REQUESTS = {"flux": FLUX, "unet": FLUX, "wan": WAN}
+Z_IMAGE = tuple(
+    replace(request, guidance_scale=scale) for request, scale in zip(FLUX, (0.0, 3.0), strict=True)
+)
+REQUESTS = {"flux": FLUX, "qwen image": FLUX, "unet": FLUX, "wan": WAN, "z-image": Z_IMAGE}
 _COPY_SECONDS = 0.01  # of a copy that is slow
 OFFLOADS = tuple(mode for mode in Offload if mode is not Offload.NONE)
 
@@ -90,8 +95,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     root = tmp_path_factory.mktemp("models")
     folders = {
         "flux": write_flux_checkpoint(root / "flux", kind="schnell"),
+        "qwen image": write_qwen_image_checkpoint(root / "qwen-image"),
         "unet": write_unet_checkpoint(root / "unet", kind="xl"),
         "wan": write_wan_checkpoint(root / "wan", kind="a14b"),
+        "z-image": write_z_image_checkpoint(root / "z-image"),
     }
     return Models(folders, {name: drawn(folders[name], REQUESTS[name]) for name in folders})
 

@@ -174,3 +174,15 @@ def test_half_precision_stays_close_to_float32(
         found = rounded.generate(batch)
     pairs = zip(exact, found, strict=True)
     assert min(psnr(ours.images[0], other.images[0]) for ours, other in pairs) > 15
+
+
+@pytest.mark.parametrize(("quantization", "least"), [("int8", 35), ("fp8", 25), ("int4", 12)])
+def test_quantized_weights_stay_close_to_their_own(
+    quantization: str, least: float, engine: Callable[[QwenImageKind], Engine], folder: Folder
+) -> None:
+    batch = starts(4)[:3]
+    with Engine.load(str(folder("image")), device="cpu", dtype="float32", quantization=quantization) as few:
+        assert few.describe()["quantization"] == quantization
+        pairs = list(zip(few.generate(batch), engine("image").generate(batch), strict=True))
+    found = [psnr(ours.images[0], own.images[0]) for ours, own in pairs]
+    assert least < min(found) < 100, "quantized, and not too much"

@@ -1,6 +1,7 @@
 """Requests of random small pipelines of diffusers, led by hand from step to step."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.media.input_image import input_image
+from diffuserve.models.any_pipeline.family import ANY_PIPELINE
 from diffuserve.models.any_pipeline.pipeline import AnyPipeline, AnyRequest
 from diffuserve.models.base import RunningStep
-from diffuserve.models.registry import load_pipeline
+from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.offloaded import load_offloaded
 from diffuserve.models.run_progress import RunProgress
 from diffuserve.models.weights.load_plan import LoadPlan
 from support.tiny_pipelines import TinyPipeline, tiny_folder
@@ -27,7 +30,13 @@ def load_tiny(
     device: str = "cpu",
 ) -> AnyPipeline:
     plan = LoadPlan(torch.device(device), torch.float32, quantization=quantization, offload=offload)
-    pipeline = load_pipeline(str(tiny_folder(name, parent)), plan)
+    return load_any(tiny_folder(name, parent), plan)
+
+
+def load_any(folder: Path, plan: LoadPlan) -> AnyPipeline:
+    """Load a folder as one of any pipeline, also if its class has a family of its own."""
+    load = partial(ANY_PIPELINE.load, ModelFolder(folder))
+    pipeline = load(plan) if plan.offload is Offload.NONE else load_offloaded(load, plan)
     assert isinstance(pipeline, AnyPipeline)
     return pipeline
 

@@ -6,11 +6,13 @@ from diffuserve.engine.engine import Engine
 from diffuserve.models.base import Pipeline
 from diffuserve.testing.fake_pipeline import FakePipeline
 
-FAMILIES = ("flux", "qwen image", "stable diffusion", "wan", "any pipeline", "fake")
+FAMILIES = ("flux", "flux2", "qwen image", "stable diffusion", "wan", "z-image", "any pipeline", "fake")
 _FIXTURES = {
+    "flux2": "small_flux2",
     "qwen image": "small_qwen_image",
     "stable diffusion": "small_unet",
     "wan": "small_wan",
+    "z-image": "small_z_image",
     "any pipeline": "small_any",
 }
 

@@ -217,6 +217,10 @@ def _flash(
     key_starts: Tensor,
     longest_query: int,
     longest_key: int,
+    is_causal: bool = False,
+    _scale: float | None = None,
+    _window: Sequence[int] | None = None,
+    enable_gqa: bool = False,
     *_options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attend as FlashAttention's varlen kernel, and refuse what it refuses."""
@@ -228,8 +232,9 @@ def _flash(
         _check(rows.dtype in (torch.bfloat16, torch.float16), f"FlashAttention has no {rows.dtype}")
         _check(rows.shape[-1] % 8 == 0 and rows.shape[-1] <= 256, f"no head has {rows.shape[-1]} channels")
         _check(rows.stride(-1) == 1, "the last dimension must be contiguous")
+    _check(enable_gqa or query.shape[1] == key.shape[1], "keys have other heads than queries")
     spans = zip(_spans(query_starts), _spans(key_starts), strict=True)
-    attended = [_attend(query[rows], key[keys], value[keys]) for rows, keys in spans]
+    attended = [_attend(query[rows], key[keys], value[keys], is_causal) for rows, keys in spans]
     return torch.cat(attended), query.new_empty(query.shape[1], len(query)), torch.zeros(2, dtype=torch.int64)
 
 
@@ -238,9 +243,11 @@ def _spans(starts: Tensor) -> list[slice]:
     return [slice(start, end) for start, end in pairwise(ends)]
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Tensor:
     q, k, v = (rows.transpose(0, 1)[None] for rows in (query, key, value))
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, is_causal=is_causal, enable_gqa=q.shape[1] != k.shape[1]
+    )[0].transpose(0, 1)
 
 
 def _check(holds: bool, refusal: str) -> None:

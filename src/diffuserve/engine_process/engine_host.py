@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import assert_never
 
@@ -352,7 +352,7 @@ def read_model(
 
 def weights_hash_of(pipeline: Pipeline, image_output: Future[ImageOutput]) -> Callable[[], str]:
     """Return what tells an engine's weights apart, once that is needed: images are marked with it too."""
-    return lambda: replace(image_output.result(), quantization=pipeline.quantization).fingerprint()
+    return lambda: image_output.result().of(pipeline).fingerprint()
 
 
 def warm_host(
@@ -360,7 +360,7 @@ def warm_host(
 ) -> EngineHost:
     """Return the host of an engine that has drawn its first image."""
     loading.begin("image filter")
-    images = replace(image_output.result(), quantization=engine.pipeline.quantization)
+    images = image_output.result().of(engine.pipeline)
     loading.begin("warm-up")
     warm_up(engine, images)
     return EngineHost(engine, link, images, link.crash_record)

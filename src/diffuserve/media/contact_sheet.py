@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
+from diffuserve.media.transparency import flattened
+
 _CELL, _MARGIN, _CAPTION, _LINE = 264, 16, 58, 18
 _PAPER, _INK = (250, 250, 248), (40, 40, 40)
 _FONT_SIZE = 14
@@ -32,7 +34,7 @@ def _place(sheet: Image.Image, image: Image.Image, left: int, top: int) -> None:
     """Paste the image into the middle of the cell, as large as it fits."""
     factor = _CELL / max(image.size)
     factor = max(1, math.floor(factor)) if factor >= 1 else factor
-    scaled = image.resize(
+    scaled = flattened(image).resize(
         (round(image.width * factor), round(image.height * factor)),
         Image.Resampling.LANCZOS,
     )

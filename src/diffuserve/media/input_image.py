@@ -16,6 +16,7 @@ from PIL import Image, ImageChops, ImageCms, ImageOps, UnidentifiedImageError
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.image_fields import mode_of
 from diffuserve.domain.requests.input_image import ImageInput, InputImage, Mode
+from diffuserve.media.transparency import flattened
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_INPUT_BYTES = 64 * 1024 * 1024
@@ -169,8 +170,7 @@ def _flat(image: Image.Image) -> Image.Image:
         return image.convert("I").point(lambda level: level * (1 / 257) + 0.5).convert("L")
     if not image.has_transparency_data:
         return image.convert("RGB") if image.mode == "P" else image
-    opaque = image.convert("RGBA")
-    flat = Image.alpha_composite(Image.new("RGBA", opaque.size, "white"), opaque).convert("RGB")
+    flat = flattened(image)
     flat.info["icc_profile"] = image.info.get("icc_profile")
     return flat
 

@@ -4,6 +4,8 @@ Reference: diffusers' `VaeImageProcessor`. Images are stretched to the size by L
 their order are the reference's, so that tensors are equal to the last bit.
 """
 
+import math
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -23,8 +25,22 @@ _THRESHOLD = 0.5  # mask levels from here on mean "change"
 
 def image_tensor(image: InputImage, width: int, height: int) -> Pixels:
     """Return an image's colors in -1…1, in float32."""
-    levels = _levels(image, "RGB", width, height).transpose(2, 0, 1)
-    return 2.0 * torch.from_numpy(levels.copy())[None] - 1.0
+    return _colors(_levels(image, "RGB", width, height))
+
+
+def cropped_tensor(image: InputImage, width: int, height: int, max_pixels: int) -> Pixels:
+    """Return an image's colors in -1…1, in float32: shrunk to `max_pixels`, and its borders cut off.
+
+    Reference: diffusers' `Flux2ImageProcessor`.
+    """
+    opened = _opened(image)
+    if image.num_pixels > max_pixels:
+        scale = math.sqrt(max_pixels / image.num_pixels)
+        sides = (int(image.width * scale), int(image.height * scale))
+        opened = opened.resize(sides, Image.Resampling.LANCZOS)
+    left, top = (opened.width - width) // 2, (opened.height - height) // 2
+    cut = opened.crop((left, top, left + width, top + height))
+    return _colors(_levels_of(cut, "RGB"))
 
 
 def mask_tensor(mask: InputImage, width: int, height: int) -> Mask:
@@ -58,7 +74,18 @@ def put_back(
 
 def _levels(image: InputImage, mode: str, width: int, height: int) -> NDArray[np.float32]:
     """Return an image of another size, as levels in 0…1."""
+    return _levels_of(_opened(image).resize((width, height), Image.Resampling.LANCZOS), mode)
+
+
+def _opened(image: InputImage) -> Image.Image:
     assert image.pixels is not None
-    opened = Image.frombytes(image.mode, (image.width, image.height), image.pixels)
-    resized = opened.resize((width, height), Image.Resampling.LANCZOS).convert(mode)
-    return np.asarray(resized).astype(np.float32) / np.float32(255.0)
+    return Image.frombytes(image.mode, (image.width, image.height), image.pixels)
+
+
+def _levels_of(image: Image.Image, mode: str) -> NDArray[np.float32]:
+    return np.asarray(image.convert(mode)).astype(np.float32) / np.float32(255.0)
+
+
+def _colors(levels: NDArray[np.float32]) -> Pixels:
+    """Return the levels of red, green and blue in -1…1."""
+    return 2.0 * torch.from_numpy(levels.transpose(2, 0, 1).copy())[None] - 1.0

@@ -39,11 +39,15 @@ log = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "diffuserve.families"
 _FLUX = "diffuserve.models.flux.family:FLUX"
+_FLUX2 = "diffuserve.models.flux2.family:FLUX2"
 _QWEN_IMAGE = "diffuserve.models.qwen_image.family:QWEN_IMAGE"
 _STABLE_DIFFUSION = "diffuserve.models.stable_diffusion.family:STABLE_DIFFUSION"
 _WAN = "diffuserve.models.wan.family:WAN"
 _Z_IMAGE = "diffuserve.models.z_image.family:Z_IMAGE"
 _PIPELINES = {
+    "Flux2KleinInpaintPipeline": _FLUX2,
+    "Flux2KleinPipeline": _FLUX2,
+    "Flux2Pipeline": _FLUX2,
     "FluxFillPipeline": _FLUX,
     "FluxImg2ImgPipeline": _FLUX,
     "FluxInpaintPipeline": _FLUX,

@@ -100,8 +100,8 @@ class EngineProcessConfig:
     logs: LogConfig = LogConfig()
     parallel: str | None = option(
         None,
-        "How several GPUs share the work: sequence=N (tokens), tensor=N (weights) or both, as in "
-        "tensor=2,sequence=2; by default all share every sequence.",
+        "How several GPUs share the work: sequence=N (tokens), tensor=N (weights), cfg=2 (the passes of "
+        "guidance), or several of them, as in cfg=2,tensor=4; by default all share every sequence.",
     )
     collective_seconds: float = option(
         120.0, "Seconds after which GPUs that wait for one another in a collective give up.", ge=1

@@ -9,6 +9,7 @@ from PIL import Image
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
+from diffuserve.media.transparency import flattened
 from diffuserve.safety.base import ImageFilter
 
 ACTIONS = (Action.ALLOW, Action.BLUR, Action.BLOCK)
@@ -118,7 +119,7 @@ def cells_of(image: Image.Image) -> Image.Image:
     longer = max(image.size)
     num_cells = min(_MAX_CELLS, longer // _MIN_CELL_PIXELS)
     width, height = (max(round(side * num_cells / longer), 1) for side in image.size)
-    return image.convert("RGB").resize((width, height), Image.Resampling.BOX)
+    return flattened(image).convert("RGB").resize((width, height), Image.Resampling.BOX)
 
 
 def from_cells(cells: Image.Image, size: tuple[int, int]) -> Image.Image:

@@ -46,15 +46,16 @@ def write_qwen_image_checkpoint(  # noqa: PLR0913 (a checkpoint has that many op
     num_files: int = 1,
     scheduler: Mapping[str, Any] | None = None,
     vae: Mapping[str, Any] | None = None,
+    text_encoder: Mapping[str, Any] | None = None,
     **transformer: Any,
 ) -> Path:
     """Write a random Qwen-Image checkpoint into `folder` and return it.
 
     `image` draws from a prompt, and begins with an image if there is one. `edit` reads one reference,
     `edit-plus` several, as Qwen-Image-Edit-2509 does, and `edit-2511` modulates them apart. `scheduler`
-    overrides values of the scheduler's config, `vae` those of the autoencoder's, and further options those of
-    the transformer's. With `num_files` above 1 the transformer is split into at least that many files with an
-    index. Equal arguments write equal weights.
+    overrides values of the scheduler's config, `vae` those of the autoencoder's, `text_encoder` those of the
+    language model's, and further options those of the transformer's. With `num_files` above 1 the transformer
+    is split into at least that many files with an index. Equal arguments write equal weights.
 
     Raise `ImportError` with the remedy unless diffusers and transformers are installed.
     """
@@ -63,7 +64,11 @@ def write_qwen_image_checkpoint(  # noqa: PLR0913 (a checkpoint has that many op
 
     pipeline_class = getattr(diffusers, _CLASSES[kind])
     with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
-        parts = _parts(kind, template_of(pipeline_class), seed, vae or {}, transformer)
+        parts: dict[str, Any] = {
+            "transformer": _transformer(kind, transformer),
+            "vae": _vae(vae or {}, seed),
+            **_text_parts(kind, template_of(pipeline_class), text_encoder or {}),
+        }
     generator = torch.Generator().manual_seed(seed)
     for part in parts.values():
         if isinstance(part, nn.Module):
@@ -79,13 +84,10 @@ def write_qwen_image_checkpoint(  # noqa: PLR0913 (a checkpoint has that many op
     return folder
 
 
-def _parts(
-    kind: QwenImageKind, template: str, seed: int, vae: Mapping[str, Any], transformer: Mapping[str, Any]
-) -> dict[str, Any]:
+def _transformer(kind: QwenImageKind, options: Mapping[str, Any]) -> nn.Module:
     from diffusers import QwenImageTransformer2DModel
 
-    tokenizer = qwen_tokenizer(template)
-    config: dict[str, Any] = {
+    layout: dict[str, Any] = {
         "in_channels": 4 * _LATENT_CHANNELS,
         "out_channels": _LATENT_CHANNELS,
         "num_layers": 2,
@@ -95,14 +97,14 @@ def _parts(
         "axes_dims_rope": _ROPE_AXES,
         "zero_cond_t": kind == "edit-2511",
     }
-    parts = {
-        "transformer": as_module(QwenImageTransformer2DModel(**config | dict(transformer))),
-        "vae": _vae(vae, seed),
-        "text_encoder": qwen_vl(tokenizer, _TEXT_DIM),
-        "tokenizer": tokenizer,
-    }
-    reads_images = {} if kind == "image" else {"processor": qwen_processor(tokenizer, _MAX_IMAGE_TOKENS)}
-    return parts | reads_images
+    return as_module(QwenImageTransformer2DModel(**layout | dict(options)))
+
+
+def _text_parts(kind: QwenImageKind, template: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the text encoder, and what makes its input of texts and images."""
+    tokenizer = qwen_tokenizer(template)
+    parts = {"text_encoder": qwen_vl(tokenizer, _TEXT_DIM, **options), "tokenizer": tokenizer}
+    return parts if kind == "image" else {**parts, "processor": qwen_processor(tokenizer, _MAX_IMAGE_TOKENS)}
 
 
 def _vae(options: Mapping[str, Any], seed: int) -> nn.Module:

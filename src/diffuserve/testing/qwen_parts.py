@@ -65,8 +65,11 @@ def template_of(pipeline_class: Any) -> str:
     return inspect.getsource(pipeline_class.__init__).encode().decode("unicode_escape")
 
 
-def qwen_vl(tokenizer: Any, width: int = 32) -> nn.Module:
-    """Return a small Qwen2.5-VL for a tokenizer; of its two visual blocks the second sees the whole image."""
+def qwen_vl(tokenizer: Any, width: int = 32, **text: Any) -> nn.Module:
+    """Return a small Qwen2.5-VL for a tokenizer; of its two visual blocks the second sees the whole image.
+
+    `text` overrides values of the language model's config.
+    """
     import transformers
 
     token = tokenizer.convert_tokens_to_ids
@@ -82,6 +85,7 @@ def qwen_vl(tokenizer: Any, width: int = 32) -> nn.Module:
             "num_key_value_heads": 2,
             "max_position_embeddings": 4096,
             "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e6},
+            **text,
         },
         vision_config={
             "depth": 2,

@@ -28,16 +28,17 @@ def kl_16(**values: Any) -> Any:
     return kl(16, use_quant_conv=False, use_post_quant_conv=False, **known | values)
 
 
-def qwen_image(halvings: int = 3) -> Any:
+def qwen_image(halvings: int = 3, channels: int = 4, **values: Any) -> Any:
     """Return Qwen-Image's autoencoder, which has three halvings: 8 pixels a latent."""
     return diffusers.AutoencoderKLQwenImage(
         base_dim=8,
-        z_dim=4,
+        z_dim=channels,
         dim_mult=[1] + [2] * halvings,
         num_res_blocks=1,
         temperal_downsample=[False] + [True] * (halvings - 1),
-        latents_mean=[0.0] * 4,
-        latents_std=[2.0] * 4,
+        latents_mean=[0.0] * channels,
+        latents_std=[2.0] * channels,
+        **values,
     )
 
 

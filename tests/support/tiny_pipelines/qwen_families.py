@@ -67,6 +67,21 @@ def qwen_image_edit_plus() -> dict[str, Any]:
     }
 
 
+def qwen_image_layered() -> dict[str, Any]:
+    """Return the parts of the one that draws layers; its autoencoder has transparency, and few latents.
+
+    The pipeline draws about 640 x 640 pixels. It takes an image with as many channels as latents for latents.
+    """
+    parts = qwen_image(diffusers.QwenImageLayeredPipeline)
+    own = {"in_channels": 32, "out_channels": 8, "use_additional_t_cond": True, "use_layer3d_rope": True}
+    config = dict(parts["transformer"].config, **own)
+    return parts | {
+        "transformer": diffusers.QwenImageTransformer2DModel.from_config(config),
+        "vae": autoencoders.qwen_image(halvings=5, channels=8, input_channels=4),
+        "processor": text_parts.qwen_processor(parts["tokenizer"]),
+    }
+
+
 def krea2() -> dict[str, Any]:
     """Return Krea 2's parts; three layers of its text encoder are read, the embedding among them."""
     tokenizer = text_parts.qwen_tokenizer(text_parts.template_of(diffusers.Krea2Pipeline))

@@ -81,6 +81,14 @@ TINY_PIPELINES: Mapping[str, TinyPipeline] = {
         contrast=2,
         pictures=("image",),
     ),
+    "qwen-image-layered": TinyPipeline(
+        "QwenImageLayeredPipeline",
+        "qwen_families.qwen_image_layered",
+        sizes=((640, 640), (896, 448)),
+        guidance="true_cfg_scale",
+        contrast=2,
+        pictures=("image",),
+    ),
     "flux2": TinyPipeline("Flux2Pipeline", "qwen_families.flux2", takes_negative=False),
     "pixart-sigma": TinyPipeline(
         "PixArtSigmaPipeline", "t5_families.pixart", call={"use_resolution_binning": False}

@@ -15,9 +15,9 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.models.any_pipeline.passes import Passes
-from diffuserve.models.any_pipeline.pipeline import AnyPipeline, AnyRequest
-from diffuserve.models.registry import load_pipeline
+from diffuserve.models.any_pipeline.pipeline import AnyRequest
 from diffuserve.models.weights.load_plan import LoadPlan
+from support.any_runs import load_any
 from support.tiny_pipelines.registry import TinyPipeline
 from support.tiny_pipelines.requests import TinyRequest
 
@@ -29,9 +29,7 @@ class WatchedEngine:
     """An engine on one core. `rows` are those of each pass of a denoiser; `levels` are by seed."""
 
     def __init__(self, folder: Path) -> None:
-        pipeline = load_pipeline(str(folder), LoadPlan(torch.device("cpu"), torch.float32))
-        assert isinstance(pipeline, AnyPipeline)
-        self.pipeline = pipeline
+        self.pipeline = pipeline = load_any(folder, LoadPlan(torch.device("cpu"), torch.float32))
         self.rows: list[int] = []
         self.levels: dict[int, Levels] = {}
         pipeline.passes = Passes(pipeline.shares_passes, self._count)
@@ -68,10 +66,10 @@ class WatchedEngine:
         decoded = self._decode(requests, images)
         for request, turn in zip(requests, images, strict=True):
             assert request.params.seed is not None
-            for index in turn:
-                result = request.runs[index].result
-                if result is not None:
-                    self.levels[request.params.seed + index] = levels_of(result)
+            runs = request.runs[turn.start : turn.stop]  # one for all, if they are layers
+            for index, run in zip(turn, runs, strict=False):
+                if run.result is not None:
+                    self.levels[request.params.seed + index] = levels_of(run.result)
         return decoded
 
 

@@ -18,6 +18,7 @@ from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.problems import openai_response
 from diffuserve.api.http.responses import json_response
+from diffuserve.api.openai.background import check_background
 from diffuserve.api.openai.images import EDIT, GENERATION, ImageParts, OpenAIImageSerializer, failure_problem
 from diffuserve.api.openai.request_bodies import (
     CommonImageFields,
@@ -71,7 +72,7 @@ async def generate_images(
     body: ImagesBody, request: Request, parts: Used, caller: SubmittingFollower, base_url: BaseUrl
 ) -> Response:
     """Run a job of `n` images, which is canceled if the client disconnects."""
-    job = await _submit(parts, caller, body.job(), base_url)
+    job = await _submit(parts, caller, body, body.job(), base_url)
     return await _response(request, OpenAIImageSerializer(parts.images, base_url, GENERATION), job, body)
 
 
@@ -131,7 +132,7 @@ async def _submit_named(
 ) -> tuple[Job, CommonImageFields]:
     """Submit the job of an edit in JSON, whose images have URLs or ids."""
     async with parts.bodies.json(request, caller.tenant_id, EditBody) as options:
-        return await _submit(parts, caller, options.job(), base_url, name="images"), options
+        return await _submit(parts, caller, options, options.job(), base_url), options
 
 
 async def _submit_edit(
@@ -141,7 +142,7 @@ async def _submit_edit(
     async with parts.bodies.form(request, caller.tenant_id, FORM, "application/json") as form:
         options, uploads = fields_of(form, EditFields)
         new = options.job_on(uploads.names, uploads.mask_name)
-        return await _submit(parts, caller, new, base_url, parts.bodies.resolver(uploads)), options
+        return await _submit(parts, caller, options, new, base_url, parts.bodies.resolver(uploads)), options
 
 
 async def _submit_variation(
@@ -152,18 +153,20 @@ async def _submit_variation(
         options, uploads = fields_of(form, VariationFields)
         spec = (await parts.catalog.pick(options.model)).spec
         new = options.job_on(uploads.names, spec.has_strength)
-        return await _submit(parts, caller, new, base_url, parts.bodies.resolver(uploads)), options
+        return await _submit(parts, caller, options, new, base_url, parts.bodies.resolver(uploads)), options
 
 
 async def _submit(
     parts: EditParts,
     caller: Caller,
+    options: CommonImageFields,
     body: NewJobBody,
     base_url: str,
     resolve: InputResolver | None = None,
-    name: str = "image",
 ) -> Job:
-    fields = _FIELDS | {"image": name}
+    served = await parts.catalog.pick(body.model, body.kind)
+    check_background(options.background, body.output_format or "png", served.spec)
+    fields = _FIELDS | {"image": "images" if isinstance(options, EditBody) else "image"}
     with renamed_fields(lambda field: fields.get(field, field)):
         submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
         return await parts.submissions.submit(submission)

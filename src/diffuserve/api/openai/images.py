@@ -1,7 +1,7 @@
 """Finished images in OpenAI's format, in one response or as a stream of events."""
 
 import base64
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from diffuserve.api.config import ApiConfig
 from diffuserve.api.following.job_watcher import JobWatcher
 from diffuserve.api.http.background_tasks import BackgroundTasks
 from diffuserve.api.http.problems import Problem, openai_error, problem_of
+from diffuserve.api.openai.background import background_of
 from diffuserve.api.openai.resources import (
     CompletedImageEvent,
     ErrorEvent,
@@ -26,6 +27,7 @@ from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.resources.serializers import JobSerializer
 from diffuserve.domain.errors import DiffuserveError, InvalidParams, ModelNotCapable, OutputBlocked
 from diffuserve.domain.jobs.job import Artifact, Job, JobStatus
+from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.resources.job import images_among
 from diffuserve.jobs.store import JobStore
@@ -65,7 +67,7 @@ class OpenAIImageSerializer:
         params = GenerationParams.from_dict(job.input)
         return OpenAIImages(
             created=int(job.finished_at or job.created_at),
-            background="opaque",
+            background=background_of(await self._spec(job)),
             output_format=job.output_format,
             size=_size(job),
             data=tuple([await self._image(job, artifact, as_url) for artifact in _images(job)]),
@@ -79,6 +81,7 @@ class OpenAIImageSerializer:
     async def _events(self, job: Job) -> AsyncGenerator[ServerSentEvent]:
         """Yield previews and finished images; cancel the job if the client disconnects."""
         try:
+            spec = await self._spec(job)
             async with aclosing(self.parts.job_watcher.watch(job)) as updates:
                 async for update in updates:
                     if isinstance(update, Job):
@@ -86,9 +89,9 @@ class OpenAIImageSerializer:
                     elif update.resource.type == "preview":
                         preview = update.resource.data
                         if not preview.get("image"):  # clients of that API expect those of one image
-                            event = _partial_image(job, preview["index"], preview["b64"], self._kind)
+                            event = _partial_image(job, spec, preview, self._kind)
                             yield _server_sent(event)
-            async for last in self._last_events(job):
+            async for last in self._last_events(job, spec):
                 yield last
         except DiffuserveError as error:
             yield _server_sent(ErrorEvent(error=openai_error(problem_of(error))))
@@ -96,7 +99,7 @@ class OpenAIImageSerializer:
             if not job.status.is_final:
                 self.parts.background_tasks.start(self.parts.store.jobs.cancel(job.id))
 
-    async def _last_events(self, job: Job) -> AsyncGenerator[ServerSentEvent]:
+    async def _last_events(self, job: Job, spec: ModelSpec) -> AsyncGenerator[ServerSentEvent]:
         if job.status is not JobStatus.SUCCEEDED:
             yield _server_sent(ErrorEvent(error=openai_error(failure_problem(job))))
             return
@@ -104,7 +107,7 @@ class OpenAIImageSerializer:
         for artifact in _images(job):
             yield _server_sent(
                 CompletedImageEvent(
-                    **_common_fields(job),
+                    **_common_fields(job, spec),
                     type=f"{self._kind}.completed",
                     b64_json=await self._base64(job, artifact),
                     output_format=job.output_format,
@@ -122,9 +125,12 @@ class OpenAIImageSerializer:
         content = b"".join([chunk async for chunk in self.parts.artifacts.read(key)])
         return base64.b64encode(content).decode()
 
+    async def _spec(self, job: Job) -> ModelSpec:
+        return (await self.parts.catalog.pick(job.model)).spec
+
     async def _usage(self, job: Job, num_images: int) -> OpenAIUsage:
         """Count the tokens of the prompt and of the input images once, and those of each image."""
-        spec = (await self.parts.catalog.pick(job.model)).spec
+        spec = await self._spec(job)
         params = GenerationParams.from_dict(job.input)
         text_tokens = params.max_sequence_length or 0
         input_tokens = spec.workload(params).input_pixels // spec.pixels_per_token
@@ -156,23 +162,23 @@ def _size(job: Job) -> str:
     return f"{job.input['width']}x{job.input['height']}"
 
 
-def _common_fields(job: Job) -> dict[str, Any]:
+def _common_fields(job: Job, spec: ModelSpec) -> dict[str, Any]:
     return {
-        "background": "opaque",
+        "background": background_of(spec),
         "created_at": int(job.created_at),
         "quality": "auto",
         "size": _size(job),
     }
 
 
-def _partial_image(job: Job, index: int, image: str, kind: str) -> PartialImageEvent:
+def _partial_image(job: Job, spec: ModelSpec, preview: Mapping[str, Any], kind: str) -> PartialImageEvent:
     """Build a preview's event; previews are PNG whatever the format of the finished image."""
     return PartialImageEvent(
-        **_common_fields(job),
+        **_common_fields(job, spec),
         type=f"{kind}.partial_image",
-        b64_json=image,
+        b64_json=preview["b64"],
         output_format="png",
-        partial_image_index=index,
+        partial_image_index=preview["index"],
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from diffuserve.api.openai.background import Background
 from diffuserve.api.submit.file_formats import ImageFormat
 from diffuserve.api.submit.request_bodies import (
     GenerationInput,
@@ -50,8 +51,8 @@ class CommonImageFields(RequestBody):
     """Options of every request of OpenAI's image API.
 
     `quality`, `style`, `moderation` and `output_compression` are accepted and ignored: the models offer no
-    such choice. A transparent background is rejected. OpenAI's own API lacks `expand_prompt` and the declared
-    fields of a request; its client sends them as `extra_body`.
+    such choice. A transparent `background` is for models whose `limits.has_layers` is true. OpenAI's own API
+    lacks `expand_prompt` and the declared fields of a request; its client sends them as `extra_body`.
     """
 
     model: ModelName | None = None
@@ -70,7 +71,7 @@ class CommonImageFields(RequestBody):
     style: _Word | None = None
     moderation: _Word | None = None
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
-    background: Literal["auto", "opaque"] | None = None
+    background: Background | None = None
     expand_prompt: bool | None = False
 
     def _job(self, prompt: str, **values: Any) -> NewJobBody:

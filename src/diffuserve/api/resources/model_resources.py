@@ -48,6 +48,7 @@ _LIMITS = (
     "has_first_frame",
     "has_last_frame",
     "needs_last_frame",
+    "has_layers",
     "has_control_image",
     "needs_control_image",
     "has_previews",

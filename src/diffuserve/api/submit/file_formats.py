@@ -9,6 +9,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.job import AUDIO_GENERATE, IMAGE_GENERATE, VIDEO_GENERATE
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.media.file_names import check_keeps_transparency
 from diffuserve.media.sound_file import DEFAULT_SOUND_FORMAT, SOUND_FORMATS, check_sound
 from diffuserve.media.video_file import DEFAULT_VIDEO_FORMAT, VIDEO_FORMATS, check_clip
 
@@ -41,13 +42,15 @@ FILE_FORMAT = Field(
 def file_format(kind: str, asked: str | None, params: GenerationParams, spec: ModelSpec) -> str:
     """Return the format of a job's files: the requested one, or the default of its kind.
 
-    Raise `InvalidParams` for a format of another kind, or one that cannot hold the clip or sound.
+    Raise `InvalidParams` for a format of another kind, or one that cannot hold the clip, sound or layers.
     """
     chosen = check_format_fits(kind, asked or _FORMATS_OF[kind][0])
     if kind == VIDEO_GENERATE:
         check_clip(chosen, params.width or 0, params.height or 0, params.num_frames or 1, params.fps or 1)
     elif kind == AUDIO_GENERATE:
         check_sound(chosen, params.seconds or 0, spec.sample_rate)
+    elif spec.has_layers:
+        check_keeps_transparency("output_format", chosen)
     return chosen
 
 

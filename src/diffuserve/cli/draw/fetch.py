@@ -61,10 +61,14 @@ def _place(fetched: Path, image: ArtifactResource, path: Path, parameters: dict[
         return
     from PIL import Image, UnidentifiedImageError
 
+    from diffuserve.media.file_names import OPAQUE_FORMATS
     from diffuserve.media.image_file import save_image
+    from diffuserve.media.transparency import flattened
 
     try:
         with Image.open(fetched) as opened:
-            save_image(opened.convert("RGB"), path, parameters)
+            is_opaque = path.suffix.lower().removeprefix(".") in OPAQUE_FORMATS
+            shown = flattened(opened).convert("RGB") if is_opaque else opened
+            save_image(shown, path, parameters)
     except UnidentifiedImageError as error:
         raise ServerRefused(f"the server's file {image.index} of the job is no image") from error

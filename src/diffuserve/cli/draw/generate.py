@@ -127,7 +127,7 @@ def generate_images(
             engine = stack.enter_context(load_engine(config, console))
 
             from diffuserve.cli.draw.run import run_requests  # it imports torch, and the engine already has
-        images = replace(image_output.result(), quantization=engine.pipeline.quantization)
+        images = image_output.result().of(engine.pipeline)
         num_images = sum(request.num_images for request in requests)
         writer = stack.enter_context(closing(ImageWriter(destination, images, num_images, console)))
         run = run_requests(engine, requests, console, writer.save, writer.add_frames)

@@ -13,7 +13,7 @@ from diffuserve.domain.jobs.job import AUDIO_GENERATE, IMAGE_GENERATE, VIDEO_GEN
 from diffuserve.domain.jobs.kinds import KINDS, ability, own_kind, with_length
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import FIELDS, GenerationParams
-from diffuserve.media.file_names import FORMATS
+from diffuserve.media.file_names import FORMATS, check_keeps_transparency
 from diffuserve.media.sound_file import check_sound
 from diffuserve.media.video_file import check_clip
 from diffuserve.protocol.config import ImageOptions
@@ -93,6 +93,8 @@ def check_file(kind: str, spec: ModelSpec, params: GenerationParams, destination
         check_clip(
             file_format, params.width or 0, params.height or 0, params.num_frames or 1, params.fps or 1
         )
+    elif spec.has_layers:
+        check_keeps_transparency("output", file_format)
 
 
 def kind_for(spec: ModelSpec, kind: str | None, clip: ClipOptions = NO_CLIP) -> str:

@@ -13,6 +13,7 @@ from rich.style import Style
 
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.display.terminal import Graphics, TerminalVariables, graphics_of
+from diffuserve.media.transparency import flattened
 
 _COLUMNS = 32  # a character is about twice as high as wide
 _MAX_ROWS = 24
@@ -36,7 +37,7 @@ def inline(image: Image, graphics: Graphics, width: int) -> RenderableType | Non
         case Graphics.ITERM:
             return _Placed(_iterm(image, columns, rows), rows)
         case Graphics.BLOCKS:
-            return _Blocks(image.convert("RGB").resize((columns, 2 * rows), Resampling.BOX))
+            return _Blocks(flattened(image).convert("RGB").resize((columns, 2 * rows), Resampling.BOX))
     return None
 
 

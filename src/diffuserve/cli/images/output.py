@@ -68,7 +68,8 @@ class ImageWriter:
         passed = self._image_output.screened(result)
         for i, image in enumerate(passed.images):
             origin = self._image_output.origin(passed.params, i)
-            path = self._destination.path(origin or _named_after(passed, i), next(self._numbers))
+            seed = self._image_output.seed_of(passed, i)
+            path = self._destination.path(origin or _named_after(passed, seed), next(self._numbers))
             save_image(image, path, origin)
             self.paths.setdefault(index, []).append(path)
         return passed
@@ -80,7 +81,9 @@ class ImageWriter:
         screened_sounds(self._image_output, result)
         for i, sound in enumerate(result.sounds):
             origin = self._image_output.origin(result.params, i)
-            path = self._destination.path(origin or _named_after(result, i), next(self._numbers))
+            path = self._destination.path(
+                origin or _named_after(result, result.seed + i), next(self._numbers)
+            )
             save_sound(sound, path, origin)
             self.paths.setdefault(index, []).append(path)
         return result
@@ -111,8 +114,8 @@ def size_of(params: GenerationParams) -> str:
     return f"{params.width}x{params.height}{f'x{params.num_frames}' if params.num_frames != 1 else ''}"
 
 
-def _named_after(result: GenerationResult, image: int) -> dict[str, Any]:
-    return {"prompt": result.params.prompt, "seed": result.seed + image}
+def _named_after(result: GenerationResult, seed: int) -> dict[str, Any]:
+    return {"prompt": result.params.prompt, "seed": seed}
 
 
 def print_timings(console: Console, results: Sequence[GenerationResult]) -> None:

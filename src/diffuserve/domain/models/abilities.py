@@ -49,6 +49,10 @@ class ModelAbilities:
     may have its last one too, or with `needs_last_frame` must. If `has_control_image`, drawing follows such
     an image, with the default `control_scale`; models with `needs_control_image` draw along one only.
 
+    The images of a request are independent of one another, with seeds that count up. If `has_layers`, they
+    are instead the transparent layers of one picture, of one seed, from back to front: the model draws them
+    together, and with them the picture that they make up.
+
     `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
     unknown. Other sizes are drawn too, with a warning. `example_prompt` is a prompt that it draws well; "" if
     its folder has none.
@@ -91,6 +95,7 @@ class ModelAbilities:
     encodes_clip: Flag = False
     has_last_frame: Flag = False
     needs_last_frame: Flag = False
+    has_layers: Flag = False
     has_control_image: Flag = False
     needs_control_image: Flag = False
     control_scale: Number = 1.0

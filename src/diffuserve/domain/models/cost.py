@@ -23,6 +23,8 @@ class Workload:
     the prompt's tokens where the model attends to both jointly. `text_tokens` counts the tokens that
     the text encoders read, `num_pixels` those that the VAE decodes, of all images and latent frames, in
     `num_chunks` pieces one after another, and `input_pixels` those that it encodes, counted in the same way.
+    The images of a request that `is_whole` take each step, and are decoded, together; those of others may do
+    so in turns.
     """
 
     num_sequences: int
@@ -32,6 +34,7 @@ class Workload:
     num_inference_steps: int
     input_pixels: int = 0
     num_chunks: int = 1
+    is_whole: bool = False
 
     @property
     def step_tokens(self) -> int:

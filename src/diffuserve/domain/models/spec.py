@@ -104,15 +104,17 @@ class ModelSpec(ModelAbilities):
         """Return the size of a request whose defaults are filled in."""
         num_passes = self.num_passes(params)
         text, image = self.text_tokens(params), self.image_tokens(params)
-        sequence = image + self.reference_tokens(params)
+        drawn = params.num_images + 1 if self.has_layers else 1  # layers, and what they make up
+        sequence = drawn * image + self.reference_tokens(params)
         return Workload(
-            num_sequences=params.num_images * num_passes,
+            num_sequences=num_passes if self.has_layers else params.num_images * num_passes,
             sequence_tokens=text + sequence if self.has_joint_attention else sequence,
             text_tokens=text * num_passes,
             num_pixels=params.num_images * self._decoded_pixels(params, 0, params.num_frames or 1),
             num_inference_steps=self.num_steps(params),
             input_pixels=self._input_pixels(params, image * self.pixels_per_token),
             num_chunks=self._num_chunks(params),
+            is_whole=self.has_layers,
         )
 
     def latent_bytes(self, params: GenerationParams) -> int:

@@ -194,7 +194,8 @@ class DecodeQueue:
                 yield min(counts[request.size], at_once) * request.image_bytes
 
     def _images_in_a_call(self, request: QueuedDecode) -> int:
-        return max(1, self._limits.call_pixels // request.image_pixels)
+        least = request.num_images if request.state.workload.is_whole else 1
+        return max(least, self._limits.call_pixels // request.image_pixels)
 
     def _take_group(self) -> Group:
         """Remove and return what takes the next turn: a clip for a chunk, or a group of images."""

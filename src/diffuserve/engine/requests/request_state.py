@@ -281,7 +281,8 @@ class RequestState:
     def _next_turn(self, max_tokens: int) -> Turn | None:
         """Return the next turn, or `None` if the step is a single one."""
         num_images, num_done = self.params.num_images, sum(map(len, self.predicted))
-        if num_images == 1 or (not num_done and self.workload.step_tokens <= max_tokens):
+        is_whole = num_images == 1 or self.workload.is_whole
+        if is_whole or (not num_done and self.workload.step_tokens <= max_tokens):
             return None
         return next_turn(num_images, num_done, self.workload.step_tokens // num_images, max_tokens)
 

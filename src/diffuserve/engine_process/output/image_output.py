@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL.Image import Image
 
@@ -19,6 +19,7 @@ from diffuserve.domain.safety import PASSES, Action, ImagesRecord, SafetyStage, 
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.output.clip_screen import Judgement
 from diffuserve.media.image_file import save_image
+from diffuserve.media.transparency import views
 from diffuserve.models.folders.folder import open_model
 from diffuserve.models.frames import Sound
 from diffuserve.models.weights.fingerprint import fingerprint, hash_weights
@@ -31,6 +32,9 @@ from diffuserve.safety.sound_judges import open_sound_judge
 from diffuserve.storage.base import content_type_of
 from diffuserve.version import __version__
 
+if TYPE_CHECKING:
+    from diffuserve.models.base import Pipeline
+
 THUMBNAIL_PIXELS = 256
 T = TypeVar("T")
 
@@ -41,8 +45,9 @@ class ImageOutput:
 
     `model_hash` may still be computed when images are first written, which then waits for it; without a
     future, or if its result is `None`, files name no hash. Of clips the filter judges the first and the last
-    frame, and one in `frames_every` between. Sounds that nothing judges leave only beside no image filter, or
-    if that is allowed.
+    frame, and one in `frames_every` between; of images with transparency all that they show. With
+    `has_layers` the images of a request are layers, of one seed. Sounds that nothing judges leave only beside
+    no image filter, or if that is allowed.
     """
 
     image_filter: ImageFilter | None
@@ -54,6 +59,11 @@ class ImageOutput:
     sound_judge: SoundJudge | None = None
     allows_unjudged_sounds: bool = False
     quantization: Quantization = Quantization.NONE
+    has_layers: bool = False
+
+    def of(self, pipeline: "Pipeline") -> "ImageOutput":
+        """Return the output of a loaded model."""
+        return replace(self, quantization=pipeline.quantization, has_layers=pipeline.spec.has_layers)
 
     def describe(self) -> str:
         """Return the filter's name, version and thresholds, for people to read."""
@@ -69,7 +79,8 @@ class ImageOutput:
             return Judgement(PASSES, 0.0)
         start = time.perf_counter()
         try:
-            verdict = check_frames(self.image_filter, frames, self.frames_every)
+            seen = list(views(frames[0])) if len(frames) == 1 else frames
+            verdict = check_frames(self.image_filter, seen, 1 if len(frames) == 1 else self.frames_every)
         except Exception as error:  # any error is retryable: another worker's filter may work
             name, reason = self.image_filter.info.name, f"{type(error).__name__}: {error}"
             raise RuntimeError(f"the image filter {name} failed ({reason})") from error
@@ -109,8 +120,12 @@ class ImageOutput:
         for index, image in enumerate(result.images):
             path = folder / f"{index}.{output_format}"
             save_image(image, path, self.origin(result.params, index))
-            files.append(_file(path, image, index, result.seed + index))
+            files.append(_file(path, image, index, self.seed_of(result, index)))
         return (*files, self.thumbnail(result.images[0], folder, self.origin(result.params, 0)))
+
+    def seed_of(self, result: GenerationResult, index: int) -> int:
+        """Return the seed of image `index`: the next one for each, but one for all layers."""
+        return result.seed if self.has_layers else result.seed + index
 
     def record(self, verdicts: Sequence[Verdict] | None, of_sounds: Sequence[Verdict] = ()) -> dict[str, Any]:
         """Return the filters' records for the result of a job; empty without filters."""
@@ -137,7 +152,8 @@ class ImageOutput:
             return {}
         model_hash = None if self.model_hash is None else self.model_hash.result()
         quantization = None if self.quantization is Quantization.NONE else self.quantization.value
-        return provenance(params.to_dict(), index, self.model, model_hash, quantization)
+        image = None if self.has_layers else index
+        return provenance(params.to_dict(), image, self.model, model_hash, quantization)
 
     def thumbnail(self, image: Image, folder: Path, origin: Mapping[str, Any]) -> FinishedFile:
         """Write a small copy of an image that passed the filter."""
@@ -246,7 +262,7 @@ def _file(path: Path, image: Image, index: int, seed: int | None, role: str = "i
 
 def provenance(
     params: Mapping[str, Any],
-    image: int,
+    image: int | None,
     model: str,
     model_hash: str | None = None,
     quantization: str | None = None,
@@ -254,10 +270,12 @@ def provenance(
     """Return the parameters that generate this image alone, with model and version.
 
     `image` is its index in the request; the request's first image has `params["seed"]`, each further image
-    the next seed. `model_hash` is the sha256 of the weights' files, in hex; `quantization` says what the
-    weights were kept in, where that was not their own numbers.
+    the next seed. Layers are not drawn alone: without `image` the parameters are those of all. `model_hash`
+    is the sha256 of the weights' files, in hex; `quantization` says what the weights were kept in, where that
+    was not their own numbers.
     """
-    own = {"seed": params["seed"] + image, "num_images": 1, "model": model}
+    alone = {} if image is None else {"seed": params["seed"] + image, "num_images": 1}
+    own = {**alone, "model": model}
     weights = {"model_hash": model_hash} if model_hash is not None else {}
     numbers = {"quantization": quantization} if quantization is not None else {}
     return {**params, **own, **weights, **numbers, "version": __version__}

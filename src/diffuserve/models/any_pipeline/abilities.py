@@ -14,6 +14,7 @@ from diffuserve.models.any_pipeline.configs import (
     TokenizerSizes,
     read_sizes,
 )
+from diffuserve.models.any_pipeline.layers import layers, multiple_of_layers
 from diffuserve.models.any_pipeline.signature import Signature
 from diffuserve.models.any_pipeline.sounds import sounds
 from diffuserve.models.any_pipeline.tasks import (
@@ -51,6 +52,7 @@ def describe(folder: ModelFolder, signature: Signature) -> dict[str, Any]:
         **_text(folder, signature),
         **_clips(signature, vae, denoiser),
         **images(signature),
+        **layers(signature),
         **_control(signature),
         **sounds(folder, signature, denoiser.sample[0] if denoiser.sample else None),
     }
@@ -122,7 +124,7 @@ def _multiple(signature: Signature, denoiser: DenoiserSizes, scale: int) -> int:
     known = {"patch_size": denoiser.patch or _PATCH}
     own = _token_side(signature, denoiser, scale)
     found = [_value(ast.parse(each, mode="eval").body, known, scale) for each in signature.multiples]
-    return math.lcm(own, *(value or _PATCH * scale for value in found))
+    return math.lcm(own, multiple_of_layers(signature), *(value or _PATCH * scale for value in found))
 
 
 def _value(node: ast.expr, known: dict[str, int], scale: int) -> int | None:

@@ -9,6 +9,7 @@ from PIL import Image
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.any_pipeline.layers import layer_arguments, with_alpha
 from diffuserve.models.any_pipeline.signature import Signature
 from diffuserve.models.any_pipeline.tasks import (
     CONTROL_SCALES,
@@ -46,6 +47,7 @@ def call_arguments(
         "lyrics": params.lyrics,
         signature.first(*CONTROL_SCALES): params.control_scale,
         **(_clip(signature, params) if spec.is_video else {}),
+        **layer_arguments(signature, params),
         **_images(signature, params),
     }
     return {
@@ -85,7 +87,7 @@ def _images(signature: Signature, params: GenerationParams) -> dict[str | None, 
 
 def _picture(signature: Signature, params: GenerationParams, image: ImageInput) -> Image.Image:
     """Return an image for diffusers' processors; where a class takes no size, its size is the result's."""
-    picture = as_picture(image)
+    picture = with_alpha(signature, as_picture(image))
     if "width" in signature.arguments or signature.first(*MASKS, "strength") is None:
         return picture
     assert params.width is not None

@@ -26,7 +26,7 @@ from diffuserve.models.any_pipeline.proven import SHARE_PASSES
 from diffuserve.models.any_pipeline.refusals import refusal_of
 from diffuserve.models.any_pipeline.replay import Replay, Replies
 from diffuserve.models.any_pipeline.residency import waiting_components
-from diffuserve.models.any_pipeline.results import media_of, size_warnings
+from diffuserve.models.any_pipeline.results import layers_of, media_of, size_warnings
 from diffuserve.models.any_pipeline.run import Run
 from diffuserve.models.any_pipeline.signature import Signature, read_signature
 from diffuserve.models.any_pipeline.steps_told import StepsTold
@@ -45,7 +45,7 @@ _FEATURES_OF_PIXEL = 1024  # numbers of a decoder's last layers for each pixel, 
 
 
 class AnyRequest:
-    """A request: a run for each of its images."""
+    """A request: a run for each of its images, or one for all, if they are layers of one picture."""
 
     def __init__(self, params: GenerationParams, runs: Sequence[Run]) -> None:
         self.params, self.runs = params, runs
@@ -130,7 +130,8 @@ class AnyPipeline(LoadedPipeline):
         return None
 
     def begin(self, params: GenerationParams, progress: Sequence[RunProgress] = ()) -> AnyRequest:
-        begins_at = progress or [RunProgress()] * params.num_images
+        num_runs = 1 if self.spec.has_layers else params.num_images
+        begins_at = progress or [RunProgress()] * num_runs
         return AnyRequest(params, [self._run(params, *each) for each in enumerate(begins_at)])
 
     def encode(self, requests: Sequence[AnyRequest]) -> list[Exception | None]:
@@ -148,7 +149,10 @@ class AnyPipeline(LoadedPipeline):
 
         lengths = [self.spec.workload(step.request.params).sequence_tokens for step in steps]
         failures = self._step_memory.run(
-            size=sum(length * self._rows(step) for step, length in zip(steps, lengths, strict=True)),
+            size=sum(
+                length * len(runs) * self.spec.num_passes(step.request.params)
+                for step, runs, length in zip(steps, wanted, lengths, strict=True)
+            ),
             length=max(lengths),
             work=lambda: self.passes.lead(list(step_of), has_arrived),
         )
@@ -179,10 +183,6 @@ class AnyPipeline(LoadedPipeline):
     def _pixels(self, params: GenerationParams) -> int:
         return (params.width or 0) * (params.height or 0) * (params.num_frames or 1)
 
-    def _rows(self, step: RunningStep[AnyRequest]) -> int:
-        """Return the sequences of a step: its images, by the passes that guidance takes."""
-        return len(step.images) * self.spec.num_passes(step.request.params)
-
     def _run(self, params: GenerationParams, index: int, begins_at: RunProgress) -> Run:
         steps = StepsTold(self.spec.num_steps(params))
         arguments = call_arguments(self._signature, self.spec, params, index)
@@ -193,11 +193,17 @@ class AnyPipeline(LoadedPipeline):
 
     def _media(self, request: AnyRequest, runs: Sequence[Run]) -> list[Media] | Exception:
         try:
-            media = [media_of(run.result, self.spec.sample_rate) for run in runs]
+            media = [each for run in runs for each in self._media_of(run)]
         except (FloatingPointError, ValueError) as error:
             return error
         request.size_warnings = size_warnings(media[0].frames, request.params)
         return media
+
+    def _media_of(self, run: Run) -> list[Media]:
+        """Return what a run has made: one picture, clip or sound, or layers."""
+        if self.spec.has_layers:
+            return layers_of(run.result)
+        return [media_of(run.result, self.spec.sample_rate)]
 
 
 def _is_encoded(run: Run) -> bool:

@@ -14,6 +14,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.any_pipeline.known_latents import Latents, known_latents, num_channels
 from diffuserve.models.any_pipeline.ltx_preview import LTX_PREVIEW
 from diffuserve.models.any_pipeline.nested import leaves
+from diffuserve.models.autoencoder.flux2_preview import FLUX2_PREVIEW
 from diffuserve.models.autoencoder.flux_preview import FLUX_PREVIEW
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.preview import PreviewMap, read_preview_map
@@ -44,49 +45,12 @@ _SD3 = PreviewMap(
     ),
     bias=(0.2394, 0.2135, 0.1925),
 )
-_FLUX2 = PreviewMap(
-    factors=(
-        (0.0058, 0.0113, 0.0073),
-        (0.0495, 0.0443, 0.0836),
-        (-0.0099, 0.0096, 0.0644),
-        (0.2144, 0.3009, 0.3652),
-        (0.0166, -0.0039, -0.0054),
-        (0.0157, 0.0103, -0.0160),
-        (-0.0398, 0.0902, -0.0235),
-        (-0.0052, 0.0095, 0.0109),
-        (-0.3527, -0.2712, -0.1666),
-        (-0.0301, -0.0356, -0.0180),
-        (-0.0107, 0.0078, 0.0013),
-        (0.0746, 0.0090, -0.0941),
-        (0.0156, 0.0169, 0.0070),
-        (-0.0034, -0.0040, -0.0114),
-        (0.0032, 0.0181, 0.0080),
-        (-0.0939, -0.0008, 0.0186),
-        (0.0018, 0.0043, 0.0104),
-        (0.0284, 0.0056, -0.0127),
-        (-0.0024, -0.0022, -0.0030),
-        (0.1207, -0.0026, 0.0065),
-        (0.0128, 0.0101, 0.0142),
-        (0.0137, -0.0072, -0.0007),
-        (0.0095, 0.0092, -0.0059),
-        (0.0000, -0.0077, -0.0049),
-        (-0.0465, -0.0204, -0.0312),
-        (0.0095, 0.0012, -0.0066),
-        (0.0290, -0.0034, 0.0025),
-        (0.0220, 0.0169, -0.0048),
-        (-0.0332, -0.0457, -0.0468),
-        (-0.0085, 0.0389, 0.0609),
-        (-0.0076, 0.0003, -0.0043),
-        (-0.0111, -0.0460, -0.0614),
-    ),
-    bias=(-0.0329, -0.0718, -0.0851),
-)
 _MAPS: Mapping[Latents, PreviewMap] = {
     Latents.SD: SD_PREVIEW,
     Latents.SDXL: XL_PREVIEW,
     Latents.SD3: _SD3,
     Latents.FLUX: FLUX_PREVIEW,
-    Latents.FLUX2: _FLUX2,
+    Latents.FLUX2: FLUX2_PREVIEW,
     Latents.LTX: LTX_PREVIEW,
 }
 

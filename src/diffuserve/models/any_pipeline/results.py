@@ -27,6 +27,14 @@ def media_of(result: Any, sample_rate: int) -> Media:
     )
 
 
+def layers_of(result: Any) -> list[Media]:
+    """Return the layers of a pipeline's only picture, one image each, in RGBA.
+
+    Raise `FloatingPointError` if some of it is not finite.
+    """
+    return [Media([layer]) for layer in _frames(_first(result, _PICTURES)[0])]
+
+
 def _first(result: Any, names: Sequence[str]) -> Any:
     return next((value for name in names if (value := getattr(result, name, None)) is not None), None)
 

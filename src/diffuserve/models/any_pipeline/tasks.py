@@ -39,7 +39,7 @@ _TEXT = "it writes text"
 _ONNX = "it runs ONNX files, and weights are read from safetensors alone"
 _OBJECTS = "it makes three-dimensional objects"
 _SOUND_IN = "it works on a sound, which no request has"
-_LAYERS = "it takes an image apart into layers, and a result is one image"
+_LAYERS = "it takes a picture apart into layers, which QwenImageLayeredPipeline does here"
 _EDIT_WORDS = "its edits are told by arguments of its own"
 EXCLUDED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -64,7 +64,6 @@ EXCLUDED: Final[Mapping[str, str]] = MappingProxyType(
         "OnnxStableDiffusionUpscalePipeline": _ONNX,
         "LTX2DFRTemporalRefinePipeline": _UPSCALER,
         "QwenImageLayeredModularPipeline": _LAYERS,
-        "QwenImageLayeredPipeline": _LAYERS,
         "SanaWMPipeline": "it needs the path of a camera, which no request has",
         "ShapEImg2ImgPipeline": _OBJECTS,
         "ShapEPipeline": _OBJECTS,

@@ -4,13 +4,22 @@ The reference implementation is diffusers': operations keep its order, so that r
 bit, and parameters keep the names of its checkpoints.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffuserve.models.layers.strips import (
+    ConvolvedRows,
+    PointRows,
+    RememberedRows,
+    Rows,
+    StoredRows,
+    Strips,
+)
 from diffuserve.models.weights.loading import Placement, tensor_names
 
 Features = Float[Tensor, "batch channels height width"]
@@ -50,6 +59,17 @@ class ResidualBlock(nn.Module):
         features = self.conv_shortcut(features) + hidden
         return features
 
+    def in_strips(self, rows: Rows, strips: Strips) -> StoredRows:
+        """Return the block's output; it takes the place of its input where that is stored."""
+        seen = rows if isinstance(rows, StoredRows) else RememberedRows(rows)
+        keeps = isinstance(self.conv_shortcut, nn.Identity)
+        hidden, kept = strips.store(
+            ConvolvedRows(activated(seen, self.norm1, strips), without_padding_rows(self.conv1)),
+            seen if keeps else PointRows(seen, self.conv_shortcut),
+        )
+        convolved = ConvolvedRows(activated(hidden, self.norm2, strips), without_padding_rows(self.conv2))
+        return strips.add(kept, convolved)
+
 
 class MidBlock(nn.Module):
     """Two residual blocks, with attention between them if the checkpoint has it."""
@@ -61,12 +81,22 @@ class MidBlock(nn.Module):
 
     def forward(self, features: Features) -> Features:
         first, second = self.resnets
-        return second(self._attend(first(features)))
-
-    def _attend(self, features: Features) -> Features:
+        features = first(features)
         for attention in self.attentions:
             features = attention(features)
-        return features
+        return second(features)
+
+    def in_strips(self, features: Features, strips: Strips) -> StoredRows:
+        """Return the rows of this rank's band; all positions attend to all, and every rank has their keys."""
+        first, second = self.resnets
+        assert isinstance(second, ResidualBlock)
+        features, band = first(features), strips.bands.own(features.shape[2])
+        for attention in self.attentions:
+            assert isinstance(attention, _Attention)
+            features = attention.of_rows(features, band)
+        if not self.attentions:
+            features = features[:, :, band.start : band.stop]
+        return second.in_strips(strips.begin(features), strips)
 
 
 class _Attention(nn.Module):
@@ -79,13 +109,30 @@ class _Attention(nn.Module):
         self.to_out = nn.ModuleList([nn.Linear(width, width)])
 
     def forward(self, features: Features) -> Features:
+        return self.of_rows(features, range(features.shape[2]))
+
+    def of_rows(self, features: Features, rows: range) -> Features:
+        """Return the output for some rows."""
         batch, channels, height, width = features.shape
         positions = self.group_norm(features.view(batch, channels, height * width)).transpose(1, 2)
-        heads = [project(positions)[:, None] for project in (self.to_q, self.to_k, self.to_v)]
+        wanted = positions[:, rows.start * width : rows.stop * width]
+        pairs = ((self.to_q, wanted), (self.to_k, positions), (self.to_v, positions))
+        heads = [project(read)[:, None] for project, read in pairs]
         attended = self.to_out[0](F.scaled_dot_product_attention(*heads)[:, 0])
-        return attended.transpose(1, 2).reshape(features.shape) + features
+        before = features[:, :, rows.start : rows.stop]
+        return attended.transpose(1, 2).reshape(before.shape) + before
 
 
 def conv(width_before: int, width: int) -> nn.Conv2d:
     """Return a 3×3 convolution that keeps height and width."""
     return nn.Conv2d(width_before, width, 3, padding=1)
+
+
+def activated(rows: Rows, norm: nn.GroupNorm, strips: Strips) -> Rows:
+    """Return rows normalized, and SiLU of them."""
+    return PointRows(strips.normalized(rows, norm), F.silu)
+
+
+def without_padding_rows(conv: nn.Conv2d) -> Callable[[Tensor], Tensor]:
+    """Return a 3×3 convolution that pads the sides alone."""
+    return partial(F.conv2d, weight=conv.weight, bias=conv.bias, padding=(0, 1))

@@ -17,8 +17,7 @@ _Widths = Annotated[tuple[Annotated[int, Field(ge=1, le=8_192)], ...], Field(min
 class AutoencoderConfig:
     """The values of `vae/config.json` that shape the autoencoder and scale latents, with diffusers' defaults.
 
-    `sample_size` is the side in pixels of the tiles into which large images are split. `force_upcast`: the
-    network overflows in float16, so pipelines that say so run it in float32.
+    `force_upcast`: the network overflows in float16, so pipelines that say so run it in float32.
     """
 
     block_out_channels: _Widths
@@ -27,7 +26,6 @@ class AutoencoderConfig:
     out_channels: Width = 3
     layers_per_block: Annotated[int, Field(ge=1, le=32)] = 1
     norm_num_groups: Width = 32
-    sample_size: Annotated[int, Field(ge=8, le=65_536)] = 32
     scaling_factor: Annotated[float, Field(gt=0, le=1_000)] = 0.18215
     shift_factor: Annotated[float, Field(ge=-1_000, le=1_000)] | None = None
     act_fn: Literal["silu"] = "silu"
@@ -61,6 +59,16 @@ class AutoencoderConfig:
         widest = max(width / 4**level for level, width in enumerate(entering))
         return int(_LIVE_FEATURES * widest * num_pixels * item_bytes)
 
+    def map_bytes(self, num_pixels: int, item_bytes: int) -> int:
+        """Return the bytes of the feature maps that are kept while one image is decoded in strips.
+
+        A stage keeps its input, what its first block has convolved, and what that is added to.
+        """
+        widths = self.decoder_widths
+        stages = enumerate(zip(widths, (*widths[1:], widths[-1]), strict=True))
+        widest = max((2 * width + before / 4) / 4**level for level, (width, before) in stages)
+        return int(widest * num_pixels * item_bytes)
+
     @classmethod
     def read(cls, folder: ModelFolder) -> "AutoencoderConfig":
         """Read a folder's config. Raise `InvalidModel` for values out of bounds or other blocks."""
@@ -79,7 +87,6 @@ class PatchedAutoencoderConfig(AutoencoderConfig):
     decoder_block_out_channels: _Widths | None = None
     latent_channels: Width = 32
     layers_per_block: Annotated[int, Field(ge=1, le=32)] = 2
-    sample_size: Annotated[int, Field(ge=8, le=65_536)] = 1_024
     batch_norm_eps: Annotated[float, Field(gt=0, le=1)] = 1e-4
     patch_size: tuple[Literal[2], Literal[2]] = (2, 2)
 

@@ -18,14 +18,17 @@ from diffuserve.models.autoencoder.blocks import (
     MidBlock,
     Pixels,
     ResidualBlock,
+    activated,
     conv,
     placements,
+    without_padding_rows,
 )
 from diffuserve.models.autoencoder.config import AutoencoderConfig
+from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.strips import ConvolvedRows, Rows, Strips, UpsampledRows
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
 
-_TILE_OVERLAP = 0.25  # fraction of a tile's side
 _OTHER_PREFIXES = ("encoder.", "quant_conv.", "bn.")
 
 
@@ -59,39 +62,13 @@ class ImageDecoder(nn.Module):
         pixels: Tensor = self.decoder(self.post_quant_conv(latents))
         return pixels
 
-    def decode_in_tiles(self, latents: Features) -> Pixels:
-        """Decode latents in tiles of `sample_size` pixels that overlap by a quarter, which bounds memory.
+    def decode_in_strips(self, latents: Features, bands: Bands) -> Pixels:
+        """Decode latents of one size in strips of rows, each rank those of its band.
 
-        Seams are blended, so the image differs from one that is decoded whole. Reference: diffusers'
-        `AutoencoderKL.tiled_decode`.
+        All ranks must call it with the same latents; each returns all pixels.
         """
-        side = self.config.sample_size // self.config.scale
-        stride = int(side * (1 - _TILE_OVERLAP))
-        overlap = int(self.config.sample_size * _TILE_OVERLAP)
-        kept = self.config.sample_size - overlap
-        above: list[Tensor] = []
-        strips = []
-        for top in range(0, latents.shape[2], stride):
-            rows = latents[:, :, top : top + side]
-            tiles = [self(rows[..., left : left + side]) for left in range(0, latents.shape[3], stride)]
-            for column, tile in enumerate(tiles):
-                if above:
-                    _blend(above[column], tile, overlap, dim=2)
-                if column:
-                    _blend(tiles[column - 1], tile, overlap, dim=3)
-            strips.append(torch.cat([tile[:, :, :kept, :kept] for tile in tiles], dim=3))
-            above = tiles
-        return torch.cat(strips, dim=2)
-
-
-def _blend(before: Tensor, tile: Tensor, overlap: int, dim: int) -> None:
-    """Fade the first `overlap` rows or columns of `tile` in from the last ones of the tile before it."""
-    overlap = min(before.shape[dim], tile.shape[dim], overlap)
-    first = before.shape[dim] - overlap
-    for index in range(overlap):
-        share = index / overlap
-        edge = tile.select(dim, index)
-        edge.copy_(before.select(dim, first + index) * (1 - share) + edge * share)
+        pixels: Tensor = self.decoder.in_strips(self.post_quant_conv(latents), Strips(bands))
+        return bands.gather_rows(pixels, latents.shape[2] * self.config.scale)
 
 
 class _Decoder(nn.Module):
@@ -115,6 +92,16 @@ class _Decoder(nn.Module):
         pixels: Tensor = self.conv_out(F.silu(self.conv_norm_out(features)))
         return pixels
 
+    def in_strips(self, latents: Features, strips: Strips) -> Pixels:
+        """Return the pixels of this rank's band."""
+        rows: Rows = self.mid_block.in_strips(self.conv_in(latents), strips)
+        for block in self.up_blocks:
+            assert isinstance(block, _UpBlock)
+            rows = block.in_strips(rows, strips)
+        rows = activated(rows, self.conv_norm_out, strips)
+        [pixels] = strips.store(ConvolvedRows(rows, without_padding_rows(self.conv_out)))
+        return pixels.own
+
 
 class _UpBlock(nn.Module):
     """Residual blocks, after which all but the last block double the height and width."""
@@ -128,6 +115,16 @@ class _UpBlock(nn.Module):
     def forward(self, features: Features) -> Float[Tensor, "batch channels2 height2 width2"]:
         features = self.upsamplers(self.resnets(features))
         return features
+
+    def in_strips(self, rows: Rows, strips: Strips) -> Rows:
+        """Return the block's output; where it doubles height and width, that is computed as it is read."""
+        for resnet in self.resnets:
+            assert isinstance(resnet, ResidualBlock)
+            rows = resnet.in_strips(rows, strips)
+        for upsampler in self.upsamplers:
+            assert isinstance(upsampler, _Upsampler)
+            rows = ConvolvedRows(UpsampledRows(rows), without_padding_rows(upsampler.conv))
+        return rows
 
 
 class _Upsampler(nn.Module):

@@ -11,12 +11,16 @@ from torch import Tensor, nn
 
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.autoencoder.encoder import LatentDistribution
+from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.strips import DECODER_ENTRIES, needs_strips, strip_bytes
 from diffuserve.models.offload.components import Component
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import num_parameters
 
 Latents = Float[Tensor, "batch channels height width"]
 Encoded = Float[Tensor, "batch encoded_channels encoded_height encoded_width"]
+
+Pixels = Float[Tensor, "batch 3 pixel_rows pixel_columns"]
 
 _LEVEL_BYTES = 16  # per pixel, for converting the decoder's output to 8 bits
 
@@ -40,7 +44,7 @@ class ImageAutoencoder(ABC):
     @property
     def components(self) -> Sequence[Component]:
         """Return its halves, whose weights may be kept on the host as a whole."""
-        return (Component(self.encoder), Component(self.decoder, is_decoder=True))
+        return (Component(self.encoder), Component(self.decoder, is_decoder=True, entries=DECODER_ENTRIES))
 
     @property
     def decoder_parameters(self) -> int:
@@ -56,12 +60,14 @@ class ImageAutoencoder(ABC):
         """Return encoded latents on the scale on which models are trained."""
 
     def decode(self, latents: Latents) -> list[Image.Image]:
-        """Decode images of one size; latents are denormalized as diffusers does it.
+        """Decode images of one size, large ones in strips; latents are denormalized as diffusers does it.
 
         Raise `FloatingPointError` if pixels are not finite.
         """
         encoded = self._denormalized(latents.to(self.dtype)).to(memory_format=torch.channels_last)
-        pixels = self._pixels(encoded)
+        height, width = (side * self.scale for side in latents.shape[-2:])
+        in_strips = needs_strips(width, height)
+        pixels = self._pixels_in_strips(encoded, Bands()) if in_strips else self._pixels(encoded)
         if not pixels.isfinite().all():
             raise FloatingPointError("the decoder returned pixels that are not finite")
         return _to_images((pixels * 0.5 + 0.5).clamp(0, 1))
@@ -70,19 +76,34 @@ class ImageAutoencoder(ABC):
         """Predict the peak memory of decoding one image of a request."""
         assert params.height is not None
         assert params.width is not None
-        return self._network_bytes(params.width, params.height) + params.width * params.height * _LEVEL_BYTES
+        num_pixels = params.width * params.height
+        return self._network_bytes(params.width, params.height) + num_pixels * _LEVEL_BYTES
+
+    def _network_bytes(self, width: int, height: int) -> int:
+        """Predict the peak memory of the decoder's features for one image."""
+        if not needs_strips(width, height):
+            return self._whole_bytes(width * height)
+        return self._map_bytes(width * height) + strip_bytes(self.device, self.dtype.itemsize)
 
     @abstractmethod
     def _denormalized(self, latents: Latents) -> Encoded:
         """Return the latents that the decoder reads, of those of models in the autoencoder's dtype."""
 
     @abstractmethod
-    def _pixels(self, encoded: Encoded) -> Float[Tensor, "batch 3 pixel_rows pixel_columns"]:
+    def _pixels(self, encoded: Encoded) -> Pixels:
         """Return the decoder's pixels, about -1…1."""
 
     @abstractmethod
-    def _network_bytes(self, width: int, height: int) -> int:
-        """Predict the peak memory of the decoder's features for one image of so many pixels."""
+    def _pixels_in_strips(self, encoded: Encoded, bands: Bands) -> Pixels:
+        """Return the same but for rounding, computed in strips; ranks share them in bands."""
+
+    @abstractmethod
+    def _whole_bytes(self, num_pixels: int) -> int:
+        """Predict the peak memory of the features of one image that is decoded whole."""
+
+    @abstractmethod
+    def _map_bytes(self, num_pixels: int) -> int:
+        """Return the bytes of the maps that are kept while one image is decoded in strips."""
 
 
 def _to_images(pixels: Float[Tensor, "batch 3 height width"]) -> list[Image.Image]:

@@ -3,19 +3,14 @@
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.autoencoder.decoder import ImageDecoder, load_decoder
 from diffuserve.models.autoencoder.encoder import load_encoder
-from diffuserve.models.autoencoder.image_autoencoder import Encoded, ImageAutoencoder, Latents
+from diffuserve.models.autoencoder.image_autoencoder import Encoded, ImageAutoencoder, Latents, Pixels
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.bands import Bands
 from diffuserve.models.weights.load_plan import LoadPlan
-
-# Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
-# seams differ from a whole decode, so it starts where whole decodes stop being reasonable.
-TILE_ABOVE_PIXELS = 2048 * 2048
 
 
 class ImageVae(ImageAutoencoder):
@@ -52,16 +47,17 @@ class ImageVae(ImageAutoencoder):
     def _read_config(self, folder: ModelFolder) -> AutoencoderConfig:
         return AutoencoderConfig.read(folder)
 
-    def _pixels(self, encoded: Encoded) -> Float[Tensor, "batch 3 pixel_rows pixel_columns"]:
-        """Return pixels, whole or in tiles."""
-        height, width = (side * self._config.scale for side in encoded.shape[-2:])
-        decode = self.decoder.decode_in_tiles if height * width > TILE_ABOVE_PIXELS else self.decoder
-        return decode(encoded)
+    def _pixels(self, encoded: Encoded) -> Pixels:
+        return self.decoder(encoded)
 
-    def _network_bytes(self, width: int, height: int) -> int:
-        num_pixels = width * height
-        at_once = self._config.sample_size**2 if num_pixels > TILE_ABOVE_PIXELS else num_pixels
-        return self._config.decode_bytes(at_once, self.dtype.itemsize)
+    def _pixels_in_strips(self, encoded: Encoded, bands: Bands) -> Pixels:
+        return self.decoder.decode_in_strips(encoded, bands)
+
+    def _whole_bytes(self, num_pixels: int) -> int:
+        return self._config.decode_bytes(num_pixels, self.dtype.itemsize)
+
+    def _map_bytes(self, num_pixels: int) -> int:
+        return self._config.map_bytes(num_pixels, self.dtype.itemsize)
 
 
 def max_decode_pixels(device: torch.device, deterministic: bool) -> int:

@@ -33,6 +33,7 @@ _ARCHITECTURE = frozenset(
         "encodes_clip",
         "has_last_frame",
         "needs_last_frame",
+        "has_layers",
         "has_control_image",
         "needs_control_image",
         "has_strength",

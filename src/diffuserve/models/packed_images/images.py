@@ -63,7 +63,7 @@ class InputImages:
         images = [image for image in params.images if isinstance(image, InputImage)]
         if not images:
             return text
-        if not self.spec.has_strength:
+        if not self.spec.starts_from_image(params):
             return replace(text, references=torch.cat([self.reference(image) for image in images]))
         assert params.width is not None
         assert params.height is not None

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.batches import split_by_counts
@@ -134,7 +133,7 @@ class PackedImagePipeline(LoadedPipeline, ABC):
         text = self.text_encoder.key(params)
         if not params.images:
             return text
-        if not self.spec.has_strength:
+        if not self.spec.starts_from_image(params):
             return (text, params.images)
         return (text, params.images, params.mask, params.width, params.height)
 
@@ -267,10 +266,7 @@ class PackedImagePipeline(LoadedPipeline, ABC):
         return SequenceShape(len(text), grid, references, self.padding(len(text), grid))
 
     def _references(self, params: GenerationParams) -> tuple[Grid, ...]:
-        if self.spec.has_strength:
-            return ()
-        images = [image for image in params.images if isinstance(image, InputImage)]
-        return tuple(self._grid(*self.spec.reference_size(image)) for image in images)
+        return tuple(self._grid(*size) for size in self.spec.reference_sizes(params))
 
     def _grid(self, width: int, height: int) -> Grid:
         pixels = self.images.patch * self.images.vae.scale

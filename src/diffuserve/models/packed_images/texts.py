@@ -14,7 +14,7 @@ from diffuserve.models.text.tokenizer import PromptText
 
 
 @dataclass(frozen=True)
-class EncodedText:
+class TextStates:
     """The tokens of a text as the transformer reads them, and what to tell the client."""
 
     tokens: Float[Tensor, "tokens dim"]
@@ -31,7 +31,7 @@ class GuidedTexts(ABC):
     no_negative = ""
 
     @abstractmethod
-    def encode_texts(self, texts: Sequence[PromptText]) -> Sequence[EncodedText]:
+    def encode_texts(self, texts: Sequence[PromptText]) -> Sequence[TextStates]:
         """Encode texts together."""
 
     def key(self, params: GenerationParams) -> tuple[PromptText, ...]:
@@ -57,6 +57,6 @@ class GuidedTexts(ABC):
         return [_conditioning([found[text] for text in key]) for key in keys]
 
 
-def _conditioning(texts: Sequence[EncodedText]) -> ImageConditioning:
+def _conditioning(texts: Sequence[TextStates]) -> ImageConditioning:
     warnings = tuple(warning for text in texts for warning in text.warnings)
     return ImageConditioning(warnings, tuple(text.tokens for text in texts))

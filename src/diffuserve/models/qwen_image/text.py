@@ -13,7 +13,7 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.offload.components import Component
-from diffuserve.models.packed_images.texts import EncodedText, GuidedTexts
+from diffuserve.models.packed_images.texts import GuidedTexts, TextStates
 from diffuserve.models.text.chat import qwen_chat
 from diffuserve.models.text.qwen import PackedPrompts, load_qwen
 from diffuserve.models.text.qwen_config import QwenConfig
@@ -55,7 +55,7 @@ class QwenImageTextEncoder(GuidedTexts):
     def components(self) -> Sequence[Component]:
         return (self.model.component,)
 
-    def encode_texts(self, texts: Sequence[PromptText]) -> list[EncodedText]:
+    def encode_texts(self, texts: Sequence[PromptText]) -> list[TextStates]:
         """Encode texts in one row."""
         tokens = [
             self.tokenizer.tokenize([text.words], _NUM_CUT + text.length, subject=text.subject)
@@ -65,4 +65,4 @@ class QwenImageTextEncoder(GuidedTexts):
         with nullcontext() if self._ranks is None else self._ranks.together():
             [states] = self.model(packed)
         pairs = zip(states.split(packed.lengths), tokens, strict=True)
-        return [EncodedText(each[_NUM_CUT:].clone(), read.warnings[0]) for each, read in pairs]
+        return [TextStates(each[_NUM_CUT:].clone(), read.warnings[0]) for each, read in pairs]

@@ -9,7 +9,7 @@ Shapes: `tokens` are the packed tokens of all prompts, `d` is the width.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -50,7 +50,7 @@ _SHARDS = {
 
 @dataclass(frozen=True)
 class PackedPrompts:
-    """The tokens of several prompts in one row.
+    """The tokens of several prompts in one row; at `image_at` are those of images.
 
     A position has an axis, or frame, row and column for models that read images; those of text are equal.
     """
@@ -59,6 +59,7 @@ class PackedPrompts:
     segments: CausalSegments
     positions: Int[Tensor, "tokens axes"]
     lengths: tuple[int, ...]
+    image_at: Int[Tensor, "image_tokens"] | None = None
 
     @classmethod
     def of(cls, prompts: Sequence[Int[Tensor, "_"]], device: torch.device) -> "PackedPrompts":
@@ -77,6 +78,57 @@ class PackedPrompts:
         positions = torch.arange(length).repeat(num_prompts)[:, None]
         row, places = (to_device(each, device) for each in (ids.flatten(), positions))
         return cls(row, CausalSegments.padded(mask, device), places, (length,) * num_prompts)
+
+    @classmethod
+    def with_images(
+        cls,
+        prompts: Sequence[Int[Tensor, "_"]],
+        grids: Sequence[Sequence[tuple[int, int]]],
+        image_token: int,
+        device: torch.device,
+    ) -> "PackedPrompts":
+        """Pack prompts in which the first tokens `image_token` stand for images, one for each.
+
+        `grids` are the rows and columns of tokens of each prompt's images. As the language model was trained,
+        an image stands at one position of text, from which its rows and columns go on. Raise `ValueError` for
+        a prompt with fewer such tokens.
+        """
+        parts = [_with_images(ids, own, image_token) for ids, own in zip(prompts, grids, strict=True)]
+        ids, positions, are_image = (torch.cat(each) for each in zip(*parts, strict=True))
+        lengths = tuple(len(own) for own, _, _ in parts)
+        row, places, image_at = (to_device(x, device) for x in (ids, positions, are_image.nonzero()[:, 0]))
+        return cls(row, CausalSegments.of(lengths, device), places, lengths, image_at)
+
+    def in_a_line(self) -> "PackedPrompts":
+        """Return the same prompts with images' tokens one after another, as if they were text.
+
+        With transformers 5 diffusers' `QwenImageEditPipeline` and `QwenImageEditPlusPipeline` place them so:
+        they do not hand on `mm_token_type_ids`, without which positions of images are not computed.
+        """
+        positions = torch.cat([torch.arange(length) for length in self.lengths])[:, None]
+        return replace(self, positions=to_device(positions, self.ids.device))
+
+
+def _with_images(
+    ids: Int[Tensor, "_"], grids: Sequence[tuple[int, int]], image_token: int
+) -> tuple[Int[Tensor, "tokens"], Int[Tensor, "tokens 3"], Bool[Tensor, "tokens"]]:
+    """Return a prompt's ids and positions with its images' tokens among them, and which are those."""
+    places = (ids == image_token).nonzero()[: len(grids), 0]
+    if len(places) < len(grids):
+        raise ValueError(f"{len(grids)} images, but {len(places)} tokens {image_token} that stand for one")
+    counts, are_image = torch.ones_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+    counts[places], are_image[places] = torch.tensor([rows * columns for rows, columns in grids]), True
+    starts = torch.ones_like(ids)  # of the positions after each token
+    starts[places] = torch.tensor([max(grid) for grid in grids])
+    positions = (starts.cumsum(0) - starts)[:, None].expand(-1, 3).repeat_interleave(counts, dim=0)
+    are_image = are_image.repeat_interleave(counts)
+    positions[are_image] += torch.cat([_cells(*grid) for grid in grids])
+    return ids.repeat_interleave(counts), positions, are_image
+
+
+def _cells(rows: int, columns: int) -> Int[Tensor, "cells 3"]:
+    """Return frame, row and column of an image's tokens, row by row."""
+    return torch.cartesian_prod(torch.arange(1), torch.arange(rows), torch.arange(columns)).view(-1, 3)
 
 
 def load_qwen(
@@ -100,7 +152,7 @@ def load_qwen(
             shares = shard_layers(model, _SHARDS, ranks)
     names = tensor_names(files)
     prefix = _prefix(names, files[0].parent)
-    load_weights(model, files, _placements(model, prefix, shares), plan, _ignored(names, model, prefix))
+    load_weights(model, files, gated_placements(model, prefix, shares), plan, _ignored(names, model, prefix))
     if plan.device.type == "cpu":
         set_tiling(model, cpu_tilings(plan.deterministic)[0])
     return model.eval()
@@ -122,9 +174,16 @@ class QwenModel(nn.Module):
         """Return how its weights may be kept on the host."""
         return Component(self, [Ring(list(self.layers))], [self.embed_tokens], is_encoder=True)
 
-    def forward(self, prompts: PackedPrompts) -> tuple[States, ...]:
-        """Return the chosen states of all tokens, those of each prompt after those of the one before."""
+    def forward(
+        self, prompts: PackedPrompts, images: Float[Tensor, "image_tokens d"] | None = None
+    ) -> tuple[States, ...]:
+        """Return the chosen states of all tokens, those of each prompt after those of the one before.
+
+        `images` are tokens by a vision tower, instead of the embeddings of their places.
+        """
         config, x = self.config, self.embed_tokens(prompts.ids)
+        if images is not None and prompts.image_at is not None:
+            x = x.index_copy(0, prompts.image_at, images)
         rotation = section_rotations(
             prompts.positions, config.dim_of_head, config.rope_sections, config.theta
         )
@@ -186,8 +245,8 @@ def _prefix(names: set[str], origin: Path) -> str:
     return found[0]
 
 
-def _placements(model: nn.Module, prefix: str, shares: dict[str, TensorShard]) -> dict[str, Placement]:
-    """Return the place of each checkpoint tensor: under its own name, gates and values in one product."""
+def gated_placements(model: nn.Module, prefix: str, shares: dict[str, TensorShard]) -> dict[str, Placement]:
+    """Return the place of each tensor under `prefix`: by its own name, gates and values in one product."""
     places = {}
     for name, _ in model.named_parameters():
         fused = next((key for key in _PARTS if key in name), "")

@@ -20,6 +20,10 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.text.byte_pairs import clip_tokenizer, qwen_tokenizer
 
 _NO_LIMIT = 1 << 31
+_LLAMA_CLASSES = (
+    "LlamaTokenizer",
+    "LlamaTokenizerFast",
+)  # they pad on the left unless a config says otherwise
 _QWEN_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast")
 
 
@@ -76,7 +80,8 @@ class PromptTokenizer:
     def __init__(self, tokenizer: Tokenizer, config: _TokenizerConfig, template: str | None = None) -> None:
         self._tokenizer, self._template = tokenizer, template
         own = tokenizer.padding or {}
-        self._padding_side = config.padding_side or own.get("direction", "right")
+        usual = "left" if config.tokenizer_class in _LLAMA_CLASSES else "right"
+        self._padding_side = config.padding_side or own.get("direction", usual)
         self._pad_token = _content(config.pad_token)
         self.max_length = int(min(config.model_max_length, _NO_LIMIT))
 

@@ -8,6 +8,7 @@ on single frames is one of images. Convolutions over time see the last two frame
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffuserve.models.layers.strips import (
+    ConvolvedRows,
+    PointRows,
+    Rows,
+    StoredRows,
+    Strips,
+    empty_rows,
+)
 from diffuserve.models.video_autoencoder.config import MAX_STACKED, TAPS, VideoVaeConfig
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, load_weights
@@ -37,7 +46,7 @@ class CausalConv(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width, width_before, TAPS, kernel, kernel))
         self.bias = nn.Parameter(torch.empty(width))
-        self._stride, self._padding = stride, kernel // 2
+        self._stride, self.padding = stride, kernel // 2
 
     def prepare(self) -> None:
         """Convert the loaded weight to the layout that `forward` reads."""
@@ -54,28 +63,60 @@ class CausalConv(nn.Module):
             return self.first(frames)
         return self.over_time(torch.cat([before, frames]))
 
-    def first(self, frames: Features) -> Features:
+    def in_strips(self, rows: Rows, cache: FrameCache | None) -> Rows:
+        """Return the rows of the next frames of a clip; its cache has one further row at each end."""
+        if cache is None:
+            return ConvolvedRows(rows, partial(self.first, row_padding=0), self.padding)
+        return _CausalRows(rows, self, cache)
+
+    def first(self, frames: Features, row_padding: int | None = None) -> Features:
         """Convolve first frames, which have no frames before them."""
         own = self.weight[:, -frames.shape[1] :]
-        return F.conv2d(frames, own, self.bias, padding=self._padding)
+        return F.conv2d(frames, own, self.bias, padding=self._paddings(row_padding))
 
-    def over_time(self, frames: Features) -> Features:
+    def over_time(self, frames: Features, row_padding: int | None = None) -> Features:
         """Convolve each frame except the first two, or each `stride`-th, with the two before it."""
         count = (frames.shape[0] - TAPS) // self._stride + 1
         at_once = max(1, MAX_STACKED // (TAPS * frames[0].numel()))
+        paddings = self._paddings(row_padding)
         if at_once >= count:
-            return self._stacked(frames, 0, count)
-        width, size = self.weight.shape[0], frames.shape[2:]
-        result = frames.new_empty(count, *size, width).permute(0, 3, 1, 2)
+            return self._stacked(frames, 0, count, paddings)
+        rows, width = frames.shape[2] - 2 * (self.padding - paddings[0]), frames.shape[3]
+        result = frames.new_empty(count, rows, width, self.weight.shape[0]).permute(0, 3, 1, 2)
         for start in range(0, count, at_once):
             stop = min(start + at_once, count)
-            result[start:stop] = self._stacked(frames, start, stop)
+            result[start:stop] = self._stacked(frames, start, stop, paddings)
         return result
 
-    def _stacked(self, frames: Features, start: int, stop: int) -> Features:
+    def _paddings(self, row_padding: int | None) -> tuple[int, int]:
+        return (self.padding if row_padding is None else row_padding, self.padding)
+
+    def _stacked(self, frames: Features, start: int, stop: int, paddings: tuple[int, int]) -> Features:
         stride = self._stride
         taps = [frames[tap + start * stride : tap + (stop - 1) * stride + 1 : stride] for tap in range(TAPS)]
-        return F.conv2d(torch.cat(taps, dim=1), self.weight, self.bias, padding=self._padding)
+        return F.conv2d(torch.cat(taps, dim=1), self.weight, self.bias, padding=paddings)
+
+
+class _CausalRows(ConvolvedRows):
+    """Rows of a convolution over time, which replaces what it keeps of a clip's last frames as it goes."""
+
+    def __init__(self, source: Rows, conv: CausalConv, cache: FrameCache) -> None:
+        super().__init__(source, conv.first, conv.padding)
+        self._conv, self._cache, self._before = conv, cache, cache.get(conv)
+
+    def read(self, start: int, stop: int) -> Features:
+        frames = self._seen(start, stop)
+        kept = slice(start - self._margin + 1, stop + self._margin + 1)
+        before = None if self._before is None else self._before[:, :, kept]
+        self._keep(_last_two(before, frames), kept)
+        if before is None:
+            return self._conv.first(frames, row_padding=0)
+        return self._conv.over_time(torch.cat([before, frames]), row_padding=0)
+
+    def _keep(self, last: Features, kept: slice) -> None:
+        if self._cache.get(self._conv) is self._before:
+            self._cache[self._conv] = empty_rows(last, self.num_rows + 2)
+        self._cache[self._conv][:, :, kept] = last
 
 
 def _last_two(before: Features | None, frames: Features) -> Features:
@@ -121,9 +162,20 @@ class VideoResidualBlock(nn.Module):
         self.conv_shortcut = PointConv(width_before, width) if width_before != width else nn.Identity()
 
     def forward(self, frames: Features, cache: FrameCache | None) -> Features:
-        hidden = self.conv1(F.silu(self.norm1(frames), inplace=True), cache)
-        hidden = self.conv2(F.silu(self.norm2(hidden), inplace=True), cache)
+        hidden = self.conv1(activated(self.norm1, frames), cache)
+        hidden = self.conv2(activated(self.norm2, hidden), cache)
         return hidden.add_(self.conv_shortcut(frames))
+
+    def in_strips(self, rows: StoredRows, strips: Strips, cache: FrameCache | None) -> StoredRows:
+        """Return the block's output; it takes the place of its input where both have the same width."""
+        keeps = isinstance(self.conv_shortcut, nn.Identity)
+        hidden, kept = strips.store(
+            self.conv1.in_strips(PointRows(rows, partial(activated, self.norm1)), cache),
+            rows if keeps else PointRows(rows, self.conv_shortcut),
+        )
+        return strips.add(
+            kept, self.conv2.in_strips(PointRows(hidden, partial(activated, self.norm2)), cache)
+        )
 
 
 class VideoMidBlock(nn.Module):
@@ -138,6 +190,14 @@ class VideoMidBlock(nn.Module):
         first, second = self.resnets
         return second(self.attentions[0](first(frames, cache)), cache)
 
+    def in_strips(self, frames: Features, strips: Strips, cache: FrameCache | None) -> StoredRows:
+        """Return the rows of this rank's band; all positions attend to all, and every rank has their keys."""
+        (first, second), attention = self.resnets, self.attentions[0]
+        assert isinstance(second, VideoResidualBlock)
+        assert isinstance(attention, _Attention)
+        attended = attention.of_rows(first(frames, cache), strips.bands.own(frames.shape[2]))
+        return second.in_strips(strips.begin(attended), strips, cache)
+
 
 class _Attention(nn.Module):
     """Self-attention of all positions of a frame with a single head."""
@@ -149,9 +209,21 @@ class _Attention(nn.Module):
         self.proj = nn.Conv2d(width, width, 1)
 
     def forward(self, frames: Features) -> Features:
+        return self.of_rows(frames, range(frames.shape[2]))
+
+    def of_rows(self, frames: Features, rows: range) -> Features:
+        """Return the output for some rows."""
         positions = self.to_qkv(self.norm(frames)).flatten(2).transpose(1, 2)[:, None]
-        attended = F.scaled_dot_product_attention(*positions.chunk(3, dim=-1))
-        return self.proj(attended[:, 0].transpose(1, 2).unflatten(2, frames.shape[2:])).add_(frames)
+        before, width = frames[:, :, rows.start : rows.stop], frames.shape[3]
+        queries, keys, values = positions.chunk(3, dim=-1)
+        queries = queries[:, :, rows.start * width : rows.stop * width]
+        attended = F.scaled_dot_product_attention(queries, keys, values)
+        return self.proj(attended[:, 0].transpose(1, 2).unflatten(2, before.shape[2:])).add_(before)
+
+
+def activated(norm: RmsNorm, frames: Features) -> Features:
+    """Return SiLU of normalized frames."""
+    return F.silu(norm(frames), inplace=True)
 
 
 def load_part(

@@ -92,15 +92,26 @@ def decode_bytes(config: VideoVaeConfig, width: int, height: int, item_bytes: in
     return chunk_bytes(config, width, height, item_bytes) + cache_bytes(config, width, height, item_bytes)
 
 
-def image_bytes(config: VideoVaeConfig, width: int, height: int, item_bytes: int = 4) -> int:
+def image_bytes(config: VideoVaeConfig, num_pixels: int, item_bytes: int = 4) -> int:
     """Return the peak bytes of decoding one image, a clip's first frame: in the norm of a stage's features.
 
     The stage's input, the block's and what that has convolved are kept; a norm makes two copies in float32.
     """
-    widest, cells = 0, _latent_cells(config, width, height)
-    for stage, features in enumerate(config.decoder_widths[1:]):
-        widest = max(widest, features * cells * 4**stage)
-    return widest * (3 * item_bytes + 2 * 4)
+    return int(_widest_map(config) * num_pixels * (3 * item_bytes + 2 * 4))
+
+
+def image_map_bytes(config: VideoVaeConfig, num_pixels: int, item_bytes: int = 4) -> int:
+    """Return the bytes of the maps that are kept while an image is decoded in strips.
+
+    A stage's features and what a block has convolved are kept.
+    """
+    return int(2 * _widest_map(config) * num_pixels * item_bytes)
+
+
+def _widest_map(config: VideoVaeConfig) -> float:
+    """Return the scalars of the largest features of one frame, for each pixel."""
+    stages = enumerate(config.decoder_widths[1:])
+    return max(features * 4**stage for stage, features in stages) / config.scale**2
 
 
 def _latent_cells(config: VideoVaeConfig, width: int, height: int) -> int:

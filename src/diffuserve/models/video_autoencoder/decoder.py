@@ -1,5 +1,6 @@
 """Decoder of Wan's video autoencoder, one latent frame at a time."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -8,6 +9,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.strips import (
+    ConvolvedRows,
+    PointRows,
+    Rows,
+    StoredRows,
+    Strips,
+    UpsampledRows,
+    empty_rows,
+)
 from diffuserve.models.video_autoencoder.blocks import (
     CausalConv,
     Features,
@@ -16,6 +27,7 @@ from diffuserve.models.video_autoencoder.blocks import (
     RmsNorm,
     VideoMidBlock,
     VideoResidualBlock,
+    activated,
     load_part,
 )
 from diffuserve.models.video_autoencoder.config import VideoVaeConfig
@@ -44,7 +56,19 @@ class VideoDecoder(nn.Module):
 
         Without a cache each latent frame is the first of a clip of its own.
         """
-        patches = self.decoder(self.post_quant_conv(latents), cache)
+        return self._pixels(self.decoder(self.post_quant_conv(latents), cache))
+
+    def decode_in_strips(self, latents: Features, cache: FrameCache | None, bands: Bands) -> Pixels:
+        """Decode the same in strips of rows, each rank those of its band.
+
+        All ranks must call it with the same latents; each returns all pixels.
+        """
+        patches: Tensor = self.decoder.in_strips(self.post_quant_conv(latents), Strips(bands), cache)
+        return self._pixels(
+            bands.gather_rows(patches, latents.shape[2] * 2 ** (len(self.config.dim_mult) - 1))
+        )
+
+    def _pixels(self, patches: Features) -> Pixels:
         patch = self.config.patch
         pixels = rearrange(patches, "t (c pw ph) h w -> t (h ph) (w pw) c", pw=patch, ph=patch)
         return pixels.clamp_(-1, 1)
@@ -68,7 +92,18 @@ class _Decoder(nn.Module):
         frames = self.mid_block(self.conv_in(frames, cache), cache)
         for block in self.up_blocks:
             frames = block(frames, cache, is_first)
-        return self.conv_out(F.silu(self.norm_out(frames), inplace=True), cache)
+        return self.conv_out(activated(self.norm_out, frames), cache)
+
+    def in_strips(self, frames: Features, strips: Strips, cache: FrameCache | None) -> Features:
+        """Return the patches of this rank's band."""
+        is_first = cache is None or self.conv_in not in cache
+        rows = self.mid_block.in_strips(self.conv_in(frames, cache), strips, cache)
+        for block in self.up_blocks:
+            assert isinstance(block, _UpBlock | _ResidualUpBlock)
+            rows = block.in_strips(rows, strips, cache, is_first)
+        normalized = PointRows(rows, partial(activated, self.norm_out))
+        [patches] = strips.store(self.conv_out.in_strips(normalized, cache))
+        return patches.own
 
 
 class _UpBlock(nn.Module):
@@ -89,6 +124,16 @@ class _UpBlock(nn.Module):
             frames = upsampler(frames, cache, is_first)
         return frames
 
+    def in_strips(
+        self, rows: StoredRows, strips: Strips, cache: FrameCache | None, is_first: bool
+    ) -> StoredRows:
+        """Return the block's output, and give up its input."""
+        rows = _through(self.resnets, rows, strips, cache)
+        for upsampler in self.upsamplers:
+            assert isinstance(upsampler, _Upsampler)
+            [rows] = strips.store(upsampler.in_strips(rows, cache, is_first))
+        return rows
+
 
 class _ResidualUpBlock(nn.Module):
     """The block of Wan 2.2: copies of its input features are added to its output."""
@@ -106,11 +151,36 @@ class _ResidualUpBlock(nn.Module):
         before = frames
         for resnet in self.resnets:
             frames = resnet(frames, cache)
-        for is_temporal in self._doubles:
+        if self._doubles:
             frames = self.upsampler(frames, cache, is_first)
-            copies = _copies(before, self._width, 1 + is_temporal)
-            frames += copies[int(is_temporal) :: 1 + is_temporal] if is_first else copies
+            frames += self._copied(before, is_first)
         return frames
+
+    def in_strips(
+        self, rows: StoredRows, strips: Strips, cache: FrameCache | None, is_first: bool
+    ) -> StoredRows:
+        """Return the block's output."""
+        if not self._doubles:
+            return _through(self.resnets, rows, strips, cache)
+        [inside] = strips.store(PointRows(rows, nn.Identity()))  # copies are made of what `rows` are now
+        inside = _through(self.resnets, inside, strips, cache)
+        [inside] = strips.store(self.upsampler.in_strips(inside, cache, is_first))
+        return strips.add(inside, UpsampledRows(rows, partial(self._copied, is_first=is_first)))
+
+    def _copied(self, frames: Features, is_first: bool) -> Features:
+        times = 1 + self._doubles[0]
+        copies = _copies(frames, self._width, times)
+        return copies[times - 1 :: times] if is_first else copies
+
+
+def _through(
+    resnets: nn.ModuleList, rows: StoredRows, strips: Strips, cache: FrameCache | None
+) -> StoredRows:
+    """Return what residual blocks make of rows, one after the other."""
+    for resnet in resnets:
+        assert isinstance(resnet, VideoResidualBlock)
+        rows = resnet.in_strips(rows, strips, cache)
+    return rows
 
 
 def _copies(frames: Features, width: int, times: int) -> Features:
@@ -143,5 +213,24 @@ class _Upsampler(nn.Module):
         if is_first:  # later frames do not see the first one's
             cache[self.time_conv] = torch.zeros_like(torch.cat([frames, frames]))
             return frames
-        pairs = self.time_conv(frames, cache)
-        return rearrange(pairs, "t (pair c) h w -> (t pair) c h w", pair=2)
+        return _in_turn(self.time_conv(frames, cache))
+
+    def in_strips(self, rows: StoredRows, cache: FrameCache | None, is_first: bool) -> Rows:
+        """Return rows that are computed as they are read."""
+        doubled: Rows = rows
+        if self._is_temporal and cache is not None:
+            if is_first:
+                cache[self.time_conv] = torch.zeros_like(empty_rows(rows.own[:1], rows.num_rows + 2)).repeat(
+                    2, 1, 1, 1
+                )
+            else:
+                doubled = PointRows(self.time_conv.in_strips(rows, cache), _in_turn)
+        conv = self.resample[1]
+        return ConvolvedRows(
+            UpsampledRows(doubled), partial(F.conv2d, weight=conv.weight, bias=conv.bias, padding=(0, 1))
+        )
+
+
+def _in_turn(pairs: Features) -> Features:
+    """Return the frames of pairs that stand side by side in channels."""
+    return rearrange(pairs, "t (pair c) h w -> (t pair) c h w", pair=2)

@@ -11,12 +11,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffuserve.models.autoencoder.encoder import LatentDistribution
-from diffuserve.models.autoencoder.image_autoencoder import Encoded, ImageAutoencoder, Latents
+from diffuserve.models.autoencoder.image_autoencoder import (
+    Encoded,
+    ImageAutoencoder,
+    Latents,
+    Pixels,
+)
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.strips import DECODER_ENTRIES
 from diffuserve.models.offload.components import Component
 from diffuserve.models.video_autoencoder.config import VideoVaeConfig
-from diffuserve.models.video_autoencoder.cost import image_bytes
-from diffuserve.models.video_autoencoder.decoder import load_decoder
+from diffuserve.models.video_autoencoder.cost import image_bytes, image_map_bytes
+from diffuserve.models.video_autoencoder.decoder import VideoDecoder, load_decoder
 from diffuserve.models.video_autoencoder.encoder import VideoEncoder, load_encoder
 from diffuserve.models.weights.load_plan import LoadPlan
 
@@ -25,6 +32,7 @@ class ImageFrames(ImageAutoencoder):
     """The autoencoder of Qwen-Image, whose latents have a mean and a deviation for each channel."""
 
     encoder: VideoEncoder
+    decoder: VideoDecoder
 
     def __init__(
         self,
@@ -47,7 +55,8 @@ class ImageFrames(ImageAutoencoder):
 
     @property
     def components(self) -> Sequence[Component]:
-        return (Component(self.encoder, entries=("moments",)), Component(self.decoder, is_decoder=True))
+        decoder = Component(self.decoder, is_decoder=True, entries=DECODER_ENTRIES)
+        return (Component(self.encoder, entries=("moments",)), decoder)
 
     def encode(self, pixels: Float[Tensor, "1 3 pixel_rows pixel_columns"]) -> LatentDistribution:
         pixels = pixels.to(self.device, self.encoder_dtype)
@@ -59,8 +68,14 @@ class ImageFrames(ImageAutoencoder):
     def _denormalized(self, latents: Latents) -> Encoded:
         return latents / (1.0 / self._std).to(latents) + self._mean.to(latents)
 
-    def _pixels(self, encoded: Encoded) -> Float[Tensor, "batch 3 pixel_rows pixel_columns"]:
+    def _pixels(self, encoded: Encoded) -> Pixels:
         return self.decoder(encoded, None).permute(0, 3, 1, 2)
 
-    def _network_bytes(self, width: int, height: int) -> int:
-        return image_bytes(self.config, width, height, self.dtype.itemsize)
+    def _pixels_in_strips(self, encoded: Encoded, bands: Bands) -> Pixels:
+        return self.decoder.decode_in_strips(encoded, None, bands).permute(0, 3, 1, 2)
+
+    def _whole_bytes(self, num_pixels: int) -> int:
+        return image_bytes(self.config, num_pixels, self.dtype.itemsize)
+
+    def _map_bytes(self, num_pixels: int) -> int:
+        return image_map_bytes(self.config, num_pixels, self.dtype.itemsize)

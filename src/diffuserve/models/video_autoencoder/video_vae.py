@@ -10,6 +10,8 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.frames import Frames
+from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.strips import DECODER_ENTRIES, needs_strips
 from diffuserve.models.machine.devices import is_emulated
 from diffuserve.models.offload.components import Component
 from diffuserve.models.video_autoencoder.blocks import FrameCache
@@ -64,7 +66,7 @@ class VideoVae:
     @property
     def components(self) -> Sequence[Component]:
         """Return its halves, each of whose weights may be kept on the host as a whole."""
-        return (Component(self.encoder), Component(self.decoder, is_decoder=True))
+        return (Component(self.encoder), Component(self.decoder, is_decoder=True, entries=DECODER_ENTRIES))
 
     def decode_chunks(
         self, latents: Float[Tensor, "1 channels latent_frames height width"]
@@ -91,6 +93,9 @@ class VideoVae:
     ) -> Frames:
         latents = latents.to(self.device, self.dtype, memory_format=torch.channels_last)
         scaled = latents / self._factor.to(self.dtype) + self._mean.to(self.dtype)
+        height, width = (side * self.config.scale for side in latents.shape[-2:])
+        if needs_strips(width, height):
+            return _to_images(self.decoder.decode_in_strips(scaled, cache, Bands()))
         return _to_images(self.decoder(scaled, cache))
 
     @torch.inference_mode()

@@ -18,6 +18,7 @@ TRANSFORMER_LAYERS = QuantizedLayers(
 once for it, and everything depends on their result."""
 PATCH = 2  # a token is a 2×2 patch of the latent image
 PAD_MULTIPLE = 32  # tokens of a prompt and of an image are padded to multiples of this
+READ_STATES = (-2,)  # of transformers' `hidden_states` of the text encoder
 MODULATION_WIDTH = 256  # of the timestep's vector, at most
 TIMESTEP_CHANNELS, TIMESTEP_HIDDEN = 256, 1024
 

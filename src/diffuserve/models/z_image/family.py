@@ -17,7 +17,7 @@ from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.text.quantized_layers import QWEN_LAYERS
 from diffuserve.models.text.qwen_config import QwenConfig
 from diffuserve.models.weights.load_plan import LoadPlan
-from diffuserve.models.z_image.config import PATCH, TRANSFORMER_LAYERS, ZImageConfig
+from diffuserve.models.z_image.config import PATCH, READ_STATES, TRANSFORMER_LAYERS, ZImageConfig
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,8 @@ _LONGEST_PROMPT = 512
 # In bf16 on a large GPU, from its operations: 13 TFLOP a step of 1,056 tokens at about 400 TFLOP/s. Only
 # ratios between jobs matter until the first worker sends its own fit.
 _DEFAULT_FIT = CostFit((2e-3, 2e-5), (2e-3, 2.8e-5, 1.2e-9, 1e-4), (5e-3, 5e-8))
-_DEFAULTS = {"width": 1024, "height": 1024, "num_inference_steps": 50, "guidance_scale": 5.0}
+_SIDE = 1024  # pixels of what it draws by default
+_DEFAULTS = {"num_inference_steps": 50, "guidance_scale": 5.0}
 _TURBO = {"num_inference_steps": 9, "guidance_scale": 0.0}
 _SAMPLERS = {
     "FlowMatchEulerDiscreteScheduler": "flow_match_euler",
@@ -75,7 +76,8 @@ class ZImageFamily:
             "strength": 0.6,
         }
         side = min(ModelSpec.max_size, config.longest_side * pixels)
-        sizes = {"max_sequence_length": longest, "max_size": side}
+        own = min(_SIDE, side)
+        sizes = {"max_sequence_length": longest, "width": own, "height": own, "max_size": side}
         is_turbo = "turbo" in folder.name.lower()
         return build_spec(folder, architecture | sizes | _DEFAULTS | (_TURBO if is_turbo else {}))
 
@@ -135,6 +137,7 @@ def _check_parts(
             f"{folder.path}: the transformer's cap_feat_dim={config.cap_feat_dim} must be the text encoder's "
             f"hidden_size={encoder.hidden_size}; put the Qwen 3 of its own size into text_encoder/"
         )
+    encoder.states_to_read(READ_STATES, f"{folder.path}/text_encoder")
 
 
 def _checkpoint_sampler(folder: ModelFolder) -> str:

@@ -22,12 +22,13 @@ from diffuserve.models.registry import check_model, load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
+from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
 from support.gguf_files import quantized_file
 from support.original_layouts import Layout, flux_layout, read_part, t5_layout, wan_layout, z_image_layout
 
 INT8, FP8, INT4 = Quantization.INT8, Quantization.FP8, Quantization.INT4
 E4M3 = torch.float8_e4m3fn
-BLOCKS = r"(double_|single_)?blocks\..*\.weight"
+BLOCKS = r"((double_|single_)?blocks\..*|layers\..*(qkv|out|w[123]))\.weight"
 WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
 
 
@@ -42,6 +43,11 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape: dict[str, Any] = {"num_attention_heads": 4, "attention_head_dim": 64, "ffn_dim": 512}
     return write_wan_checkpoint(tmp_path_factory.mktemp("wan") / "base", seed=3, num_layers=1, **shape)
+
+
+@pytest.fixture(scope="module")
+def z_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_z_image_checkpoint(tmp_path_factory.mktemp("z-image") / "base", seed=3)
 
 
 def imported(file: Path, base: Path, folder: Path) -> tuple[Path, list[str]]:
@@ -77,12 +83,21 @@ def layer_of(folder: Path, name: str) -> QuantizedLinear:
 
 
 @pytest.mark.parametrize(("kind", "least"), [("Q8_0", 42), ("Q4_0", 22)])
-@pytest.mark.parametrize(("model", "layout"), [("flux", flux_layout), ("wan", wan_layout)])
+@pytest.mark.parametrize(
+    ("model", "layout", "architecture"),
+    [("flux", flux_layout, "flux"), ("wan", wan_layout, "wan"), ("z_image", z_image_layout, "lumina2")],
+)
 def test_a_gguf_file_draws_what_its_weights_drew_but_for_their_bits(
-    kind: str, least: float, model: str, layout: Layout, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str,
+    least: float,
+    model: str,
+    layout: Layout,
+    architecture: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     base: Path = request.getfixturevalue(model)
-    folder, said = imported(gguf_of(base, layout, {BLOCKS: kind}, tmp_path, model), base, tmp_path)
+    folder, said = imported(gguf_of(base, layout, {BLOCKS: kind}, tmp_path, architecture), base, tmp_path)
     assert said[0].startswith("transformer: weights in few bits")
     assert said[0].endswith(f" in {kind}")
     assert decibels(drawn(folder), drawn(base)) > least
@@ -132,28 +147,15 @@ def test_layers_on_which_all_depends_are_dequantized_and_that_is_said(flux: Path
     assert (folder / WEIGHTS).stat().st_size < 0.6 * (flux / WEIGHTS).stat().st_size
 
 
-@pytest.mark.parametrize("model", ["z-image", "qwen-image"])
-def test_models_whose_layers_are_not_ours_are_dequantized(model: str, tmp_path: Path) -> None:
-    layout: Layout  # those of Qwen-Image name its tensors as diffusers does
-    if model == "z-image":
-        base, layout, architecture = z_image_folder(tmp_path / "base"), z_image_layout, "lumina2"
-    else:
-        base, layout, architecture = qwen_image_folder(tmp_path / "base"), t5_layout, "qwen_image"
-    file = gguf_of(base, layout, {r"(layers|transformer_blocks)\..*\.weight": "Q8_0"}, tmp_path, architecture)
+def test_models_whose_layers_are_not_ours_are_dequantized(tmp_path: Path) -> None:
+    base = qwen_image_folder(tmp_path / "base")  # its files name tensors as diffusers does
+    file = gguf_of(base, t5_layout, {r"transformer_blocks\..*\.weight": "Q8_0"}, tmp_path, "qwen_image")
     folder, said = imported(file, base, tmp_path)
     assert [line.partition(":")[2].partition(":")[0] for line in said] == [" weights that become bfloat16"]
     found, expected = load_file(folder / WEIGHTS), load_file(base / WEIGHTS)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name].float(), tensor, rtol=0, atol=float(tensor.abs().max()) / 80)
-
-
-def z_image_folder(folder: Path) -> Path:
-    from diffusers import ZImageTransformer2DModel
-
-    shape = {"dim": 64, "n_heads": 2, "n_kv_heads": 2, "cap_feat_dim": 32, "axes_dims": [8, 12, 12]}
-    transformer = ZImageTransformer2DModel(n_layers=1, n_refiner_layers=1, **shape)
-    return folder_of(transformer, "ZImagePipeline", folder)
 
 
 def qwen_image_folder(folder: Path) -> Path:

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 from diffuserve.domain.errors import DeviceUnavailable, InvalidModel
 from diffuserve.models.base import Pipeline
-from diffuserve.models.compiled.halves import BlockHalf, Compiled, compile_half, export_half
+from diffuserve.models.compiled.halves import compile_half
 from diffuserve.models.compiled.store import CompiledKey, use_compiled_blocks
 from diffuserve.models.flux.compiled import flux_halves
 from diffuserve.models.flux.config import FluxConfig
@@ -24,6 +24,7 @@ from diffuserve.models.layers.joint.packing import Grid, PackedInput, SequenceSh
 from diffuserve.models.packed_images.compiled import DOUBLE_HALVES, SINGLE_HALVES, use_compiled
 from diffuserve.models.registry import load_pipeline, open_compilable
 from diffuserve.models.weights.load_plan import LoadPlan
+from support.compiled_halves import decibels, exported
 
 CPU = torch.device("cpu")
 SMALL = FluxConfig(
@@ -50,10 +51,10 @@ def test_exported_halves_compute_what_blocks_do_for_any_number_of_tokens(
 ) -> None:
     transformer = _transformer(SMALL, dtype)
     eager = [_velocity(transformer, shapes) for shapes in BATCHES]
-    halves = {name: _exported(half) for name, half in flux_halves(SMALL, CPU, dtype).items()}
+    halves = {name: exported(half) for name, half in flux_halves(SMALL, CPU, dtype).items()}
     use_compiled(transformer.transformer_blocks, transformer.single_transformer_blocks, halves)
     for shapes, expected in zip(BATCHES, eager, strict=True):
-        assert _db(_velocity(transformer, shapes), expected) > min_db
+        assert decibels(_velocity(transformer, shapes), expected) > min_db
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ def test_compiled_blocks_are_loaded_without_tracing_and_compute_what_eager_ones_
     with _no_compilation():
         assert use_compiled_blocks(pipeline, tmp_path / "compiled", "cpu")
         found = [_velocity(pipeline.transformer, shapes) for shapes in BATCHES]
-    assert all(_db(*pair) > 30 for pair in zip(found, eager, strict=True))
+    assert all(decibels(*pair) > 30 for pair in zip(found, eager, strict=True))
 
 
 class _no_compilation:
@@ -199,18 +200,3 @@ def _velocity(transformer: FluxTransformer, shapes: tuple[SequenceShape, ...]) -
     )
     velocity: Tensor = transformer(packed)
     return velocity.float()
-
-
-def _exported(half: BlockHalf) -> Compiled:
-    module = export_half(half).module()
-
-    def run(weights: dict[str, Tensor], *tensors: Tensor) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = module(weights, *tensors)
-        return found
-
-    return run
-
-
-def _db(found: Tensor, expected: Tensor) -> float:
-    error = (found - expected).square().mean() / expected.square().mean()
-    return float(-10 * error.clamp(min=1e-20).log10())

@@ -100,7 +100,11 @@ def predict(model: Flux2Transformer, wanted: list[Sequence], device: torch.devic
 def predict_by_reference(model: Any, wanted: Sequence) -> Tensor:
     """Call diffusers' transformer as its `Flux2Pipeline` does."""
     grids = [torch.zeros(1, 1, grid.rows, grid.columns) for grid in wanted.shape.references]
-    ids = [Flux2Pipeline._prepare_latent_ids(torch.zeros(1, 1, wanted.shape.image.rows, wanted.shape.image.columns))]
+    ids = [
+        Flux2Pipeline._prepare_latent_ids(
+            torch.zeros(1, 1, wanted.shape.image.rows, wanted.shape.image.columns)
+        )
+    ]
     ids += [Flux2Pipeline._prepare_image_ids(grids)] if grids else []
     guidance = torch.tensor([wanted.guidance]) if model.config.guidance_embeds else None
     with torch.inference_mode():

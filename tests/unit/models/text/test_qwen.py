@@ -1,21 +1,34 @@
 """Qwen's and Mistral's language models beside transformers', on random weights and prompts."""
 
 import json
-from collections.abc import Sequence
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.layers.linear import Linear
+from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.offload.components import place
+from diffuserve.models.offload.copier import SyncCopier
+from diffuserve.models.text.quantized_layers import QWEN_LAYERS
 from diffuserve.models.text.qwen import PackedPrompts, QwenModel, load_qwen
 from diffuserve.models.text.qwen_config import QwenConfig
 from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.parallel.ranks import TensorRanks
+from support.pretend_cuda import pretend_cuda
 
 CPU = torch.device("cpu")
 VOCAB, LAYERS = 50, 4
@@ -68,10 +81,11 @@ def write(reference: Any, folder: Path) -> ModelFolder:
 
 
 def load(folder: ModelFolder, states: Sequence[int] = (-1,), **options: Any) -> QwenModel:
-    plan = LoadPlan(CPU, options.pop("dtype", torch.float32), **options)
+    ranks = options.pop("ranks", None)
+    plan = LoadPlan(options.pop("device", CPU), options.pop("dtype", torch.float32), **options)
     config = QwenConfig.read(folder, "text_encoder")
-    kernel = choose_kernel(CPU, plan.chosen_dtype)
-    return load_qwen(config, folder.weights("text_encoder"), plan, kernel, states)
+    kernel = choose_kernel(plan.device, plan.chosen_dtype)
+    return load_qwen(config, folder.weights("text_encoder"), plan, kernel, states, ranks)
 
 
 def make_prompts() -> list[Tensor]:
@@ -143,3 +157,115 @@ def test_layers_behind_the_last_state_are_neither_built_nor_read(tmp_path: Path)
     assert len(model.layers) == 2
     assert sum(sizes) == sum(parameter.nbytes for parameter in model.parameters())
     assert not any(name.startswith("norm.") for name, _ in model.named_parameters())
+
+
+def renamed(file: Path, names: Callable[[str], str]) -> None:
+    tensors = {names(name): tensor for name, tensor in load_file(file).items()}
+    save_file(tensors, file)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("qwen2_5_vl", lambda name: re.sub(r"^model\.(language_model\.|(?=visual))", "", name)),
+        ("qwen2_5_vl", lambda name: name.replace("language_model.", "")),
+        ("mistral", lambda name: f"language_model.{name}"),
+        ("mistral", lambda name: name.replace("model.", "model.language_model.")),
+    ],
+)
+@torch.inference_mode()
+def test_names_of_other_checkpoints_are_read(kind: str, names: Callable[[str], str], tmp_path: Path) -> None:
+    folder, prompts = write(make_reference(kind), tmp_path), PackedPrompts.of(make_prompts(), CPU)
+    [expected] = load(folder)(prompts)
+    renamed(tmp_path / "text_encoder" / "model.safetensors", names)
+    assert torch.equal(load(folder)(prompts)[0], expected)
+
+
+class ThreadRank(TensorRanks):
+    """One of two ranks, each of which runs in a thread."""
+
+    def __init__(self, index: int, parts: list[Tensor], barrier: threading.Barrier) -> None:
+        self.index, self.size, self._parts, self._barrier = index, 2, parts, barrier
+
+    def add_up(self, part: Tensor) -> Tensor:
+        self._parts[self.index] = part
+        self._barrier.wait()
+        total = self._parts[0] + self._parts[1]
+        self._barrier.wait()
+        return total
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_that_share_the_weights_encode_together(kind: str, tmp_path: Path) -> None:
+    folder, prompts = write(make_reference(kind), tmp_path), PackedPrompts.of(make_prompts(), CPU)
+    whole = load(folder, (1, -1))
+    parts, barrier = [torch.empty(0)] * 2, threading.Barrier(2, timeout=20)
+    shares = [load(folder, (1, -1), ranks=ThreadRank(rank, parts, barrier)) for rank in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        results = list(threads.map(lambda model: model(prompts), shares))
+    for ours, expected in zip(results[0] + results[1], 2 * whole(prompts), strict=True):
+        check(ours, expected)
+    attention = [sum(each.numel() for each in model.layers.parameters()) for model in (whole, shares[0])]
+    assert attention[1] < 0.52 * attention[0]
+
+
+@torch.inference_mode()
+def test_all_products_are_quantized(tmp_path: Path) -> None:
+    folder, prompts = write(make_reference("qwen2_5_vl"), tmp_path), PackedPrompts.of(make_prompts(), CPU)
+    [exact] = load(folder)(prompts)
+    model = load(folder, quantization=Quantization.INT8)
+    products = [layer for layer in model.modules() if isinstance(layer, Linear)]
+    assert all(isinstance(layer, QuantizedLinear) for layer in products)
+    assert len(products) == 6 * LAYERS
+    error = (model(prompts)[0] - exact).square().mean().sqrt()
+    assert error < 0.02 * exact.square().mean().sqrt()
+    names = [name for name in load_file(folder.weights("text_encoder")[0]) if "_proj.weight" in name]
+    kinds = {QWEN_LAYERS.kind_of(name.removesuffix(".weight"), Quantization.FP8) for name in names}
+    assert Quantization.INT8 in kinds
+
+
+@torch.inference_mode()
+def test_layers_pass_through_a_device_one_after_another(tmp_path: Path) -> None:
+    folder, prompts = write(make_reference("qwen3"), tmp_path), make_prompts()
+    [expected] = load(folder)(PackedPrompts.of(prompts, CPU))
+    with pretend_cuda():
+        cuda = torch.device("cuda:0")
+        model = load(folder, device=cuda, stay_on_host=True)
+        residency = place([model.component], Offload.LAYERS, cuda, SyncCopier())
+        [states] = model(PackedPrompts.of(prompts, cuda))
+        check(states.cpu(), expected)
+    assert 0 < residency.device_bytes < residency.host_bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_key_value_heads": 3}, "num_attention_heads=4 must be a multiple of num_key_value_heads=3"),
+        ({"head_dim": None, "hidden_size": 36}, "hidden_size=36 must be a multiple of 2 × num_attention"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, r"rope_parameters\.rope_type='yarn'"),
+        ({"rope_scaling": {"mrope_section": [1, 1, 1]}}, r"mrope_section=\[1, 1, 1\] must sum to 6"),
+        ({"model_type": "llama"}, "model_type='llama'"),
+        ({"vocab_size": 1 << 40}, "vocab_size="),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"use_sliding_window": True}, "use_sliding_window=True"),
+        ({"sliding_window": 512}, "sliding_window=512"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
+    values = SHAPE | {"model_type": "qwen3", "head_dim": 12} | changes
+    with pytest.raises(InvalidModel, match=f"origin: {message}"):
+        QwenConfig.from_dict(values, "origin")
+
+
+@pytest.mark.parametrize("states", [(5,), (-6,), (1, 9)])
+def test_states_of_layers_that_are_not_there_are_refused(states: tuple[int, ...], tmp_path: Path) -> None:
+    folder = write(make_reference("qwen3"), tmp_path)
+    with pytest.raises(InvalidModel, match=r"text_encoder: num_hidden_layers=4, but states .* are read"):
+        load(folder, states)
+
+
+def test_a_file_without_one_table_of_tokens_is_refused(tmp_path: Path) -> None:
+    folder = write(make_reference("qwen3"), tmp_path)
+    renamed(tmp_path / "text_encoder" / "model.safetensors", lambda name: name.replace("embed_tokens", "wte"))
+    with pytest.raises(InvalidModel, match=r"has 0 tensors embed_tokens\.weight"):
+        load(folder)

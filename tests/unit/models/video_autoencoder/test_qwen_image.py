@@ -97,7 +97,7 @@ def test_memory_of_decoding_an_image_is_predicted(dtype: torch.dtype) -> None:
             layer.prepare()
     with torch.inference_mode(), LiveTensors() as live:
         decoder(latents, None)
-    assert 0.99 < image_bytes(config, 512, 512, dtype.itemsize) / live.peak < 1.1
+    assert 0.99 < image_bytes(config, 512 * 512, dtype.itemsize) / live.peak < 1.1
 
 
 def test_parameters_of_the_published_one_are_named_and_shaped_as_in_the_reference(tmp_path: Path) -> None:
