@@ -17,32 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.strip_sizes import strip_rows
 
 Features = Float[Tensor, "_batch _channels _rows _width"]
 
-MAX_WHOLE_PIXELS = 1280 * 1280
-"""Pixels of the largest image that is decoded whole."""
 DECODER_ENTRIES = ("forward", "decode_in_strips")
 """Methods of a decoder that read its weights."""
-_STRIP_SCALARS = 1 << 25
-_CACHED_STRIP_SCALARS = 1 << 21
 _CACHED_SCALARS = 1 << 20
-_LIVE_STRIPS = 6  # around a convolution whose input is upsampled and normalized
-
-
-def needs_strips(width: int, height: int) -> bool:
-    """Return whether an image of so many pixels is decoded in strips."""
-    return width * height > MAX_WHOLE_PIXELS
-
-
-def strip_scalars(device: torch.device) -> int:
-    """Return the scalars of a strip's widest features: enough to fill a GPU, or few for a CPU's caches."""
-    return _CACHED_STRIP_SCALARS if device.type == "cpu" else _STRIP_SCALARS
-
-
-def strip_bytes(device: torch.device, item_bytes: int) -> int:
-    """Return the bytes of what is computed of a strip at once."""
-    return _LIVE_STRIPS * strip_scalars(device) * item_bytes
 
 
 class FeatureRows(ABC):
@@ -65,7 +46,7 @@ class FeatureRows(ABC):
 
     def strips(self) -> Iterator[tuple[int, int]]:
         """Yield the first row of each strip, and the one after its last."""
-        size = max(1, strip_scalars(self.device) // self.row_scalars)
+        size = strip_rows(self.row_scalars, self.device.type == "cpu")
         for start in range(0, self.num_rows, size):
             yield start, min(start + size, self.num_rows)
 
