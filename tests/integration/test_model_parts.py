@@ -20,7 +20,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.warm_up import warm_up
 from diffuserve.models.base import Pipeline
-from diffuserve.models.registry import check_model, find_capabilities, load_pipeline, num_weight_bytes
+from diffuserve.models.registry import check_model, load_pipeline, num_weight_bytes
 from diffuserve.models.weights.fingerprint import hash_weights
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.pass_ranks import PassRanks
@@ -28,6 +28,7 @@ from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, SequenceRanks
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
@@ -37,6 +38,7 @@ FOLLOWING = Parts(encoding=False)
 _ENCODERS = ("Encoder", "Qwen", "Caption")  # in the names of modules that encode
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "flux": write_flux_checkpoint,
+    "flux2": write_flux2_checkpoint,
     "unet": write_unet_checkpoint,
     "wan": write_wan_checkpoint,
     "wan-i2v": lambda folder: write_wan_checkpoint(folder, kind="i2v"),
@@ -148,7 +150,7 @@ def test_a_step_takes_less_memory_the_more_ranks_share_it(folder: Path) -> None:
     nothing = Parts(encoding=False, denoising=False, decoding=False)
     plan = LoadPlan(torch.device("cpu"), torch.float32, parts=nothing)
     sharing = [ParallelPlan(2), ParallelPlan(4)]
-    if find_capabilities(str(folder)).passes > 1:
+    if check_model(str(folder)).spec.guidance_passes > 1:
         sharing.append(ParallelPlan(2, cfg=2))
     plans = (plan, *(dataclasses.replace(plan, ranks=Sharing(each)) for each in sharing))
     alone, *shared = (load_pipeline(str(folder), each) for each in plans)
