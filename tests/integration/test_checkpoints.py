@@ -28,6 +28,7 @@ from diffuserve.models.weights.fingerprint import hash_model
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
 from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
@@ -67,6 +68,7 @@ def write_any(path: Path, *, kind: str, seed: int) -> Path:
 WRITERS: dict[str, Callable[..., Path]] = {
     "any": write_any,
     "flux": write_flux_checkpoint,
+    "flux2": write_flux2_checkpoint,
     "qwen image": write_qwen_image_checkpoint,
     "unet": write_unet_checkpoint,
     "wan": write_wan_checkpoint,
@@ -170,6 +172,12 @@ def test_flux_goes_on_to_the_last_bit(load: Load, tmp_path: Path, case: str) -> 
 )
 def test_qwen_image_goes_on_to_the_last_bit(load: Load, tmp_path: Path, case: str) -> None:
     check_equal(load, ("qwen image", "image"), replace(SQUARE, **FLUX[case][1]), tmp_path)
+
+
+@pytest.mark.parametrize("case", ["mask", pytest.param("references", marks=SLOW)])
+def test_flux_2_goes_on_to_the_last_bit(load: Load, tmp_path: Path, case: str) -> None:
+    params = replace(SQUARE, **FLUX[case][1], guidance_scale=4.0, max_sequence_length=64)
+    check_equal(load, ("flux2", "base"), params, tmp_path)
 
 
 @pytest.mark.parametrize("sampler", DIFFUSION_SAMPLERS)

@@ -22,6 +22,7 @@ from diffuserve.models.layers.joint.packing import PackedInput, pack_layout
 from diffuserve.models.packed_images import passes as packed_passes
 from diffuserve.models.packed_images import pipeline as packed_pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
 from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
@@ -82,6 +83,7 @@ FAMILIES = {
     "dev": Family(partial(write_flux_checkpoint, kind="dev"), EDITED),
     "fill": Family(partial(write_flux_checkpoint, kind="fill"), FILLED),
     "kontext": Family(partial(write_flux_checkpoint, kind="kontext"), REFERENCES),
+    "flux2": Family(partial(write_flux2_checkpoint, kind="base"), REFERENCES),
     "qwen-image": Family(write_qwen_image_checkpoint, (FLUX[0], EDITED[1])),
     "sd": Family(partial(write_unet_checkpoint, kind="sd"), UNET),
     "sdxl": Family(partial(write_unet_checkpoint, kind="xl"), UNET),

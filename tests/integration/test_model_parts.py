@@ -28,6 +28,7 @@ from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, SequenceRanks
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
@@ -37,6 +38,7 @@ FOLLOWING = Parts(encoding=False)
 _ENCODERS = ("Encoder", "Qwen", "Caption")  # in the names of modules that encode
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "flux": write_flux_checkpoint,
+    "flux2": write_flux2_checkpoint,
     "unet": write_unet_checkpoint,
     "wan": write_wan_checkpoint,
     "wan-i2v": lambda folder: write_wan_checkpoint(folder, kind="i2v"),

@@ -25,6 +25,7 @@ from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.offload import components as offload
 from diffuserve.models.offload.copier import Copier, CudaCopier, SyncCopier
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
 from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
@@ -39,7 +40,8 @@ WAN = (GenerationParams(prompt="a ring", width=64, height=32, num_frames=5, seed
 Z_IMAGE = tuple(
     replace(request, guidance_scale=scale) for request, scale in zip(FLUX, (0.0, 3.0), strict=True)
 )
-REQUESTS = {"flux": FLUX, "qwen image": FLUX, "unet": FLUX, "wan": WAN, "z-image": Z_IMAGE}
+FLUX2 = tuple(replace(request, max_sequence_length=64) for request in FLUX)
+REQUESTS = {"flux": FLUX, "flux2": FLUX2, "qwen image": FLUX, "unet": FLUX, "wan": WAN, "z-image": Z_IMAGE}
 _COPY_SECONDS = 0.01  # of a copy that is slow
 OFFLOADS = tuple(mode for mode in Offload if mode is not Offload.NONE)
 
@@ -95,6 +97,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     root = tmp_path_factory.mktemp("models")
     folders = {
         "flux": write_flux_checkpoint(root / "flux", kind="schnell"),
+        "flux2": write_flux2_checkpoint(root / "flux2"),
         "qwen image": write_qwen_image_checkpoint(root / "qwen-image"),
         "unet": write_unet_checkpoint(root / "unet", kind="xl"),
         "wan": write_wan_checkpoint(root / "wan", kind="a14b"),

@@ -34,7 +34,7 @@ from diffuserve.models.loaded_pipeline import LoadedPipeline
 from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.conditioning import ImageConditioning
-from diffuserve.models.packed_images.images import InputImages
+from diffuserve.models.packed_images.images import LatentImages
 from diffuserve.models.packed_images.passes import ImagePass, by_request, conditioning_of, pack, passes_of
 from diffuserve.models.packed_images.transformer import PackedTransformer
 from diffuserve.models.preview import PreviewMap
@@ -68,7 +68,7 @@ class PackedImagePipeline(LoadedPipeline, ABC):
 
     samplers: Mapping[str, Sampler]
     text_encoder: TextEncoder
-    images: InputImages
+    images: LatentImages
     transformer: PackedTransformer
     preview_map: PreviewMap
     layout_rules: LayoutRules
