@@ -164,7 +164,7 @@ def test_ranks_that_share_weights_and_tokens_generate_the_images_of_one_process(
         ("z_image_checkpoint", 2, "sequence=2"),
         ("z_image_checkpoint", 2, "tensor=2"),
         ("z_image_checkpoint", 2, "cfg=2"),
-        ("z_image_checkpoint", 4, "tensor=2,sequence=2"),
+        ("z_image_checkpoint", 4, "cfg=2,sequence=2"),
     ],
 )
 def test_ranks_that_share_passes_generate_the_images_of_one_process(

@@ -20,7 +20,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.warm_up import warm_up
 from diffuserve.models.base import Pipeline
-from diffuserve.models.registry import check_model, find_capabilities, load_pipeline, num_weight_bytes
+from diffuserve.models.registry import check_model, load_pipeline, num_weight_bytes
 from diffuserve.models.weights.fingerprint import hash_weights
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.pass_ranks import PassRanks
@@ -150,7 +150,7 @@ def test_a_step_takes_less_memory_the_more_ranks_share_it(folder: Path) -> None:
     nothing = Parts(encoding=False, denoising=False, decoding=False)
     plan = LoadPlan(torch.device("cpu"), torch.float32, parts=nothing)
     sharing = [ParallelPlan(2), ParallelPlan(4)]
-    if find_capabilities(str(folder)).passes > 1:
+    if check_model(str(folder)).spec.guidance_passes > 1:
         sharing.append(ParallelPlan(2, cfg=2))
     plans = (plan, *(dataclasses.replace(plan, ranks=Sharing(each)) for each in sharing))
     alone, *shared = (load_pipeline(str(folder), each) for each in plans)

@@ -50,7 +50,8 @@ def reference(name: str, folder: Path) -> Any:
 def drawn_by_reference(folder: Path, params: GenerationParams, image: int) -> Image.Image:
     """Draw one image of a request by the pipeline of its kind of input."""
     assert params.seed is not None
-    name, options = "ZImagePipeline", {}
+    options: dict[str, Any] = {}
+    name = "ZImagePipeline"
     if params.images:
         name, options = "ZImageImg2ImgPipeline", {"image": resized(params, params.images[0])}
         options["strength"] = 0.6 if params.strength is None else params.strength

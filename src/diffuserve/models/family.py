@@ -33,8 +33,8 @@ class Capabilities:
     is among them. With `quantizes_at_load` they are quantized then alone, and not in files. `offloads`: which
     weights may stay on the host. `shared`: how many there are of what ranks share, by its name, where the
     weights can be sharded; all ranks then encode together, and share the text encoder's `encoder_shared`.
-    `passes`: those of a guided request's step, where ranks can share them. `compilable` returns the blocks
-    for the compiler, by configs and headers alone. `min_decode_bytes` returns what decoding a clip takes at
+    `shares_passes`: groups of ranks can run different passes of a step. `compilable` returns the blocks for
+    the compiler, by configs and headers alone. `min_decode_bytes` returns what decoding a clip takes at
     least: see `Pipeline.decode_bytes`.
     """
 
@@ -43,7 +43,7 @@ class Capabilities:
     offloads: Sequence[Offload] = (Offload.NONE,)
     shared: Mapping[str, int] = field(default_factory=dict)
     encoder_shared: Mapping[str, int] = field(default_factory=dict)
-    passes: int = 1
+    shares_passes: bool = False
     compilable: "Callable[[torch.device, torch.dtype | None], CompilableBlocks] | None" = None
     min_decode_bytes: Callable[[GenerationParams], int] | None = None
 

@@ -27,7 +27,7 @@ from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.read_ahead import start_reading
 from diffuserve.models.weights.stored_quantization import choose_quantization
-from diffuserve.parallel.plan import ParallelPlan, check_encoder_shared, check_passes, check_shared
+from diffuserve.parallel.plan import ParallelPlan, check_passes, check_shared, encoder_sharing
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,8 @@ _PIPELINES = {
     "FluxKontextPipeline": _FLUX,
     "FluxPipeline": _FLUX,
     "LatentConsistencyModelPipeline": _STABLE_DIFFUSION,
+    "QwenImageEditPipeline": _QWEN_IMAGE,
+    "QwenImageEditPlusPipeline": _QWEN_IMAGE,
     "QwenImageImg2ImgPipeline": _QWEN_IMAGE,
     "QwenImageInpaintPipeline": _QWEN_IMAGE,
     "QwenImagePipeline": _QWEN_IMAGE,
@@ -84,7 +86,7 @@ def load_pipeline(model: str, plan: LoadPlan) -> "Pipeline":
     able = family.capabilities(folder)
     plan = replace(plan, quantization=_choose_quantization(folder, able, plan.quantization))
     parallel = None if plan.ranks is None else plan.ranks.plan
-    _check_parallel(folder, able, plan.kept_in, parallel)
+    _check_parallel(folder, family, plan.kept_in, parallel)
     if plan.kept_in is Quantization.INT4:
         log.warning(
             "%s is loaded in 4 bits: that saves memory alone; steps take longer, and images differ visibly "
@@ -182,7 +184,7 @@ def check_model(
     able = family.capabilities(folder)
     chosen = _choose_quantization(folder, able, quantization)
     _check_offload(folder, able, offload, plan)
-    _check_parallel(folder, able, chosen, plan)
+    _check_parallel(folder, family, chosen, plan)
     return CheckedModel(family.read_spec(folder), folder, family, able)
 
 
@@ -272,12 +274,14 @@ def _check_offload(
 
 
 def _check_parallel(
-    folder: ModelFolder, able: Capabilities, quantization: Quantization, plan: ParallelPlan | None
+    folder: ModelFolder, family: PipelineFamily, quantization: Quantization, plan: ParallelPlan | None
 ) -> None:
     """Raise `InvalidParams` if the ranks of a plan cannot share a model's passes or weights as it says."""
     if plan is None:
         return
-    check_passes(plan, able.passes, folder.pipeline_class)
+    able = family.capabilities(folder)
+    passes = family.read_spec(folder).guidance_passes if able.shares_passes else 1
+    check_passes(plan, passes, folder.pipeline_class)
     if not plan.is_sharded:
         return
     if not able.shared:
@@ -288,8 +292,7 @@ def _check_parallel(
         raise InvalidParams("parallel", str(plan), f"{remedy}, or leave the quantization out")
     for name, count in able.shared.items():
         check_shared(plan, name, count)
-    for name, count in able.encoder_shared.items():
-        check_encoder_shared(plan, name, count)
+    encoder_sharing(plan, able.encoder_shared)
 
 
 def _open(model: str) -> tuple[ModelFolder, PipelineFamily]:

@@ -1,6 +1,7 @@
 """The plan by which the ranks of a group share a request and a model."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from diffuserve.domain.errors import InvalidParams
@@ -70,9 +71,17 @@ def check_shared(plan: ParallelPlan, name: str, number: int) -> None:
     _check_even(plan, name, number, plan.group_size, product)
 
 
-def check_encoder_shared(plan: ParallelPlan, name: str, number: int) -> None:
-    """Raise `InvalidParams` if all ranks, which encode together, cannot share `number` of it evenly."""
-    _check_even(plan, name, number, plan.num_ranks, "the number of GPUs")
+def encoder_sharing(plan: ParallelPlan, shared: Mapping[str, int]) -> int:
+    """Return how many ranks share a text encoder, which has so many of each thing that they share.
+
+    Those are all ranks if they can share it evenly, otherwise the ones that share the denoiser's weights.
+    Raise `InvalidParams` if these cannot either.
+    """
+    if all(number % plan.num_ranks == 0 for number in shared.values()):
+        return plan.num_ranks
+    for name, number in shared.items():
+        _check_even(plan, name, number, plan.tensor, "tensor")
+    return plan.tensor
 
 
 def check_passes(plan: ParallelPlan, passes: int, kind: str) -> None:
@@ -80,7 +89,7 @@ def check_passes(plan: ParallelPlan, passes: int, kind: str) -> None:
     if plan.cfg <= passes:
         return
     if passes == 1:
-        reason = f"a step of {kind} is one pass, which cfg cannot divide; give sequence={plan.num_ranks}"
+        reason = f"steps of {kind} have no passes for cfg to divide; give sequence={plan.num_ranks}"
     else:
         reason = f"a guided step of {kind} has {passes} passes; cfg may be up to {passes}"
     raise InvalidParams("parallel", str(plan), reason)

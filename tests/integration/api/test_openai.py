@@ -76,6 +76,30 @@ async def test_parameters_that_openai_lacks_are_taken_as_extra_body(
     assert lease.input.items() >= extra.items()
 
 
+async def test_models_of_layers_have_a_transparent_background(
+    client: AsyncOpenAI, worker: HandWorker, http: httpx.AsyncClient
+) -> None:
+    layered = await HandWorker.register(http, [replace(HAND_SPEC, name="layered", has_layers=True)])
+    request = asyncio.create_task(
+        client.images.generate(prompt="a cat", model="layered", n=3, background="transparent")
+    )
+    [lease] = await layered.claim(wait=10)
+    await layered.complete(lease)
+    assert (await request).background == "transparent"
+    with pytest.raises(
+        openai.BadRequestError, match="images of layered are transparent; give transparent or"
+    ):
+        await client.images.generate(prompt="a cat", model="layered", background="opaque")
+    for asked in ("transparent", "auto"):
+        with pytest.raises(openai.BadRequestError, match="keeps no transparency; give png or webp") as raised:
+            await client.images.generate(
+                prompt="a cat", model="layered", background=asked, output_format="jpeg"
+            )
+        assert raised.value.param == "output_format"
+    with pytest.raises(openai.BadRequestError, match="images of hand are opaque; give opaque or auto, or"):
+        await client.images.generate(prompt="a cat", model="hand", background="transparent")
+
+
 async def test_a_model_is_retrieved_by_its_id(
     client: AsyncOpenAI, worker: HandWorker, http: httpx.AsyncClient
 ) -> None:

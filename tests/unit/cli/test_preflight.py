@@ -153,7 +153,7 @@ def test_a_hub_id_of_a_worker_is_checked_and_left_to_its_engine_to_download() ->
         ({"model": "tiny-sd"}, 2, r"StableDiffusionXLPipeline are not cut over ranks; give sequence=2"),
         ({"model": "tiny-video", "parallel": "tensor=4"}, 4, r"6 attention heads, .* may be 1, 2, 3, 6"),
         ({"model": "tiny-video", "parallel": "cfg=3"}, 3, r"WanPipeline has 2 passes; cfg may be up to 2"),
-        ({"parallel": "cfg=2"}, 2, r"a step of FluxPipeline is one pass, .* give sequence=2"),
+        ({"parallel": "cfg=2"}, 2, r"steps of FluxPipeline have no passes .* give sequence=2"),
         ({"parallel": "tensor=4"}, 4, r"6 attention heads, .* tensor times sequence may be 1, 2, 3, 6"),
         ({"parallel": "tensor=3"}, 3, r"4 attention heads in its text encoder, .* may be 1, 2, 4"),
         ({"parallel": "tensor=2,sequence=2"}, 2, r"needs 4 ranks, one for each GPU, but there are 2"),

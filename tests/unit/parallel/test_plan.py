@@ -5,10 +5,10 @@ import pytest
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.parallel.plan import (
     ParallelPlan,
-    check_encoder_shared,
     check_group,
     check_passes,
     check_shared,
+    encoder_sharing,
 )
 
 
@@ -102,17 +102,24 @@ def test_a_plan_for_another_number_of_ranks_is_refused(plan: ParallelPlan) -> No
         check_group(plan, 2)
 
 
-def test_all_ranks_share_the_text_encoder() -> None:
-    """Those of other passes too."""
-    check_encoder_shared(ParallelPlan(tensor=2, cfg=2), "heads", 8)
-    with pytest.raises(InvalidParams, match=r"6 heads, which 4 ranks .* number of GPUs may be 1, 2, 3, 6"):
-        check_encoder_shared(ParallelPlan(tensor=2, cfg=2), "heads", 6)
+@pytest.mark.parametrize(("heads", "features", "num_sharing"), [(8, 64, 4), (6, 64, 2), (8, 6, 2)])
+def test_all_ranks_share_a_text_encoder_or_those_of_the_denoisers_weights(
+    heads: int, features: int, num_sharing: int
+) -> None:
+    """Where it has too few heads for all: those that run other passes then have copies."""
+    shared = {"heads": heads, "features": features}
+    assert encoder_sharing(ParallelPlan(tensor=2, cfg=2), shared) == num_sharing
+
+
+def test_a_text_encoder_that_no_ranks_can_share_is_refused() -> None:
+    with pytest.raises(InvalidParams, match=r"6 heads, which 4 ranks .* evenly; tensor may be 1, 2, 3, 6"):
+        encoder_sharing(ParallelPlan(tensor=4), {"features": 64, "heads": 6})
 
 
 @pytest.mark.parametrize(
     ("plan", "passes", "message"),
     [
-        (ParallelPlan(cfg=2), 1, "a step of Drawer is one pass, which cfg cannot divide; give sequence=2"),
+        (ParallelPlan(cfg=2), 1, "steps of Drawer have no passes for cfg to divide; give sequence=2"),
         (ParallelPlan(cfg=4), 2, "a guided step of Drawer has 2 passes; cfg may be up to 2"),
     ],
     ids=str,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from diffuserve.models.base import Pipeline
 
 FIXED: Final = frozenset(
-    {"family", "run_by", "shares_passes", "resumes", "has_previews", "sampler", "samplers"}
+    {"family", "run_by", "shares_passes", "resumes", "has_previews", "has_layers", "sampler", "samplers"}
 )
 """Fields of the spec that a folder's settings file does not correct: they follow from this program."""
 _PLAIN_BLOCKS = ("SequentialPipelineBlocks",)  # for which diffusers takes the class's own

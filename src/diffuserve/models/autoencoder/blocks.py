@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from diffuserve.models.layers.strips import (
     ConvolvedRows,
+    FeatureRows,
     PointRows,
     RememberedRows,
-    Rows,
     StoredRows,
     Strips,
 )
@@ -59,7 +59,7 @@ class ResidualBlock(nn.Module):
         features = self.conv_shortcut(features) + hidden
         return features
 
-    def in_strips(self, rows: Rows, strips: Strips) -> StoredRows:
+    def in_strips(self, rows: FeatureRows, strips: Strips) -> StoredRows:
         """Return the block's output; it takes the place of its input where that is stored."""
         seen = rows if isinstance(rows, StoredRows) else RememberedRows(rows)
         keeps = isinstance(self.conv_shortcut, nn.Identity)
@@ -128,7 +128,7 @@ def conv(width_before: int, width: int) -> nn.Conv2d:
     return nn.Conv2d(width_before, width, 3, padding=1)
 
 
-def activated(rows: Rows, norm: nn.GroupNorm, strips: Strips) -> Rows:
+def activated(rows: FeatureRows, norm: nn.GroupNorm, strips: Strips) -> FeatureRows:
     """Return rows normalized, and SiLU of them."""
     return PointRows(strips.normalized(rows, norm), F.silu)
 

@@ -7,6 +7,7 @@ from pydantic import Field, with_config
 
 from diffuserve.domain.models.config import SCHEMA, Width, parse_config
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.strip_sizes import needs_strips, strip_bytes
 
 _LIVE_FEATURES = 4
 _Widths = Annotated[tuple[Annotated[int, Field(ge=1, le=8_192)], ...], Field(min_length=1, max_length=8)]
@@ -48,19 +49,20 @@ class AutoencoderConfig:
         """Pixels of an image, along one side, for each latent cell."""
         return int(2 ** (len(self.block_out_channels) - 1))
 
-    def decode_bytes(self, num_pixels: int, item_bytes: int) -> int:
-        """Predict the peak memory of decoding one image whole.
+    def decode_bytes(self, num_pixels: int, item_bytes: int, num_ranks: int = 1) -> int:
+        """Predict the peak bytes of features of decoding one image, whole or in strips, on each rank.
 
-        The widest features are those that enter a residual block: they are kept for its shortcut beside their
-        norm, its activation, and the copy in another layout that CUDA's norm makes.
+        The widest features are those that enter a residual block. Whole, they are kept for its shortcut
+        beside their norm, its activation, and the copy in another layout that CUDA's norm makes.
         """
-        widths = self.decoder_widths
-        entering = (*widths[1:], widths[-1])
-        widest = max(width / 4**level for level, width in enumerate(entering))
-        return int(_LIVE_FEATURES * widest * num_pixels * item_bytes)
+        entering = (*self.decoder_widths[1:], self.decoder_widths[-1])
+        widest = int(num_pixels * max(width / 4**level for level, width in enumerate(entering)))
+        if not needs_strips(num_pixels):
+            return _LIVE_FEATURES * widest * item_bytes
+        return self._map_bytes(num_pixels, item_bytes) // num_ranks + strip_bytes(widest, item_bytes)
 
-    def map_bytes(self, num_pixels: int, item_bytes: int) -> int:
-        """Return the bytes of the feature maps that are kept while one image is decoded in strips.
+    def _map_bytes(self, num_pixels: int, item_bytes: int) -> int:
+        """Return the bytes of the maps that are kept while one image is decoded in strips.
 
         A stage keeps its input, what its first block has convolved, and what that is added to.
         """

@@ -25,7 +25,7 @@ from diffuserve.models.autoencoder.blocks import (
 )
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.layers.bands import Bands
-from diffuserve.models.layers.strips import ConvolvedRows, Rows, Strips, UpsampledRows
+from diffuserve.models.layers.strips import ConvolvedRows, FeatureRows, Strips, UpsampledRows
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
 
@@ -94,7 +94,7 @@ class _Decoder(nn.Module):
 
     def in_strips(self, latents: Features, strips: Strips) -> Pixels:
         """Return the pixels of this rank's band."""
-        rows: Rows = self.mid_block.in_strips(self.conv_in(latents), strips)
+        rows: FeatureRows = self.mid_block.in_strips(self.conv_in(latents), strips)
         for block in self.up_blocks:
             assert isinstance(block, _UpBlock)
             rows = block.in_strips(rows, strips)
@@ -116,7 +116,7 @@ class _UpBlock(nn.Module):
         features = self.upsamplers(self.resnets(features))
         return features
 
-    def in_strips(self, rows: Rows, strips: Strips) -> Rows:
+    def in_strips(self, rows: FeatureRows, strips: Strips) -> FeatureRows:
         """Return the block's output; where it doubles height and width, that is computed as it is read."""
         for resnet in self.resnets:
             assert isinstance(resnet, ResidualBlock)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.autoencoder.encoder import LatentDistribution
 from diffuserve.models.layers.bands import Bands
-from diffuserve.models.layers.strips import DECODER_ENTRIES, needs_strips, strip_bytes
+from diffuserve.models.layers.strip_sizes import needs_strips
+from diffuserve.models.layers.strips import DECODER_ENTRIES
 from diffuserve.models.offload.components import Component
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import num_parameters
@@ -65,8 +66,7 @@ class ImageAutoencoder(ABC):
         Raise `FloatingPointError` if pixels are not finite.
         """
         encoded = self._denormalized(latents.to(self.dtype)).to(memory_format=torch.channels_last)
-        height, width = (side * self.scale for side in latents.shape[-2:])
-        in_strips = needs_strips(width, height)
+        in_strips = needs_strips(latents[0, 0].numel() * self.scale**2)
         pixels = self._pixels_in_strips(encoded, Bands()) if in_strips else self._pixels(encoded)
         if not pixels.isfinite().all():
             raise FloatingPointError("the decoder returned pixels that are not finite")
@@ -77,13 +77,7 @@ class ImageAutoencoder(ABC):
         assert params.height is not None
         assert params.width is not None
         num_pixels = params.width * params.height
-        return self._network_bytes(params.width, params.height) + num_pixels * _LEVEL_BYTES
-
-    def _network_bytes(self, width: int, height: int) -> int:
-        """Predict the peak memory of the decoder's features for one image."""
-        if not needs_strips(width, height):
-            return self._whole_bytes(width * height)
-        return self._map_bytes(width * height) + strip_bytes(self.device, self.dtype.itemsize)
+        return self._network_bytes(num_pixels) + num_pixels * _LEVEL_BYTES
 
     @abstractmethod
     def _denormalized(self, latents: Latents) -> Encoded:
@@ -98,12 +92,8 @@ class ImageAutoencoder(ABC):
         """Return the same but for rounding, computed in strips; ranks share them in bands."""
 
     @abstractmethod
-    def _whole_bytes(self, num_pixels: int) -> int:
-        """Predict the peak memory of the features of one image that is decoded whole."""
-
-    @abstractmethod
-    def _map_bytes(self, num_pixels: int) -> int:
-        """Return the bytes of the maps that are kept while one image is decoded in strips."""
+    def _network_bytes(self, num_pixels: int) -> int:
+        """Predict the peak memory of the decoder's features for one image."""
 
 
 def _to_images(pixels: Float[Tensor, "batch 3 height width"]) -> list[Image.Image]:

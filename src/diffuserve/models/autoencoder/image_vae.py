@@ -53,11 +53,8 @@ class ImageVae(ImageAutoencoder):
     def _pixels_in_strips(self, encoded: Encoded, bands: Bands) -> Pixels:
         return self.decoder.decode_in_strips(encoded, bands)
 
-    def _whole_bytes(self, num_pixels: int) -> int:
+    def _network_bytes(self, num_pixels: int) -> int:
         return self._config.decode_bytes(num_pixels, self.dtype.itemsize)
-
-    def _map_bytes(self, num_pixels: int) -> int:
-        return self._config.map_bytes(num_pixels, self.dtype.itemsize)
 
 
 def max_decode_pixels(device: torch.device, deterministic: bool) -> int:

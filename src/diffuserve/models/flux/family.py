@@ -94,6 +94,7 @@ class FluxFamily:
             offloads=tuple(Offload),
             shared={"attention heads": FluxConfig.read(folder).num_attention_heads},
             encoder_shared=t5.shared,
+            shares_passes=True,
             compilable=partial(_compilable, folder),
         )
 

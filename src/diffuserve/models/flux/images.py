@@ -14,11 +14,11 @@ from diffuserve.models.base import DenoiseInput, InitialLatents
 from diffuserve.models.flux.text import FluxConditioning
 from diffuserve.models.input_tensors import Mask, Pixels, masked_image
 from diffuserve.models.packed_images.conditioning import ImageConditioning
-from diffuserve.models.packed_images.images import InputImages
+from diffuserve.models.packed_images.images import LatentImages
 from diffuserve.samplers.base import Sampler, ScheduleStep
 
 
-class FillImages(InputImages):
+class FillImages(LatentImages):
     """Images whose masked parts the model sees."""
 
     def masked(self, begun: ImageConditioning, pixels: Pixels, mask: Mask) -> FluxConditioning:

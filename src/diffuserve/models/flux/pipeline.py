@@ -21,7 +21,7 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors
 from diffuserve.models.loaded_pipeline import with_dtype
 from diffuserve.models.packed_images.compiled import DOUBLE_HALVES, SINGLE_HALVES, use_compiled
-from diffuserve.models.packed_images.images import InputImages
+from diffuserve.models.packed_images.images import LatentImages
 from diffuserve.models.packed_images.loading import load_transformer
 from diffuserve.models.packed_images.pipeline import PackedImagePipeline
 from diffuserve.models.packed_images.shift import SizeShift
@@ -56,7 +56,7 @@ class FluxPipeline(PackedImagePipeline):
         encodes = parts.encoding and spec.max_input_images > 0
         vae = ImageVae(folder, plan, has_encoder=encodes, has_decoder=parts.decoding)
         self.fills_in = fills_in(folder)
-        self.images = (FillImages if self.fills_in else InputImages)(spec, vae, self.dtype)
+        self.images = (FillImages if self.fills_in else LatentImages)(spec, vae, self.dtype)
         self.preview_map = read_preview_map(folder, vae.latent_channels, FLUX_PREVIEW, self.device)
         make = functools.partial(FluxTransformer, config, self.attention)
         self.transformer = load_transformer(make, TRANSFORMER_LAYERS, folder, plan.when(parts.denoising))

@@ -5,7 +5,6 @@ parameter (`max_sequence_length`) and not an implementation detail.
 """
 
 from collections.abc import Hashable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from jaxtyping import Float
@@ -18,6 +17,7 @@ from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.conditioning import ImageConditioning
 from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
+from diffuserve.models.text.encoder_ranks import EncoderRanks
 from diffuserve.models.text.t5 import load_t5
 from diffuserve.models.text.t5_config import T5Config
 from diffuserve.models.text.tokenizer import PromptTokenizer
@@ -38,8 +38,8 @@ class FluxConditioning(ImageConditioning):
 class FluxTextEncoder:
     """CLIP and T5 with their tokenizers; on the meta device if they are not loaded.
 
-    `lowercase`: the checkpoint was trained on lowercase prompts. T5's sharded weights are over
-    all ranks, which encode together.
+    `lowercase`: the checkpoint was trained on lowercase prompts. Ranks that share T5's weights encode
+    together.
     """
 
     def __init__(
@@ -52,9 +52,8 @@ class FluxTextEncoder:
         t5_config = T5Config.read(folder, "text_encoder_2")
         clip_files, t5_files = folder.weights("text_encoder"), folder.weights("text_encoder_2")
         self.clip = load_clip(clip_config, clip_files, plan)
-        self._ranks = plan.ranks if plan.ranks is not None and plan.ranks.plan.is_sharded else None
-        shared = None if self._ranks is None else self._ranks.world
-        self.t5 = load_t5(t5_config, t5_files, plan, shared)
+        self._ranks = EncoderRanks.of(plan, t5_config.shared)
+        self.t5 = load_t5(t5_config, t5_files, plan, self._ranks.sharing)
         self.clip_tokenizer = PromptTokenizer.read(folder, "tokenizer", plan.is_wanted)
         # A folder may say that its tokenizer has no limit; the model has one.
         self.clip_length = min(self.clip_tokenizer.max_length, clip_config.max_position_embeddings)
@@ -87,7 +86,7 @@ class FluxTextEncoder:
         t5_tokens = self.t5_tokenizer.tokenize(prompts, length)
         pooled = self.clip(clip_tokens.ids.to(self.device)).pooled
         ids = t5_tokens.ids.to(self.device)
-        with nullcontext() if self._ranks is None else self._ranks.together():
+        with self._ranks.together():
             sequences = self.t5(ids)
         return [
             FluxConditioning(warning, (sequence,), pooled=vector)

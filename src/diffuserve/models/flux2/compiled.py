@@ -6,7 +6,7 @@ import torch
 
 from diffuserve.models.compiled.halves import BlockHalf, CompilableBlocks
 from diffuserve.models.flux2.config import Flux2Config
-from diffuserve.models.flux2.transformer import DoubleBlock, SingleBlock
+from diffuserve.models.flux2.transformer import Flux2DoubleBlock, Flux2SingleBlock
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.machine.devices import default_dtype
@@ -32,6 +32,6 @@ def flux2_halves(config: Flux2Config, device: torch.device, dtype: torch.dtype) 
     """Return the halves of a block of each kind, with placeholder weights."""
     attention = choose_kernel(torch.device("cpu"), torch.float32)  # halves have none
     tracing = Tracing(config.dim, config.attention_head_dim, device, dtype)
-    double = made(lambda: DoubleBlock(config, attention), tracing)
-    single = made(lambda: SingleBlock(config, attention), tracing)
+    double = made(lambda: Flux2DoubleBlock(config, attention), tracing)
+    single = made(lambda: Flux2SingleBlock(config, attention), tracing)
     return {**double_halves(double, tracing, rotates_text=True), **single_halves(single, tracing)}

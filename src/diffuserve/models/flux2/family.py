@@ -77,11 +77,9 @@ class Flux2Family:
         return Capabilities(
             quantized_layers={"transformer": TRANSFORMER_LAYERS, "text_encoder": QWEN_LAYERS},
             offloads=tuple(Offload),
-            shared={
-                "attention heads": config.num_attention_heads,
-                "attention heads in its text encoder": text.num_key_value_heads,
-                "features in its text encoder's layers": text.intermediate_size,
-            },
+            shared={"attention heads": config.num_attention_heads},
+            encoder_shared=text.shared,
+            shares_passes=True,
             compilable=partial(_compilable, folder),
         )
 

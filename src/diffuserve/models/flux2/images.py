@@ -15,11 +15,11 @@ from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.input_tensors import Mask, Pixels, cropped_tensor
 from diffuserve.models.packed_images.conditioning import ImageConditioning
-from diffuserve.models.packed_images.images import InputImages
+from diffuserve.models.packed_images.images import LatentImages
 
 
-class Flux2Images(InputImages):
-    """References, which are cut to whole tokens. An image with a mask is where drawing starts, too."""
+class Flux2Images(LatentImages):
+    """References, which are cropped to whole tokens. An image with a mask is where drawing starts, too."""
 
     def encode(self, text: ImageConditioning, params: GenerationParams) -> ImageConditioning:
         """Return the conditioning of a request: of its texts, and of its images."""

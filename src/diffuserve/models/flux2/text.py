@@ -7,7 +7,6 @@ though nothing in the language model attends to them. So the padded length is a 
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import torch
 
@@ -18,6 +17,7 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.texts import GuidedTexts, TextStates
+from diffuserve.models.text.encoder_ranks import EncoderRanks
 from diffuserve.models.text.qwen import PackedPrompts, load_qwen
 from diffuserve.models.text.qwen_config import QwenConfig
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
@@ -34,12 +34,11 @@ class Flux2TextEncoder(GuidedTexts):
 
     def __init__(self, folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> None:
         self.spec, self.device = spec, plan.device
-        self._ranks = plan.ranks if plan.ranks is not None and plan.ranks.plan.is_sharded else None
         kernel = choose_kernel(plan.device, plan.chosen_dtype, plan.deterministic)
-        shared = None if self._ranks is None else self._ranks.world
         config, files = QwenConfig.read(folder, "text_encoder"), folder.weights("text_encoder")
         reading = prompt_reading(folder)
-        self.largest = load_qwen(config, files, plan, kernel, reading.states, shared)
+        self._ranks = EncoderRanks.of(plan, config.shared)
+        self.largest = load_qwen(config, files, plan, kernel, reading.states, self._ranks.sharing)
         self.tokenizer = PromptTokenizer.read(folder, "tokenizer", plan.is_wanted, reading.template)
 
     @property
@@ -54,7 +53,7 @@ class Flux2TextEncoder(GuidedTexts):
         words = [text.words.replace(_IMAGE, "") for text in texts]
         tokens = self.tokenizer.tokenize(words, texts[0].length)
         packed = PackedPrompts.padded(tokens.ids, tokens.mask, self.device)
-        with nullcontext() if self._ranks is None else self._ranks.together():
+        with self._ranks.together():
             states = torch.cat(self.largest(packed), dim=-1)
         rows = zip(states.split(packed.lengths), tokens.warnings, strict=True)
         return [TextStates(row.clone(), warnings) for row, warnings in rows]

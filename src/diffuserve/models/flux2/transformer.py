@@ -71,10 +71,10 @@ class Flux2Transformer(PackedTransformer):
         self.x_embedder = Linear(config.in_channels, dim, bias=False)
         self.context_embedder = Linear(config.joint_attention_dim, dim, bias=False)
         self.transformer_blocks = nn.ModuleList(
-            DoubleBlock(config, attention) for _ in range(config.num_layers)
+            Flux2DoubleBlock(config, attention) for _ in range(config.num_layers)
         )
         self.single_transformer_blocks = nn.ModuleList(
-            SingleBlock(config, attention) for _ in range(config.num_single_layers)
+            Flux2SingleBlock(config, attention) for _ in range(config.num_single_layers)
         )
         self.norm_out = Modulation(dim, ("scale", "shift"), bias=False)
         self.proj_out = Linear(dim, config.num_outputs, bias=False)
@@ -152,7 +152,7 @@ class _Embedder(nn.Module):
         return self.linear_2(F.silu(self.linear_1(x)))
 
 
-class DoubleBlock(DoubleStream):
+class Flux2DoubleBlock(DoubleStream):
     """A double-stream block."""
 
     networks = ("ff", "ff_context")
@@ -162,7 +162,7 @@ class DoubleBlock(DoubleStream):
         self.ff, self.ff_context = (GatedFeedForward(config.dim, config.inner_dim) for _ in range(2))
 
 
-class SingleBlock(SingleStream):
+class Flux2SingleBlock(SingleStream):
     """A single-stream block: text and image as one sequence."""
 
     start_weights = ("attn.to_qkv_mlp_proj.", "attn.norm_")

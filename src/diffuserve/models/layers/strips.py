@@ -17,35 +17,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.strip_sizes import strip_rows
 
 Features = Float[Tensor, "_batch _channels _rows _width"]
 
-MAX_WHOLE_PIXELS = 1280 * 1280
-"""Pixels of the largest image that is decoded whole."""
 DECODER_ENTRIES = ("forward", "decode_in_strips")
 """Methods of a decoder that read its weights."""
-_STRIP_SCALARS = 1 << 25
-_CACHED_STRIP_SCALARS = 1 << 21
 _CACHED_SCALARS = 1 << 20
-_LIVE_STRIPS = 6  # around a convolution whose input is upsampled and normalized
 
 
-def needs_strips(width: int, height: int) -> bool:
-    """Return whether an image of so many pixels is decoded in strips."""
-    return width * height > MAX_WHOLE_PIXELS
-
-
-def strip_scalars(device: torch.device) -> int:
-    """Return the scalars of a strip's widest features: enough to fill a GPU, or few for a CPU's caches."""
-    return _CACHED_STRIP_SCALARS if device.type == "cpu" else _STRIP_SCALARS
-
-
-def strip_bytes(device: torch.device, item_bytes: int) -> int:
-    """Return the bytes of what is computed of a strip at once."""
-    return _LIVE_STRIPS * strip_scalars(device) * item_bytes
-
-
-class Rows(ABC):
+class FeatureRows(ABC):
     """Rows of a feature map, computed as they are read.
 
     It has `num_rows`. At the edges of the image (`at_top`, `at_bottom`) it ends; elsewhere one may read
@@ -65,12 +46,12 @@ class Rows(ABC):
 
     def strips(self) -> Iterator[tuple[int, int]]:
         """Yield the first row of each strip, and the one after its last."""
-        size = max(1, strip_scalars(self.device) // self.row_scalars)
+        size = strip_rows(self.row_scalars, self.device.type == "cpu")
         for start in range(0, self.num_rows, size):
             yield start, min(start + size, self.num_rows)
 
 
-class StoredRows(Rows):
+class StoredRows(FeatureRows):
     """Rows in memory, with the neighbors' rows that adjoin them."""
 
     def __init__(self, own: Features, above: Features | None = None, below: Features | None = None) -> None:
@@ -89,10 +70,10 @@ class StoredRows(Rows):
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
-class ComputedRows(Rows):
+class ComputedRows(FeatureRows):
     """Rows that are computed of those of a `source`, each of `enlarged` times as many."""
 
-    def __init__(self, source: Rows, enlarged: int = 1) -> None:
+    def __init__(self, source: FeatureRows, enlarged: int = 1) -> None:
         self.num_rows, self.row_scalars = enlarged * source.num_rows, enlarged * source.row_scalars
         self.at_top, self.at_bottom, self.device = source.at_top, source.at_bottom, source.device
         self._source = source
@@ -101,7 +82,7 @@ class ComputedRows(Rows):
 class PointRows(ComputedRows):
     """Rows of a function of each position by itself."""
 
-    def __init__(self, source: Rows, function: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, source: FeatureRows, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__(source)
         self._function = function
 
@@ -112,7 +93,7 @@ class PointRows(ComputedRows):
 class UpsampledRows(ComputedRows):
     """Rows of a map of twice the height and width; `enlarge` makes four positions of each."""
 
-    def __init__(self, source: Rows, enlarge: Callable[[Tensor], Tensor] | None = None) -> None:
+    def __init__(self, source: FeatureRows, enlarge: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__(source, enlarged=2)
         self._enlarge = enlarge or _repeat
 
@@ -128,7 +109,7 @@ class ConvolvedRows(ComputedRows):
     `convolve` pads the sides alone.
     """
 
-    def __init__(self, source: Rows, convolve: Callable[[Tensor], Tensor], margin: int = 1) -> None:
+    def __init__(self, source: FeatureRows, convolve: Callable[[Tensor], Tensor], margin: int = 1) -> None:
         super().__init__(source)
         self._convolve, self._margin = convolve, margin
 
@@ -147,7 +128,7 @@ class ConvolvedRows(ComputedRows):
 class RememberedRows(ComputedRows):
     """Rows that several others read, strip by strip: what was read last is not computed again."""
 
-    def __init__(self, source: Rows) -> None:
+    def __init__(self, source: FeatureRows) -> None:
         super().__init__(source)
         self._start, self._stop, self._last = 0, 0, torch.empty(0)
 
@@ -167,7 +148,7 @@ class Strips:
         """Return the rows of a band, of which neighbors have not been told yet."""
         return self._with_neighbors(band)
 
-    def store(self, *sources: Rows) -> list[StoredRows]:
+    def store(self, *sources: FeatureRows) -> list[StoredRows]:
         """Return rows of equally many strips in memory; those that were stored already stay as they are."""
         wanted = [source for source in sources if not isinstance(source, StoredRows)]
         maps: list[Tensor] = []
@@ -179,13 +160,13 @@ class Strips:
         stored = iter(self._with_neighbors(each) for each in maps)
         return [source if isinstance(source, StoredRows) else next(stored) for source in sources]
 
-    def add(self, kept: StoredRows, rows: Rows) -> StoredRows:
+    def add(self, kept: StoredRows, rows: FeatureRows) -> StoredRows:
         """Add rows to stored ones, whose memory holds the sum."""
         for start, stop in rows.strips():
             kept.own[:, :, start:stop] += rows.read(start, stop)
         return self._with_neighbors(kept.own)
 
-    def normalized(self, rows: Rows, norm: nn.GroupNorm) -> Rows:
+    def normalized(self, rows: FeatureRows, norm: nn.GroupNorm) -> FeatureRows:
         """Return rows normalized in groups of channels, after a pass over all rows for their statistics."""
         mean, variance = self._statistics(rows, norm.num_groups)
         scale = norm.weight.double() / (variance + norm.eps).sqrt()
@@ -193,7 +174,7 @@ class Strips:
         factor, offset = (each.float()[:, :, None, None] for each in (scale, shift))
         return PointRows(rows, lambda strip: (strip * factor).add_(offset).to(strip.dtype))
 
-    def _statistics(self, rows: Rows, groups: int) -> Float[Tensor, "2 batch channels"]:
+    def _statistics(self, rows: FeatureRows, groups: int) -> Float[Tensor, "2 batch channels"]:
         """Return the mean and the variance of each channel's group over all rows of all ranks."""
         parts = [part for start, stop in rows.strips() for part in _moments(rows.read(start, stop))]
         counts, moments = zip(*parts, strict=True)

@@ -48,7 +48,7 @@ class Autoencoder(Protocol):
     def decode(self, latents: Float[Tensor, "batch channels height width"]) -> list[Image.Image]: ...
 
 
-class InputImages:
+class LatentImages:
     """Encodes images, and draws the latents that begin with them, of which `patch`² cells are a token.
 
     Noise is drawn in `noise_dtype`, or beside an image in the autoencoder's dtype, as in diffusers.

@@ -23,6 +23,7 @@ from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.joint.packing import (
     Grid,
     LayoutRules,
+    PackedInput,
     PackedLayout,
     SequenceShape,
     pack_layout,
@@ -33,7 +34,7 @@ from diffuserve.models.loaded_pipeline import LoadedPipeline
 from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.conditioning import ImageConditioning
-from diffuserve.models.packed_images.images import InputImages
+from diffuserve.models.packed_images.images import LatentImages
 from diffuserve.models.packed_images.passes import ImagePass, by_request, conditioning_of, pack, passes_of
 from diffuserve.models.packed_images.transformer import PackedTransformer
 from diffuserve.models.preview import PreviewMap
@@ -67,7 +68,7 @@ class PackedImagePipeline(LoadedPipeline, ABC):
 
     samplers: Mapping[str, Sampler]
     text_encoder: TextEncoder
-    images: InputImages
+    images: LatentImages
     transformer: PackedTransformer
     preview_map: PreviewMap
     layout_rules: LayoutRules
@@ -217,19 +218,24 @@ class PackedImagePipeline(LoadedPipeline, ABC):
     def _forward(self, passes: Sequence[ImagePass]) -> Sequence[Tensor]:
         """Return the velocities of the image tokens of passes, of which each group of ranks runs some."""
         hands, lengths = self._hands(passes), [each.shape.image_tokens for each in passes]
-        own = [passes[index] for index in hands[self._pass_ranks.index]]
+        own = self._own_input([passes[index] for index in hands[self._pass_ranks.index]])
         with nullcontext() if self.ranks is None else self.ranks.together():
             return self._pass_ranks.gather(self._run(own), lengths, hands)
 
-    def _run(self, passes: Sequence[ImagePass]) -> Tensor:
-        """Return the velocities of all image tokens of this group's passes, one after the other."""
+    def _own_input(self, passes: Sequence[ImagePass]) -> PackedInput | None:
+        """Lay out passes of this group of ranks, and return this rank's part; `None` if there are none."""
         if not passes:
-            return torch.empty(0, self._channels, dtype=self.dtype, device=self.device)
+            return None
         shapes = tuple(each.shape for each in passes)
         packed = pack(passes, self._layout(shapes), self.inputs, self._factors_of)
-        if self._sequence is None:
-            return self.transformer(packed)
-        return self._sequence.gather(self.transformer(self._shard(shapes).of(packed)))
+        return packed if self._sequence is None else self._shard(shapes).of(packed)
+
+    def _run(self, own: PackedInput | None) -> Tensor:
+        """Return the velocities of all image tokens of this group's passes, one after the other."""
+        if own is None:
+            return torch.empty(0, self._channels, dtype=self.dtype, device=self.device)
+        velocities: Tensor = self.transformer(own)
+        return velocities if self._sequence is None else self._sequence.gather(velocities)
 
     def _hands(self, passes: Sequence[ImagePass]) -> Hands:
         """Return which passes each group of ranks runs."""

@@ -13,12 +13,13 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors
 from diffuserve.models.loaded_pipeline import with_dtype
 from diffuserve.models.packed_images.compiled import DOUBLE_HALVES, use_compiled
-from diffuserve.models.packed_images.images import InputImages
+from diffuserve.models.packed_images.images import LatentImages
 from diffuserve.models.packed_images.loading import load_transformer
 from diffuserve.models.packed_images.pipeline import PackedImagePipeline
 from diffuserve.models.packed_images.shift import SizeShift
 from diffuserve.models.qwen_image.compiled import block_shape
 from diffuserve.models.qwen_image.config import TRANSFORMER_LAYERS, QwenImageConfig
+from diffuserve.models.qwen_image.edit_text import EditTextEncoder
 from diffuserve.models.qwen_image.positions import layout_rules
 from diffuserve.models.qwen_image.text import QwenImageTextEncoder
 from diffuserve.models.qwen_image.transformer import QwenImageTransformer
@@ -50,10 +51,11 @@ class QwenImagePipeline(PackedImagePipeline):
         scheduler = folder.json("scheduler/scheduler_config.json")
         self.samplers = {name: named_sampler(name, scheduler) for name in spec.samplers}
         self._shift = SizeShift.from_config(scheduler)
-        self.text_encoder = QwenImageTextEncoder(folder, spec, plan.when(parts.encoding))
+        encoder = EditTextEncoder if spec.min_input_images else QwenImageTextEncoder
+        self.text_encoder = encoder(folder, spec, plan.when(parts.encoding))
         encodes = parts.encoding and spec.max_input_images > 0
         vae = ImageFrames(folder, plan, has_encoder=encodes, has_decoder=parts.decoding)
-        self.images = InputImages(spec, vae, self.dtype)
+        self.images = LatentImages(spec, vae, self.dtype)
         self.preview_map = preview_map(folder, vae.latent_channels, self.device)
         make = functools.partial(QwenImageTransformer, self._config, self.attention)
         self.transformer = load_transformer(make, TRANSFORMER_LAYERS, folder, plan.when(parts.denoising))

@@ -48,13 +48,13 @@ class StableDiffusionFamily:
         _check_channels(folder, config, vae)
         _check_widths(folder, config, encoders)
         scheduler = scheduler_config(folder, config)
-        passes = _passes(config)
+        has_passes = config.time_cond_proj_dim is None
         tokens = min(encoder.max_position_embeddings for encoder in encoders)
         architecture: dict[str, Any] = {
             "family": _XL if config.is_xl else _OLDER,
             "has_guidance": True,
-            "guidance_passes": passes,
-            "has_negative_prompt": passes > 1,
+            "guidance_passes": 2 if has_passes else 1,
+            "has_negative_prompt": has_passes,
             "has_joint_attention": False,
             "max_sequence_length": tokens,
             "longest_sequence_length": tokens,
@@ -71,7 +71,7 @@ class StableDiffusionFamily:
     def capabilities(self, folder: ModelFolder) -> Capabilities:
         config = UNetConfig.read(folder)
         layers = {"unet": UNET_LAYERS, **dict.fromkeys(text_encoders(folder, config), CLIP_LAYERS)}
-        return Capabilities(quantized_layers=layers, offloads=tuple(Offload), passes=_passes(config))
+        return Capabilities(quantized_layers=layers, offloads=tuple(Offload), shares_passes=True)
 
     def check_files(self, folder: ModelFolder) -> None:
         components = self.weight_folders(folder, ALL_PARTS)
@@ -102,11 +102,6 @@ class StableDiffusionFamily:
 
 
 STABLE_DIFFUSION: PipelineFamily = StableDiffusionFamily()
-
-
-def _passes(config: UNetConfig) -> int:
-    """Return the passes of a guided step: one where guidance was distilled into an input."""
-    return 2 if config.time_cond_proj_dim is None else 1
 
 
 def _sizes(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> dict[str, int]:

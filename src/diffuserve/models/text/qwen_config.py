@@ -60,6 +60,14 @@ class QwenConfig:
     rope_parameters: RopeParameters | None = None
     rope_scaling: RopeParameters | None = None
 
+    @property
+    def shared(self) -> Mapping[str, int]:
+        """How many there are of what ranks share, by its name."""
+        return {
+            "key and value heads in its text encoder": self.num_key_value_heads,
+            "features in its text encoder's layers": self.intermediate_size,
+        }
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str) -> "QwenConfig":
         """Build a config from transformers' own, whose language model may stand in `text_config`.

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from diffuserve.models.layers.strips import (
     ConvolvedRows,
+    FeatureRows,
     PointRows,
-    Rows,
     StoredRows,
     Strips,
     empty_rows,
@@ -63,7 +63,7 @@ class CausalConv(nn.Module):
             return self.first(frames)
         return self.over_time(torch.cat([before, frames]))
 
-    def in_strips(self, rows: Rows, cache: FrameCache | None) -> Rows:
+    def in_strips(self, rows: FeatureRows, cache: FrameCache | None) -> FeatureRows:
         """Return the rows of the next frames of a clip; its cache has one further row at each end."""
         if cache is None:
             return ConvolvedRows(rows, partial(self.first, row_padding=0), self.padding)
@@ -100,7 +100,7 @@ class CausalConv(nn.Module):
 class _CausalRows(ConvolvedRows):
     """Rows of a convolution over time, which replaces what it keeps of a clip's last frames as it goes."""
 
-    def __init__(self, source: Rows, conv: CausalConv, cache: FrameCache) -> None:
+    def __init__(self, source: FeatureRows, conv: CausalConv, cache: FrameCache) -> None:
         super().__init__(source, conv.first, conv.padding)
         self._conv, self._cache, self._before = conv, cache, cache.get(conv)
 

@@ -6,6 +6,7 @@ They are those of our decoder, which skips products with the zeros before a clip
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diffuserve.models.layers.strip_sizes import needs_strips, strip_bytes
 from diffuserve.models.video_autoencoder.config import MAX_STACKED, TAPS, TEMPORAL_SCALE, VideoVaeConfig
 
 _LEVEL_BYTES = 16  # per pixel and channel, for converting the output to 8 bits
@@ -81,9 +82,13 @@ def cache_bytes(config: VideoVaeConfig, width: int, height: int, item_bytes: int
 
 
 def chunk_bytes(config: VideoVaeConfig, width: int, height: int, item_bytes: int = 4) -> int:
-    """Return the peak bytes of decoding a chunk, beside the cache."""
+    """Return the peak bytes of decoding a chunk, whole or in strips, beside the cache."""
     cells = _latent_cells(config, width, height)
-    features = max(moment.scalars(cells) for moment in _moments(config)) * item_bytes
+    if needs_strips(width * height):
+        maps = _map_scalars(config, is_clip=True) * cells
+        features = maps * item_bytes + strip_bytes(maps, item_bytes)
+    else:
+        features = max(moment.scalars(cells) for moment in _moments(config)) * item_bytes
     return max(features, TEMPORAL_SCALE * 3 * width * height * _LEVEL_BYTES)
 
 
@@ -92,26 +97,39 @@ def decode_bytes(config: VideoVaeConfig, width: int, height: int, item_bytes: in
     return chunk_bytes(config, width, height, item_bytes) + cache_bytes(config, width, height, item_bytes)
 
 
-def image_bytes(config: VideoVaeConfig, num_pixels: int, item_bytes: int = 4) -> int:
-    """Return the peak bytes of decoding one image, a clip's first frame: in the norm of a stage's features.
+def image_bytes(config: VideoVaeConfig, num_pixels: int, item_bytes: int = 4, num_ranks: int = 1) -> int:
+    """Return the peak bytes of decoding one image, a clip's first frame, whole or in strips, on each rank.
 
-    The stage's input, the block's and what that has convolved are kept; a norm makes two copies in float32.
+    Whole it is that of a norm: the stage's input, the block's and what that has convolved are kept, and the
+    norm makes two copies in float32.
     """
-    return int(_widest_map(config) * num_pixels * (3 * item_bytes + 2 * 4))
+    cells = num_pixels // config.scale**2
+    if needs_strips(num_pixels):
+        maps = _map_scalars(config, is_clip=False) * cells
+        return maps * item_bytes // num_ranks + strip_bytes(maps, item_bytes)
+    widest = max(features * 4**stage for stage, features in enumerate(config.decoder_widths[1:]))
+    return widest * cells * (3 * item_bytes + 2 * 4)
 
 
-def image_map_bytes(config: VideoVaeConfig, num_pixels: int, item_bytes: int = 4) -> int:
-    """Return the bytes of the maps that are kept while an image is decoded in strips.
+def _map_scalars(config: VideoVaeConfig, is_clip: bool) -> int:
+    """Return the scalars per latent cell of the maps that are kept while frames are decoded in strips.
 
-    A stage's features and what a block has convolved are kept.
+    These are a stage's input, what a block has convolved and what that is added to, and of a clip the last
+    two frames that a convolution has seen, before and after.
     """
-    return int(2 * _widest_map(config) * num_pixels * item_bytes)
-
-
-def _widest_map(config: VideoVaeConfig) -> float:
-    """Return the scalars of the largest features of one frame, for each pixel."""
-    stages = enumerate(config.decoder_widths[1:])
-    return max(features * 4**stage for stage, features in stages) / config.scale**2
+    most, cells, frames = 0, 1, 1
+    for stage, width in enumerate(config.decoder_widths[1:]):
+        before = config.decoder_widths[stage] // (2 if stage and not config.is_residual else 1)
+        doubles = config.temporal_upsample[stage : stage + 1]
+        held, features = before * cells * frames, width * cells * frames
+        held *= 2 if config.is_residual and doubles else 1  # its copies are added later
+        cached = 2 * max(before, width) * cells if is_clip else 0
+        most = max(most, held + (features if before == width else 2 * features) + cached)
+        for is_temporal in doubles:
+            cells, frames = 4 * cells, frames * (1 + (is_temporal and is_clip))
+            output = (width if config.is_residual else width // 2) * cells * frames
+            most = max(most, held + features + output)
+    return most
 
 
 def _latent_cells(config: VideoVaeConfig, width: int, height: int) -> int:

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from diffuserve.models.layers.bands import Bands
 from diffuserve.models.layers.strips import (
     ConvolvedRows,
+    FeatureRows,
     PointRows,
-    Rows,
     StoredRows,
     Strips,
     UpsampledRows,
@@ -215,9 +215,9 @@ class _Upsampler(nn.Module):
             return frames
         return _in_turn(self.time_conv(frames, cache))
 
-    def in_strips(self, rows: StoredRows, cache: FrameCache | None, is_first: bool) -> Rows:
+    def in_strips(self, rows: StoredRows, cache: FrameCache | None, is_first: bool) -> FeatureRows:
         """Return rows that are computed as they are read."""
-        doubled: Rows = rows
+        doubled: FeatureRows = rows
         if self._is_temporal and cache is not None:
             if is_first:
                 cache[self.time_conv] = torch.zeros_like(empty_rows(rows.own[:1], rows.num_rows + 2)).repeat(

@@ -22,7 +22,7 @@ from diffuserve.models.layers.bands import Bands
 from diffuserve.models.layers.strips import DECODER_ENTRIES
 from diffuserve.models.offload.components import Component
 from diffuserve.models.video_autoencoder.config import VideoVaeConfig
-from diffuserve.models.video_autoencoder.cost import image_bytes, image_map_bytes
+from diffuserve.models.video_autoencoder.cost import image_bytes
 from diffuserve.models.video_autoencoder.decoder import VideoDecoder, load_decoder
 from diffuserve.models.video_autoencoder.encoder import VideoEncoder, load_encoder
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -74,8 +74,5 @@ class ImageFrames(ImageAutoencoder):
     def _pixels_in_strips(self, encoded: Encoded, bands: Bands) -> Pixels:
         return self.decoder.decode_in_strips(encoded, None, bands).permute(0, 3, 1, 2)
 
-    def _whole_bytes(self, num_pixels: int) -> int:
+    def _network_bytes(self, num_pixels: int) -> int:
         return image_bytes(self.config, num_pixels, self.dtype.itemsize)
-
-    def _map_bytes(self, num_pixels: int) -> int:
-        return image_map_bytes(self.config, num_pixels, self.dtype.itemsize)

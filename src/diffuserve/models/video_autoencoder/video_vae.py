@@ -11,7 +11,8 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.bands import Bands
-from diffuserve.models.layers.strips import DECODER_ENTRIES, needs_strips
+from diffuserve.models.layers.strip_sizes import needs_strips
+from diffuserve.models.layers.strips import DECODER_ENTRIES
 from diffuserve.models.machine.devices import is_emulated
 from diffuserve.models.offload.components import Component
 from diffuserve.models.video_autoencoder.blocks import FrameCache
@@ -93,8 +94,7 @@ class VideoVae:
     ) -> Frames:
         latents = latents.to(self.device, self.dtype, memory_format=torch.channels_last)
         scaled = latents / self._factor.to(self.dtype) + self._mean.to(self.dtype)
-        height, width = (side * self.config.scale for side in latents.shape[-2:])
-        if needs_strips(width, height):
+        if needs_strips(latents[0, 0].numel() * self.config.scale**2):
             return _to_images(self.decoder.decode_in_strips(scaled, cache, Bands()))
         return _to_images(self.decoder(scaled, cache))
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from diffuserve.models.base import Pipeline
 
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
-_PASSES = 2  # of a guided step
 _COARSE_SCALE = 16  # pixels of a latent cell's side in the autoencoder of Wan 2.2's 5B
 TRAITS: dict[str, type] = {"guidance_scale_2": float, "vae_dtype": str}
 """Settings of a folder's `diffuserve.json` beside those of the spec: `guidance_scale_2` is the default of the
@@ -61,7 +60,7 @@ class WanFamily:
         architecture: dict[str, Any] = {
             "family": "wan",
             "has_guidance": True,
-            "guidance_passes": _PASSES,
+            "guidance_passes": 2,
             "has_negative_prompt": True,
             "has_joint_attention": False,
             "max_sequence_length": TEXT_TOKENS,
@@ -86,7 +85,7 @@ class WanFamily:
                 "features in its feed-forward layers": checkpoint.transformer.ffn_dim,
             },
             encoder_shared=umt5.shared,
-            passes=_PASSES,
+            shares_passes=True,
             min_decode_bytes=partial(_least_decode_bytes, folder),
         )
 

@@ -7,7 +7,6 @@ Conditioning holds the tokens without padding.
 import html
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import ftfy
@@ -19,6 +18,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import Conditioning
 from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.text.encoder_ranks import EncoderRanks
 from diffuserve.models.text.t5 import load_t5
 from diffuserve.models.text.t5_config import Umt5Config
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
@@ -53,7 +53,7 @@ class WanConditioning(Conditioning):
 class WanTextEncoder:
     """UMT5 with its tokenizer; on the meta device, without either's content, if they are not loaded.
 
-    Sharded weights are over all ranks, which encode together.
+    Ranks that share its weights encode together.
     """
 
     def __init__(
@@ -63,9 +63,8 @@ class WanTextEncoder:
         plan: LoadPlan,
     ) -> None:
         config = Umt5Config.read(folder, "text_encoder")
-        self._ranks = plan.ranks if plan.ranks is not None and plan.ranks.plan.is_sharded else None
-        shared = None if self._ranks is None else self._ranks.world
-        self.model = load_t5(config, folder.weights("text_encoder"), plan, shared)
+        self._ranks = EncoderRanks.of(plan, config.shared)
+        self.model = load_t5(config, folder.weights("text_encoder"), plan, self._ranks.sharing)
         self.tokenizer = PromptTokenizer.read(folder, "tokenizer", is_wanted=plan.is_wanted)
         self.spec, self.device = spec, plan.device
 
@@ -96,7 +95,7 @@ class WanTextEncoder:
         counts = tokens.mask.sum(dim=1)
         longest = int(counts.max())
         ids, mask = (part[:, :longest].to(self.device) for part in (tokens.ids, tokens.mask))
-        with nullcontext() if self._ranks is None else self._ranks.together():
+        with self._ranks.together():
             states = self.model(ids, mask)
         parts = zip(states, counts.tolist(), tokens.warnings, strict=True)
         return [EncodedPrompt(each[:count].clone(), warnings) for each, count, warnings in parts]

@@ -33,6 +33,7 @@ _FILES = (
 )
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
 _LONGEST_PROMPT = 512
+_PASSES = 2  # of a step that is guided
 
 # In bf16 on a large GPU, from its operations: 13 TFLOP a step of 1,056 tokens at about 400 TFLOP/s. Only
 # ratios between jobs matter until the first worker sends its own fit.
@@ -61,7 +62,7 @@ class ZImageFamily:
         architecture: dict[str, Any] = {
             "family": "z-image",
             "has_guidance": True,
-            "guidance_passes": 2,
+            "guidance_passes": _PASSES,
             "guided_above": 0.0,
             "has_negative_prompt": True,
             "longest_sequence_length": longest,
@@ -86,12 +87,9 @@ class ZImageFamily:
         return Capabilities(
             quantized_layers={"transformer": TRANSFORMER_LAYERS, "text_encoder": QWEN_LAYERS},
             offloads=tuple(Offload),
-            shared={
-                "attention heads": config.n_heads,
-                "features in its layers": config.hidden_dim,
-                "key and value heads in its text encoder": encoder.num_key_value_heads,
-                "features in its text encoder's layers": encoder.intermediate_size,
-            },
+            shared={"attention heads": config.n_heads, "features in its layers": config.hidden_dim},
+            encoder_shared=encoder.shared,
+            shares_passes=True,
             compilable=partial(_compilable, folder),
         )
 

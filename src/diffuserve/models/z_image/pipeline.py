@@ -21,7 +21,7 @@ from diffuserve.models.layers.joint.packing import Grid
 from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors
 from diffuserve.models.loaded_pipeline import with_dtype
 from diffuserve.models.machine.devices import to_device
-from diffuserve.models.packed_images.images import InputImages
+from diffuserve.models.packed_images.images import LatentImages
 from diffuserve.models.packed_images.loading import load_transformer
 from diffuserve.models.packed_images.pipeline import PackedImagePipeline
 from diffuserve.models.packed_images.shift import SizeShift
@@ -61,7 +61,7 @@ class ZImagePipeline(PackedImagePipeline):
         self._shift = SizeShift.from_config(scheduler)
         self.text_encoder = ZImageTextEncoder(folder, spec, config, plan.when(parts.encoding))
         vae = ImageVae(folder, plan, has_encoder=parts.encoding, has_decoder=parts.decoding)
-        self.images = InputImages(spec, vae, torch.float32)
+        self.images = LatentImages(spec, vae, torch.float32)
         self.preview_map = read_preview_map(folder, vae.latent_channels, FLUX_PREVIEW, self.device)
         self.transformer = load_transformer(
             lambda: ZImageTransformer(config, self.attention),

@@ -5,7 +5,6 @@ transformer's own blocks refine and pad them.
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.folders.folder import ModelFolder
@@ -15,6 +14,7 @@ from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.loading import load_transformer
 from diffuserve.models.packed_images.texts import GuidedTexts, TextStates
 from diffuserve.models.text.chat import QWEN3_CHAT
+from diffuserve.models.text.encoder_ranks import EncoderRanks
 from diffuserve.models.text.qwen import PackedPrompts, load_qwen
 from diffuserve.models.text.qwen_config import QwenConfig
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
@@ -34,11 +34,10 @@ class ZImageTextEncoder(GuidedTexts):
 
     def __init__(self, folder: ModelFolder, spec: ModelSpec, config: ZImageConfig, plan: LoadPlan) -> None:
         self.spec, self.device = spec, plan.device
-        self._ranks = plan.ranks if plan.ranks is not None and plan.ranks.plan.is_sharded else None
         kernel = choose_kernel(plan.device, plan.chosen_dtype, plan.deterministic)
-        shared = None if self._ranks is None else self._ranks.world
         qwen, files = QwenConfig.read(folder, "text_encoder"), folder.weights("text_encoder")
-        self.largest = load_qwen(qwen, files, plan, kernel, READ_STATES, shared)
+        self._ranks = EncoderRanks.of(plan, qwen.shared)
+        self.largest = load_qwen(qwen, files, plan, kernel, READ_STATES, self._ranks.sharing)
         self.refiner = load_transformer(
             lambda: CaptionRefiner(config, kernel), _NOTHING, folder, plan, ignored_prefixes=STEP_WEIGHTS
         )
@@ -52,7 +51,7 @@ class ZImageTextEncoder(GuidedTexts):
         """Encode texts in one row."""
         read = [self.tokenizer.tokenize([text.words], text.length, subject=text.subject) for text in texts]
         prompts = PackedPrompts.of([tokens.rows[0] for tokens in read], self.device)
-        with nullcontext() if self._ranks is None else self._ranks.together():
+        with self._ranks.together():
             [states] = self.largest(prompts)
             refined = self.refiner(states, prompts.lengths)
         pairs = zip(refined, read, strict=True)

@@ -264,7 +264,12 @@ def test_a_simple_request_brings_what_the_model_needs(needs_all: bool) -> None:
 
 
 def test_a_masked_reference_is_where_drawing_starts_in_the_size_of_the_result() -> None:
-    asked = {"image": (image(), image(64, 48)), "width": 64, "height": 128, "num_inference_steps": 10}
+    asked: dict[str, Any] = {
+        "image": (image(), image(64, 48)),
+        "width": 64,
+        "height": 128,
+        "num_inference_steps": 10,
+    }
     plain, masked = resolve(MASKER, **asked), resolve(MASKER, **asked, mask=image())
     assert (plain.strength, masked.strength) == (None, 0.8)
     assert [MASKER.num_steps(params) for params in (plain, masked)] == [10, 8]

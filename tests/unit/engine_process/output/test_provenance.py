@@ -20,3 +20,8 @@ def test_each_image_has_the_parameters_that_generate_it_alone() -> None:
 
 def test_an_unknown_hash_is_omitted() -> None:
     assert "model_hash" not in provenance(PARAMS, 0, "tiny-flux")
+
+
+def test_layers_have_the_parameters_of_all_of_them() -> None:
+    origin = provenance(PARAMS, None, "layered")
+    assert (origin["seed"], origin["num_images"]) == (7, 3)

@@ -17,7 +17,7 @@ from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.autoencoder.decoder import ImageDecoder, load_decoder
 from diffuserve.models.autoencoder.encoder import ImageEncoder, LatentDistribution, load_encoder
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers import strips
+from diffuserve.models.layers import strip_sizes
 from diffuserve.models.layers.bands import Bands
 from diffuserve.models.weights.load_plan import LoadPlan
 from support.live_tensors import LiveTensors
@@ -123,7 +123,7 @@ def test_a_decode_is_equal_to_the_references(
 def test_strips_are_parts_of_the_whole_image(
     config: dict[str, Any], strip_scalars: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strips, "_CACHED_STRIP_SCALARS", strip_scalars)
+    monkeypatch.setattr(strip_sizes, "CPU_STRIP_SCALARS", strip_scalars)
     decoder, latents = load(make_reference(config), tmp_path), latents_of(config, 14, 10)
     whole = decoder(latents)
     difference = (decoder.decode_in_strips(latents, Bands()) - whole).abs().max()
@@ -132,7 +132,7 @@ def test_strips_are_parts_of_the_whole_image(
 
 @torch.inference_mode()
 def test_in_bfloat16_strips_are_as_near_as_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strips, "_CACHED_STRIP_SCALARS", 1 << 12)
+    monkeypatch.setattr(strip_sizes, "CPU_STRIP_SCALARS", 1 << 12)
     exact = load(make_reference(FLUX), tmp_path)(latents_of(FLUX, 14, 10))
     decoder = load(make_reference(FLUX, torch.bfloat16), tmp_path, torch.bfloat16)
     latents = latents_of(FLUX, 14, 10, torch.bfloat16)
@@ -151,8 +151,7 @@ def test_memory_of_four_megapixels_in_strips_is_that_of_two_and_a_half_maps(
     latents = torch.zeros(1, 16, 256, 256, dtype=dtype, device="meta")
     with torch.inference_mode(), LiveTensors() as live:
         decoder.decode_in_strips(latents.to(memory_format=torch.channels_last), Bands())
-    predicted = PUBLISHED.map_bytes(2048**2, dtype.itemsize)
-    predicted += strips.strip_bytes(latents.device, dtype.itemsize)
+    predicted = PUBLISHED.decode_bytes(2048**2, dtype.itemsize)
     assert live.peak < most_gibibytes * 2**30
     assert 0.95 * predicted < live.peak <= predicted
 

@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -127,7 +128,8 @@ def test_the_oldest_factors_give_way(transformer: FluxTransformer, monkeypatch: 
     factors, first, second = _Factors(transformer), prompt(0), prompt(1)
     for pooled in (first, second):
         factors.of(pooled, 3.5, TIMESTEPS[:2])
-    assert {condition[0] for condition, _ in factors.cache._kept} == {id(second)}
+    conditions: list[Any] = [condition for condition, _ in factors.cache._kept]
+    assert {prompt for prompt, _ in conditions} == {id(second)}
 
 
 @pytest.mark.parametrize(("room", "made"), [(3.5, [3, 1]), (0.5, [1, 1, 1, 1])])
