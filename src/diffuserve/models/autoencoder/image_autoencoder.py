@@ -60,14 +60,17 @@ class ImageAutoencoder(ABC):
     def normalize(self, latents: Encoded) -> Latents:
         """Return encoded latents on the scale on which models are trained."""
 
-    def decode(self, latents: Latents) -> list[Image.Image]:
+    def decode(self, latents: Latents, bands: Bands | None = None) -> list[Image.Image]:
         """Decode images of one size, large ones in strips; latents are denormalized as diffusers does it.
 
-        Raise `FloatingPointError` if pixels are not finite.
+        With `bands` all ranks must call it with the same latents, and share the images' rows. Raise
+        `FloatingPointError` if pixels are not finite.
         """
         encoded = self._denormalized(latents.to(self.dtype)).to(memory_format=torch.channels_last)
-        in_strips = needs_strips(latents[0, 0].numel() * self.scale**2)
-        pixels = self._pixels_in_strips(encoded, Bands()) if in_strips else self._pixels(encoded)
+        if bands is not None or needs_strips(latents[0, 0].numel() * self.scale**2):
+            pixels = self._pixels_in_strips(encoded, bands or Bands())
+        else:
+            pixels = self._pixels(encoded)
         if not pixels.isfinite().all():
             raise FloatingPointError("the decoder returned pixels that are not finite")
         return _to_images((pixels * 0.5 + 0.5).clamp(0, 1))

@@ -8,14 +8,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.autoencoder.decoder import ImageDecoder
+from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.layers import strip_sizes
 from diffuserve.models.layers.bands import Bands
+from diffuserve.models.registry import load_pipeline
 from diffuserve.models.video_autoencoder.blocks import CausalConv
 from diffuserve.models.video_autoencoder.config import VideoVaeConfig
 from diffuserve.models.video_autoencoder.decoder import VideoDecoder
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks
+from diffuserve.testing.checkpoints import write_flux_checkpoint
 from support.forked_ranks import run_on_ranks
 from support.live_tensors import LiveTensors
 
@@ -92,3 +97,30 @@ def test_ranks_exchange_rows_in_bfloat16(tmp_path: Path) -> None:
         return float((found - wanted).square().mean() / wanted.square().mean())
 
     assert max(run_on_ranks(program, 2, tmp_path / "store")) < 1e-3
+
+
+def test_a_pipeline_decodes_a_large_image_with_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strip_sizes, "MAX_WHOLE_PIXELS", 64 * 64)
+    model = str(write_flux_checkpoint(tmp_path / "flux"))
+
+    def program(ranks: Ranks) -> tuple[list[bytes], list[bytes], list[bool]]:
+        pipeline = load_pipeline(model, LoadPlan(torch.device("cpu"), torch.float32, ranks=ranks))
+        assert isinstance(pipeline, FluxPipeline)
+        large, small = (
+            pipeline.spec.resolve(GenerationParams(prompt="a", width=width, height=64), seed=1)
+            for width in (128, 64)
+        )
+        latents = [random(*pipeline.latents_shape(large))]
+        [[together]], [[alone]] = (
+            pipeline.decode_in_bands(latents, [large]),
+            pipeline.decode(latents, [large]),
+        )
+        bands = [pipeline.decodes_in_bands(params) for params in (large, small)]
+        return [image.tobytes() for image in together], [image.tobytes() for image in alone], bands
+
+    for together, alone, in_bands in run_on_ranks(program, 2, tmp_path / "store"):
+        levels = [torch.frombuffer(bytearray(*image), dtype=torch.uint8).int() for image in (together, alone)]
+        assert (levels[0] - levels[1]).abs().max() <= 1, "what lies between two levels may round to either"
+        assert in_bands == [True, False]
