@@ -11,7 +11,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.autoencoder.image_autoencoder import ImageAutoencoder
 from diffuserve.models.batches import split_by_counts
 from diffuserve.models.frames import Frames
-from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.slabs import Slabs
 from diffuserve.models.layers.strip_sizes import needs_strips
 from diffuserve.models.loaded_pipeline import LoadedPipeline
 
@@ -34,27 +34,27 @@ class ImagePipeline(LoadedPipeline, ABC):
     def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
         return self._decode(latents, params, None)
 
-    def decodes_in_bands(self, params: GenerationParams) -> bool:
+    def decodes_in_slabs(self, params: GenerationParams) -> bool:
         """Return whether ranks decode it together, which they do where one would in strips."""
         assert params.width is not None
         assert params.height is not None
         return self.ranks is not None and needs_strips(params.width * params.height)
 
     @torch.inference_mode()
-    def decode_in_bands(
+    def decode_in_slabs(
         self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
     ) -> list[list[Frames]]:
         assert self.ranks is not None
-        return self._decode(latents, params, Bands(self.ranks.bands))
+        return self._decode(latents, params, Slabs(self.ranks.slabs))
 
     def decode_bytes(self, params: GenerationParams) -> int:
         return self.autoencoder.decode_bytes(params)
 
     def _decode(
-        self, latents: Sequence[Tensor], params: Sequence[GenerationParams], bands: Bands | None
+        self, latents: Sequence[Tensor], params: Sequence[GenerationParams], slabs: Slabs | None
     ) -> list[list[Frames]]:
         stacked = self.latent_images(latents, params)
         pixels = stacked[0, 0].numel() * self.autoencoder.scale**2
         group = max(1, self.max_decode_pixels // pixels)
-        frames = [[image] for part in stacked.split(group) for image in self.autoencoder.decode(part, bands)]
+        frames = [[image] for part in stacked.split(group) for image in self.autoencoder.decode(part, slabs)]
         return split_by_counts(frames, [wanted.num_images for wanted in params])

@@ -174,7 +174,7 @@ class Ranks:
 
     Three groups on the CPU stand beside those of the device: commands and agreements use the first, on the
     thread that steps; on the decoder's thread finished images use the second, and the rows between ranks that
-    decode one image the third, `bands`. The first two prove each message with the `secret` of the group, by
+    decode one image the third, `slabs`. The first two prove each message with the `secret` of the group, by
     which each two ranks of groups on the CPU have proven themselves before.
     """
 
@@ -205,11 +205,11 @@ class Ranks:
             self.passes = PassRanks(_own_group([numbers[first::size] for first in range(size)], timeout))
         self.commands = Channel(dist.new_group(backend="gloo", timeout=_NO_TIMEOUT), secret, b"commands")
         self.images = Channel(dist.new_group(backend="gloo", timeout=_NO_TIMEOUT), secret, b"images")
-        self.bands = SequenceRanks(dist.new_group(backend="gloo", timeout=timeout))
+        self.slabs = SequenceRanks(dist.new_group(backend="gloo", timeout=timeout))
         shared = [self.tensor.group if self.tensor else None, self.passes.group]
         of_device = [dist.group.WORLD, self.sequence.group, *[group for group in shared if group is not None]]
         for number, group in enumerate(
-            (*of_device, self.commands.group, self.images.group, self.bands.group)
+            (*of_device, self.commands.group, self.images.group, self.slabs.group)
         ):
             prove_neighbors(group, Seal(secret, b"neighbors", bytes([number])))
 

@@ -10,7 +10,7 @@ There is no barrier. Ranks agree twice in a step, by an all-reduced flag: before
 forward pass, since a rank that fails earlier would leave the others waiting in them, and at the end, so
 that a step that failed on one rank counts on none. A batch that failed is halved on all ranks alike.
 
-Images are decoded by all ranks, each some requests, or of large images each a band. That has groups of its
+Images are decoded by all ranks, each some requests, or of large images each a slab. That has groups of its
 own, as it runs beside the next steps. Clips are decoded by rank 0 alone, whose caller gets the chunks as they
 come; the other ranks forget them with the requests.
 """
@@ -36,7 +36,7 @@ from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.swapping import go_on_from, progress_of
 from diffuserve.engine.runner import StepOutcome, TurnResult
 from diffuserve.engine.stages import Stage, make_stage_executor
-from diffuserve.engine_process.ranks.band_decoding import EVERY_RANK, decode_in_bands
+from diffuserve.engine_process.ranks.slab_decoding import EVERY_RANK, decode_in_slabs
 from diffuserve.models.base import Conditioning, PackedPipeline, map_tensors
 from diffuserve.models.frames import Media
 from diffuserve.models.machine.isolation import is_out_of_memory, isolate
@@ -133,9 +133,9 @@ class LeadRunner(ModelRunner):
         if any(state.exclusive or state.request_id not in self._known for state in states):
             return super().decode(states)
         self._announce(states)
-        if self.packed.decodes_in_bands(states[0].params):
+        if self.packed.decodes_in_slabs(states[0].params):
             self._ranks.images.broadcast(DecodeCommand({state.request_id: EVERY_RANK for state in states}))
-            return [decode_in_bands(self.packed, self._ranks, state) for state in states]
+            return [decode_in_slabs(self.packed, self._ranks, state) for state in states]
         rank_of = {state.request_id: self._next_decoder() for state in states}
         self._ranks.images.broadcast(DecodeCommand(rank_of))
         own = [state for state in states if rank_of[state.request_id] == 0]
@@ -269,7 +269,7 @@ class FollowerRank:
     def _decode(self, command: DecodeCommand) -> None:
         states = {request_id: self._take_denoised(request_id) for request_id in command.ranks}
         for request_id in _decoded_by(command, EVERY_RANK):
-            decode = partial(decode_in_bands, self._pipeline, self._ranks, states[request_id])
+            decode = partial(decode_in_slabs, self._pipeline, self._ranks, states[request_id])
             self._stages.run(Stage.DECODE, [decode])
         own = _decoded_by(command, self._ranks.index)
         if not own:

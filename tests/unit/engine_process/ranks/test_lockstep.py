@@ -21,8 +21,8 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine.requests.checkpoint import Checkpoint
-from diffuserve.engine_process.ranks.band_decoding import decode_in_bands
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
+from diffuserve.engine_process.ranks.slab_decoding import decode_in_slabs
 from diffuserve.media.input_image import input_image
 from diffuserve.parallel.messages import pack, unpack
 from diffuserve.parallel.plan import ParallelPlan
@@ -448,25 +448,25 @@ def test_a_request_that_was_swapped_out_within_a_step_goes_on_all_ranks(
     assert [result.images for result in results if result is not None] == [alone.images]
 
 
-class PipelineInBands(FakePipeline):
-    """Decodes every image with all ranks, which are there together, and rows that each rank has a band of."""
+class PipelineInSlabs(FakePipeline):
+    """Decodes every image with all ranks, which are there together, and rows that each rank has a slab of."""
 
-    on_bands: Callable[[Sequence[GenerationParams]], None] = staticmethod(lambda params: None)
+    on_slabs: Callable[[Sequence[GenerationParams]], None] = staticmethod(lambda params: None)
 
-    def decodes_in_bands(self, params: GenerationParams) -> bool:
+    def decodes_in_slabs(self, params: GenerationParams) -> bool:
         return True
 
-    def decode_in_bands(self, latents: Sequence[torch.Tensor], params: Sequence[GenerationParams]) -> Any:
+    def decode_in_slabs(self, latents: Sequence[torch.Tensor], params: Sequence[GenerationParams]) -> Any:
         assert self.ranks is not None
         self.ranks.images.gather(None)  # all are here
-        self.on_bands(params)
+        self.on_slabs(params)
         return self.decode(latents, params)
 
 
 def test_large_images_are_decoded_by_all_ranks_together() -> None:
-    pipelines, seen = [PipelineInBands() for _ in range(NUM_RANKS)], list[tuple[int, str]]()
+    pipelines, seen = [PipelineInSlabs() for _ in range(NUM_RANKS)], list[tuple[int, str]]()
     for rank, pipeline in enumerate(pipelines):
-        pipeline.on_bands = lambda params, rank=rank: seen.append((rank, params[0].prompt))  # type: ignore[misc]
+        pipeline.on_slabs = lambda params, rank=rank: seen.append((rank, params[0].prompt))  # type: ignore[misc]
     params = requests("red", "green", "blue")
     with running_group(pipelines) as engine:
         together = generate(engine, params)
@@ -485,7 +485,7 @@ def test_ranks_agree_before_they_decode_an_image_together(given: float | None) -
     with ThreadPoolExecutor(NUM_RANKS) as pool:
         outcomes = list(
             pool.map(
-                lambda own, state: decode_in_bands(PipelineInBands(ranks=own), own, cast(Any, state)),
+                lambda own, state: decode_in_slabs(PipelineInSlabs(ranks=own), own, cast(Any, state)),
                 ranks,
                 states,
             )

@@ -1,4 +1,4 @@
-"""One request decoded by all ranks, each a band of every image, on the decoder's thread of each."""
+"""One request decoded by all ranks, each a slab of every image, on the decoder's thread of each."""
 
 from diffuserve.engine.model_runner import finite
 from diffuserve.engine.requests.request_state import RequestState
@@ -10,7 +10,7 @@ EVERY_RANK = -1
 """The number that stands for all ranks where a command says which one decodes a request."""
 
 
-def decode_in_bands(
+def decode_in_slabs(
     pipeline: PackedPipeline, ranks: Ranks, state: RequestState | None
 ) -> list[Media] | Exception:
     """Return a request's images, or the exception of this rank, or that another one cannot decode it.
@@ -22,7 +22,7 @@ def decode_in_bands(
     if not ranks.images.all_true(error is None) or state is None:
         return error or RuntimeError("another rank cannot decode the request")
     try:
-        [images] = pipeline.decode_in_bands([state.turn_latents], [state.turn_params])
+        [images] = pipeline.decode_in_slabs([state.turn_latents], [state.turn_params])
     except Exception as failure:
         raise GroupBroken(
             f"rank {ranks.index} failed among the collectives of a decode: {failure}"
