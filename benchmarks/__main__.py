@@ -13,6 +13,7 @@ BENCHMARKS = {
     "engine": "engine.engine",
     "unet": "engine.unet",
     "any-pipeline": "engine.any_pipeline",
+    "packed-families": "engine.packed_families",
     "batch": "engine.batch",
     "policies": "engine.policies",
     "any-pipeline-parity": "engine.any_pipeline_parity",

@@ -99,7 +99,7 @@ def run_model(name: str, bare: RemoteSide, ours: RemoteSide, rounds: int) -> lis
         rounds,
         {
             "one by one": lambda seed: float(bare.run_all(name, mixed(name, seed))),
-            "static": lambda seed: float(bare.run_all(name, mixed(name, seed), True)),
+            "static": lambda seed: float(bare.run_all(name, mixed(name, seed), len(STEPS))),
             "ours": lambda seed: float(ours.run_all(name, mixed(name, seed))),
         },
     )

@@ -40,9 +40,13 @@ class BarePipelines:
         self._models, self._torch, self._kind = models, torch, DiffusionPipeline
         self._pipelines: dict[str, Any] = {}
 
-    def run_all(self, name: str, requests: Sequence[GenerationParams], is_batched: bool = False) -> float:
-        """Return the seconds for all requests, one by one, or those that may share a call in one."""
-        batches = _alike(requests) if is_batched else [[request] for request in requests]
+    def run_all(self, name: str, requests: Sequence[GenerationParams], batch_size: int = 1) -> float:
+        """Return the seconds for all requests, in calls of up to `batch_size` that may share one."""
+        batches = [
+            alike[start : start + batch_size]
+            for alike in _alike(requests)
+            for start in range(0, len(alike), batch_size)
+        ]
         self._pipeline(name)
         start = self._models.clock()
         for batch in batches:
@@ -72,7 +76,7 @@ class BarePipelines:
         if name not in self._pipelines:
             pipeline = self._kind.from_pretrained(
                 str(self._models.folder / name),
-                torch_dtype=self._dtype(),
+                dtype=self._dtype(),
                 local_files_only=True,
                 trust_remote_code=False,
             )

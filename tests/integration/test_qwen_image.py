@@ -11,6 +11,7 @@ from typing import Any
 import diffusers
 import pytest
 import torch
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 from PIL import Image
 
 from diffuserve.domain.requests.input_image import InputImage
@@ -18,10 +19,12 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import as_image
+from diffuserve.models.qwen_image import edit_text
 from diffuserve.testing.qwen_image_checkpoints import QwenImageKind, write_qwen_image_checkpoint
 from support.images import psnr
 from support.photos import photo, rectangle
 
+PIXELS = 96 * 96  # of a reference
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
 PROMPTS = ("a red circle", "make the star blue", "ring " * 20)
 
@@ -30,8 +33,29 @@ Folder = Callable[[QwenImageKind], Path]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    """Checkpoints by kind."""
-    return cache(lambda kind: write_qwen_image_checkpoint(tmp_path_factory.mktemp(kind), kind=kind, seed=5))
+    """Checkpoints by kind; those of editors scale references to fewer pixels than the real ones."""
+
+    @cache
+    def write(kind: QwenImageKind) -> Path:
+        path = write_qwen_image_checkpoint(tmp_path_factory.mktemp(kind), kind=kind, seed=5)
+        if kind != "image":
+            (path / "diffuserve.json").write_text(json.dumps({"max_reference_pixels": PIXELS}))
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_references() -> Iterator[None]:
+    """Have diffusers scale references to as few pixels, and ours read an image alone in as few."""
+    exact = pipeline_qwenimage_edit.calculate_dimensions
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(edit_text, "_LARGE", PIXELS)
+        patch.setattr(pipeline_qwenimage_edit_plus, "VAE_IMAGE_SIZE", PIXELS)
+        patch.setattr(
+            pipeline_qwenimage_edit, "calculate_dimensions", lambda _pixels, ratio: exact(PIXELS, ratio)
+        )
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +142,30 @@ def starts(seed: int) -> list[GenerationParams]:
     ]
 
 
-BATCHES: dict[QwenImageKind, Callable[[int], list[GenerationParams]]] = {"image": starts}
-KINDS = tuple(BATCHES)
+def edits(seed: int) -> list[GenerationParams]:
+    """Return requests of one, two and three references."""
+    images = [photo(5, 100, 60), photo(6, 40, 96), photo(7, 300, 280)]
+    several = [images[0], (images[1], images[0]), (images[2], images[1], images[0])]
+    return _uncut(requests(seed, (4, 2, 5, 3), image=several))
+
+
+def single_edits(seed: int) -> list[GenerationParams]:
+    return _uncut(requests(seed, (4, 2, 3), image=[photo(5, 100, 60), photo(6, 40, 96)]))
+
+
+def _uncut(batch: Sequence[GenerationParams]) -> list[GenerationParams]:
+    """Return requests whose prompts are read as a whole, as diffusers' editors do."""
+    return [replace(params, max_sequence_length=512) for params in batch]
+
+
+BATCHES: dict[QwenImageKind, Callable[[int], list[GenerationParams]]] = {
+    "image": starts,
+    "edit": single_edits,
+    "edit-plus": edits,
+    "edit-2511": edits,
+}
+SLOW = pytest.mark.slow
+KINDS = ("image", "edit-2511", pytest.param("edit", marks=SLOW), pytest.param("edit-plus", marks=SLOW))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -154,7 +200,7 @@ def test_everything_in_a_request_changes_its_image(
     assert all(psnr(images[0], other) < 42 for other in images[1:])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["edit-2511", pytest.param("image", marks=SLOW)])
 def test_in_deterministic_mode_company_changes_no_bit(kind: QwenImageKind, folder: Folder) -> None:
     config = EngineConfig(deterministic=True, token_budget=100_000, num_threads=2)
     with Engine.load(str(folder(kind)), device="cpu", dtype="float32", config=config) as strict:
@@ -164,7 +210,7 @@ def test_in_deterministic_mode_company_changes_no_bit(kind: QwenImageKind, folde
     assert together == alone
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["image", pytest.param("edit-2511", marks=SLOW)])
 def test_half_precision_stays_close_to_float32(
     kind: QwenImageKind, engine: Callable[[QwenImageKind], Engine], folder: Folder
 ) -> None:
@@ -176,7 +222,10 @@ def test_half_precision_stays_close_to_float32(
     assert min(psnr(ours.images[0], other.images[0]) for ours, other in pairs) > 15
 
 
-@pytest.mark.parametrize(("quantization", "least"), [("int8", 35), ("fp8", 25), ("int4", 12)])
+@pytest.mark.parametrize(
+    ("quantization", "least"),
+    [("int8", 35), pytest.param("fp8", 25, marks=SLOW), pytest.param("int4", 12, marks=SLOW)],
+)
 def test_quantized_weights_stay_close_to_their_own(
     quantization: str, least: float, engine: Callable[[QwenImageKind], Engine], folder: Folder
 ) -> None:

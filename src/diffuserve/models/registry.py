@@ -54,6 +54,8 @@ _PIPELINES = {
     "FluxKontextPipeline": _FLUX,
     "FluxPipeline": _FLUX,
     "LatentConsistencyModelPipeline": _STABLE_DIFFUSION,
+    "QwenImageEditPipeline": _QWEN_IMAGE,
+    "QwenImageEditPlusPipeline": _QWEN_IMAGE,
     "QwenImageImg2ImgPipeline": _QWEN_IMAGE,
     "QwenImageInpaintPipeline": _QWEN_IMAGE,
     "QwenImagePipeline": _QWEN_IMAGE,

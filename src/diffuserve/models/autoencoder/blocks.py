@@ -111,7 +111,7 @@ class _Attention(nn.Module):
     def forward(self, features: Features) -> Features:
         return self.of_rows(features, range(features.shape[2]))
 
-    def of_rows(self, features: Features, rows: range) -> Features:
+    def of_rows(self, features: Features, rows: range) -> Float[Tensor, "batch channels wanted_rows width"]:
         """Return the output for some rows."""
         batch, channels, height, width = features.shape
         positions = self.group_norm(features.view(batch, channels, height * width)).transpose(1, 2)

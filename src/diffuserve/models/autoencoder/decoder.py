@@ -68,7 +68,7 @@ class ImageDecoder(nn.Module):
         All ranks must call it with the same latents; each returns all pixels.
         """
         pixels: Tensor = self.decoder.in_strips(self.post_quant_conv(latents), Strips(bands))
-        return bands.gather_rows(pixels, latents.shape[2] * self.config.scale)
+        return bands.gather_rows(pixels, latents.shape[2], self.config.scale)
 
 
 class _Decoder(nn.Module):

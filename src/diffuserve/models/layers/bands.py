@@ -3,6 +3,7 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
 from diffuserve.parallel.ranks import SequenceRanks
 
@@ -10,7 +11,10 @@ Features = Float[Tensor, "_batch _channels _rows _width"]
 
 
 class Bands:
-    """The bands of an image that `ranks` share in parts as equal as rows can be; alone there is one."""
+    """The bands of an image that `ranks` share in parts as equal as rows can be; alone there is one.
+
+    They exchange few rows, and do so over the host: on a GPU another group must not wait for theirs.
+    """
 
     def __init__(self, ranks: SequenceRanks | None = None) -> None:
         self._ranks = ranks
@@ -24,28 +28,27 @@ class Bands:
         """Return the neighbors' rows above and below a band; beyond the image's edges there are none."""
         if self._ranks is None:
             return None, None
-        edges = torch.cat([own[:, :, :1], own[:, :, -1:]], dim=2)
-        every = self._ranks.gather(edges.reshape(1, -1)).view(-1, *edges.shape)
+        every = self.gather(torch.cat([own[:, :, :1], own[:, :, -1:]], dim=2))
         above = None if self.index == 0 else every[self.index - 1, :, :, 1:]
         below = None if self.index == self.size - 1 else every[self.index + 1, :, :, :1]
         return above, below
 
-    def gather_rows(self, own: Features, num_rows: int) -> Features:
-        """Return all rows of a map, on every rank."""
+    def gather_rows(self, own: Features, num_rows: int, scale: int) -> Features:
+        """Return all rows of a map on every rank; bands were made of `num_rows`, each `scale` rows now."""
         if self._ranks is None:
             return own
-        sizes = [len(self._of(index, num_rows)) for index in range(self.size)]
-        padded = own.new_zeros(max(sizes), *own.movedim(2, 0).shape[1:])
-        padded[: own.shape[2]] = own.movedim(2, 0)
-        every = self._ranks.gather(padded.flatten(1)).view(self.size, *padded.shape)
-        rows = torch.cat([part[:size] for part, size in zip(every, sizes, strict=True)])
-        return rows.movedim(0, 2)
+        sizes = [scale * len(self._of(index, num_rows)) for index in range(self.size)]
+        padded = F.pad(own, (0, 0, 0, max(sizes) - own.shape[2]))
+        return torch.cat(
+            [part[:, :, :size] for part, size in zip(self.gather(padded), sizes, strict=True)], dim=2
+        )
 
     def gather(self, values: Float[Tensor, "*shape"]) -> Float[Tensor, "ranks *shape"]:
         """Return what each rank has, in their order."""
         if self._ranks is None:
             return values[None]
-        return self._ranks.gather(values.reshape(1, -1)).view(self.size, *values.shape)
+        every = self._ranks.gather(values.reshape(1, -1).cpu())
+        return every.view(self.size, *values.shape).to(values.device)
 
     def _of(self, index: int, num_rows: int) -> range:
         return range(index * num_rows // self.size, (index + 1) * num_rows // self.size)

@@ -179,8 +179,9 @@ class Strips:
         parts = [part for start, stop in rows.strips() for part in _moments(rows.read(start, stop))]
         counts, moments = zip(*parts, strict=True)
         own = _combined(moments[0].new_tensor(counts), torch.stack(moments))
-        num_rows = self.bands.gather(own.new_tensor(rows.num_rows))
-        channels = _combined(num_rows, self.bands.gather(own)).unflatten(2, (groups, -1)).movedim(3, 0)
+        every = self.bands.gather(torch.cat([own.new_tensor([rows.num_rows]), own.flatten()]))
+        of_ranks = _combined(every[:, 0], every[:, 1:].unflatten(1, own.shape))
+        channels = of_ranks.unflatten(2, (groups, -1)).movedim(3, 0)
         return _combined(own.new_ones(len(channels)), channels).repeat_interleave(len(channels), dim=2)
 
     def _with_neighbors(self, own: Features) -> StoredRows:

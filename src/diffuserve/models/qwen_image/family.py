@@ -16,6 +16,7 @@ from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.qwen_image.config import PATCH, TRANSFORMER_LAYERS, QwenImageConfig
 from diffuserve.models.text.quantized_layers import QWEN_LAYERS
 from diffuserve.models.text.qwen_config import QwenConfig
+from diffuserve.models.text.qwen_vision_config import QwenPixelsConfig, QwenVisionConfig
 from diffuserve.models.video_autoencoder.config import VideoVaeConfig
 from diffuserve.models.weights.load_plan import LoadPlan
 
@@ -88,7 +89,9 @@ class QwenImageFamily:
             "sampler": _checkpoint_sampler(folder),
             "samplers": FLOW_SAMPLERS,
         }
-        return build_spec(folder, architecture | {**_DEFAULTS, **_IMAGES.get(folder.pipeline_class, _STARTS)})
+        images = _IMAGES.get(folder.pipeline_class, _STARTS)
+        traits: Mapping[str, type] = {"grid_positions": bool} if images is not _STARTS else {}
+        return build_spec(folder, {**architecture, **_DEFAULTS, **images}, traits)
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
         text = QwenConfig.read(folder, "text_encoder")
@@ -140,6 +143,19 @@ def _check_sizes(folder: ModelFolder, config: QwenImageConfig, vae: VideoVaeConf
         raise InvalidModel(
             f"{folder.path}: the text encoder's hidden_size={text.hidden_size} must be the transformer's "
             f"joint_attention_dim={config.joint_attention_dim}; it is a text encoder of another size"
+        )
+    if folder.pipeline_class in _IMAGES:
+        _check_vision(folder, text)
+
+
+def _check_vision(folder: ModelFolder, text: QwenConfig) -> None:
+    """Raise `InvalidModel` unless the text encoder reads images."""
+    QwenPixelsConfig.read(folder)
+    vision = QwenVisionConfig.read(folder, "text_encoder")
+    if vision.out_hidden_size != text.hidden_size:
+        raise InvalidModel(
+            f"{folder.path}: the vision tower's out_hidden_size={vision.out_hidden_size} must be the text "
+            f"encoder's hidden_size={text.hidden_size}"
         )
 
 

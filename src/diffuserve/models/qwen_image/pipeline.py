@@ -19,6 +19,7 @@ from diffuserve.models.packed_images.pipeline import PackedImagePipeline
 from diffuserve.models.packed_images.shift import SizeShift
 from diffuserve.models.qwen_image.compiled import block_shape
 from diffuserve.models.qwen_image.config import TRANSFORMER_LAYERS, QwenImageConfig
+from diffuserve.models.qwen_image.edit_text import EditTextEncoder
 from diffuserve.models.qwen_image.positions import layout_rules
 from diffuserve.models.qwen_image.text import QwenImageTextEncoder
 from diffuserve.models.qwen_image.transformer import QwenImageTransformer
@@ -50,7 +51,8 @@ class QwenImagePipeline(PackedImagePipeline):
         scheduler = folder.json("scheduler/scheduler_config.json")
         self.samplers = {name: named_sampler(name, scheduler) for name in spec.samplers}
         self._shift = SizeShift.from_config(scheduler)
-        self.text_encoder = QwenImageTextEncoder(folder, spec, plan.when(parts.encoding))
+        encoder = EditTextEncoder if spec.min_input_images else QwenImageTextEncoder
+        self.text_encoder = encoder(folder, spec, plan.when(parts.encoding))
         encodes = parts.encoding and spec.max_input_images > 0
         vae = ImageFrames(folder, plan, has_encoder=encodes, has_decoder=parts.decoding)
         self.images = LatentImages(spec, vae, self.dtype)

@@ -5,8 +5,10 @@ template's beginning are dropped.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from torch import nn
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.folders.folder import ModelFolder
@@ -20,11 +22,20 @@ from diffuserve.models.text.qwen_config import QwenConfig
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
 from diffuserve.models.weights.load_plan import LoadPlan
 
-_SYSTEM = (
+
+@dataclass(frozen=True)
+class ReadingTask:
+    """What the text encoder is told to do; the `num_cut` tokens before a prompt are cut off."""
+
+    system: str
+    num_cut: int
+
+
+_DRAWING = ReadingTask(
     "Describe the image by detailing the color, shape, size, texture, quantity, text, spatial relationships "
-    "of the objects and background:"
+    "of the objects and background:",
+    34,
 )
-_NUM_CUT = 34  # tokens of the template before a prompt
 
 
 class QwenImageTextEncoder(GuidedTexts):
@@ -34,19 +45,16 @@ class QwenImageTextEncoder(GuidedTexts):
     """
 
     no_negative = " "  # as the authors recommend: without one diffusers' pipeline guides nothing
+    task = _DRAWING
 
     def __init__(self, folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> None:
         self.spec, self.device = spec, plan.device
-        config = QwenConfig.read(folder, "text_encoder")
+        self.attention = choose_kernel(plan.device, plan.chosen_dtype, plan.deterministic)
+        config, files = QwenConfig.read(folder, "text_encoder"), folder.weights("text_encoder")
         self._ranks = EncoderRanks.of(plan, config.shared)
-        self.model = load_qwen(
-            config,
-            folder.weights("text_encoder"),
-            plan,
-            choose_kernel(plan.device, plan.chosen_dtype, plan.deterministic),
-            ranks=self._ranks.sharing,
-        )
-        self.tokenizer = PromptTokenizer.read(folder, "tokenizer", plan.is_wanted, qwen_chat(_SYSTEM))
+        self.model = load_qwen(config, files, plan, self.attention, ranks=self._ranks.sharing)
+        chat = qwen_chat(self.task.system)
+        self.tokenizer = PromptTokenizer.read(folder, "tokenizer", plan.is_wanted, chat)
 
     @property
     def largest(self) -> nn.Module:
@@ -58,12 +66,18 @@ class QwenImageTextEncoder(GuidedTexts):
 
     def encode_texts(self, texts: Sequence[PromptText]) -> list[TextStates]:
         """Encode texts in one row."""
-        tokens = [
-            self.tokenizer.tokenize([text.words], _NUM_CUT + text.length, subject=text.subject)
-            for text in texts
+        start = self.task.num_cut
+        read = [
+            self.tokenizer.tokenize([text.words], start + text.length, subject=text.subject) for text in texts
         ]
-        packed = PackedPrompts.of([each.rows[0] for each in tokens], self.device)
         with self._ranks.together():
-            [states] = self.model(packed)
-        pairs = zip(states.split(packed.lengths), tokens, strict=True)
-        return [TextStates(each[_NUM_CUT:].clone(), read.warnings[0]) for each, read in pairs]
+            prompts, images = self.pack([tokens.rows[0] for tokens in read], texts)
+            [states] = self.model(prompts, images)
+        pairs = zip(states.split(prompts.lengths), read, strict=True)
+        return [TextStates(own[start:].clone(), tokens.warnings[0]) for own, tokens in pairs]
+
+    def pack(
+        self, rows: Sequence[Int[Tensor, "_"]], texts: Sequence[PromptText]
+    ) -> tuple[PackedPrompts, Float[Tensor, "image_tokens d"] | None]:
+        """Return the ids of texts in one row, and the tokens of the images among them."""
+        return PackedPrompts.of(rows, self.device), None

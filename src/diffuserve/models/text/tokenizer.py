@@ -104,6 +104,13 @@ class PromptTokenizer:
             raise InvalidModel(f"{folder.path}/{file}: pad_token={pad_token!r} is not a token")
         return cls(tokenizer, config, template)
 
+    def id_of(self, token: str) -> int:
+        """Return the id of a special token. Raise `InvalidModel` if the vocabulary lacks it."""
+        found = self._tokenizer.token_to_id(token)
+        if found is None:
+            raise InvalidModel(f"the tokenizer has no {token!r}")
+        return found
+
     def tokenize(
         self,
         prompts: Sequence[str],

@@ -64,9 +64,8 @@ class VideoDecoder(nn.Module):
         All ranks must call it with the same latents; each returns all pixels.
         """
         patches: Tensor = self.decoder.in_strips(self.post_quant_conv(latents), Strips(bands), cache)
-        return self._pixels(
-            bands.gather_rows(patches, latents.shape[2] * 2 ** (len(self.config.dim_mult) - 1))
-        )
+        scale = self.config.scale // self.config.patch
+        return self._pixels(bands.gather_rows(patches, latents.shape[2], scale))
 
     def _pixels(self, patches: Features) -> Pixels:
         patch = self.config.patch
