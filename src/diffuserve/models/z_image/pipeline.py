@@ -41,7 +41,7 @@ _LAST_TIMESTEP = 1000.0
 
 def load_z_image(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> "ZImagePipeline":
     """Load a folder that has all of its files."""
-    plan = with_dtype(plan, folder, "transformer")
+    plan = with_dtype(plan, folder, "transformer", half=torch.bfloat16)
     if plan.ranks is not None:
         check_shared(plan.ranks.plan, "attention heads", ZImageConfig.read(folder).n_heads)
     return ZImagePipeline(folder, spec, plan)
