@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
@@ -20,6 +21,7 @@ from diffuserve.engine.model_runner import image_generators
 from diffuserve.media.input_image import as_image, input_image
 from diffuserve.models.base import DenoiseInput, packed
 from diffuserve.models.input_tensors import cropped_tensor
+from diffuserve.models.quantized_folder import write_quantized
 from diffuserve.testing.flux2_checkpoints import Flux2Kind, write_flux2_checkpoint
 from support.images import psnr
 
@@ -224,3 +226,32 @@ def test_half_precision_stays_close_to_float32(engine: Load, folder: Callable[[F
         found = rounded.generate(batch)
     pairs = zip(exact, found, strict=True)
     assert min(psnr(ours.images[0], other.images[0]) for ours, other in pairs) > 15
+
+
+@pytest.mark.parametrize(
+    ("kind", "decibels"), [(Quantization.INT8, 30.0), (Quantization.FP8, 25.0), (Quantization.INT4, 15.0)]
+)
+def test_quantized_weights_draw_alike_from_their_own_folder_too(
+    kind: Quantization, decibels: float, engine: Load, folder: Callable[[Flux2Kind], Path], tmp_path: Path
+) -> None:
+    params = edits("base", 7)[1]
+    [exact] = engine("base").generate([params])
+    write_quantized(str(folder("base")), tmp_path / "few", kind)
+    drawn = []
+    for path, wanted in ((folder("base"), kind), (tmp_path / "few", None)):
+        with Engine.load(str(path), device="cpu", dtype="float32", quantization=wanted) as few:
+            assert few.describe()["quantization"] == kind
+            drawn.append(few.generate(params).images[0])
+    assert drawn[0].tobytes() == drawn[1].tobytes()
+    assert decibels < psnr(exact.images[0], drawn[0]) < 90
+
+
+@pytest.mark.parametrize("kind", ["klein", "dev"])
+def test_previews_come_of_half_done_images(kind: Flux2Kind, engine: Load) -> None:
+    params = replace(edits(kind, 4)[1], num_inference_steps=4, width=64, height=96)
+    chosen = engine(kind).add(params, preview=True)
+    previews = []
+    while outputs := engine(kind).step():
+        previews += [o.preview for o in outputs if o.request_id == chosen and o.preview is not None]
+    assert {preview.width / preview.height for preview in previews} == {8 / 12}
+    assert len({preview.tobytes() for preview in previews}) == len(previews) >= 2
