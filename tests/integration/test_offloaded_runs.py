@@ -3,14 +3,17 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.offload import Offload
 from diffuserve.models.any_pipeline.proven import OFFLOAD
 from diffuserve.models.offload.copier import CudaCopier, SyncCopier
+from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
 from support.any_runs import drawn, load_tiny, request_of
 from support.pretend_cuda import StreamRace, pretend_cuda
-from support.tiny_pipelines import TINY_PIPELINES
+from support.tiny_pipelines import TINY_PIPELINES, tiny_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # diffusers' own
 MODES = [mode for mode in Offload if mode is not Offload.NONE]
@@ -38,8 +41,9 @@ def test_it_draws_the_same_to_the_bit(tmp_path: Path, name: str) -> None:
 
 
 def test_other_classes_refuse_it_by_name(tmp_path: Path) -> None:
+    plan = LoadPlan(torch.device("cpu"), torch.float32, offload=Offload.TEXT)
     with pytest.raises(InvalidModel, match="StableDiffusion3InpaintPipeline"):
-        load_tiny("sd3-inpaint", tmp_path, offload=Offload.TEXT)
+        load_pipeline(str(tiny_folder("sd3-inpaint", tmp_path)), plan)
 
 
 @pytest.fixture

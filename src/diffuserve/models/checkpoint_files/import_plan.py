@@ -85,8 +85,9 @@ class ImportPlan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Content of its `diffuserve.json`: the base's defaults and limits, under the model's own name."""
-        return {name: value for name, value in self.base.settings.items() if name != "name"}
+        """Content of its `diffuserve.json`: defaults and limits of its kind and of the base, but its name."""
+        own = {name: value for name, value in self.base.settings.items() if name != "name"}
+        return {**self.recognized.kind.defaults, **own}
 
     @property
     def left_out(self) -> list[str]:

@@ -4,8 +4,8 @@ Importing this loads no torch.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from diffuserve.models.checkpoint_files.checkpoint_file import TensorInfo
 
@@ -76,7 +76,8 @@ class ModelKind:
 
     `pipelines` are the classes that such weights serve, the usual one first; `base` is the short name of
     the model whose text encoders, VAE, tokenizers, scheduler and configs fit. `fixed` are values of the
-    denoiser's config that tell it from its siblings: a base with others is of another kind.
+    denoiser's config that tell it from its siblings: a base with others is of another kind. `defaults` are
+    settings of a folder that no config says.
     """
 
     name: str
@@ -85,6 +86,7 @@ class ModelKind:
     base: str
     parts: Mapping[str, PartLayout]
     fixed: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def denoiser(self) -> str:
@@ -184,6 +186,7 @@ _ALL = (
         ("ZImagePipeline", "ZImageImg2ImgPipeline"),
         "z-image-turbo",
         {"transformer": _Z_IMAGE, "vae": _VAE},
+        defaults={"num_inference_steps": 9, "guidance_scale": 0.0},
     ),
     ModelKind(
         "qwen-image",

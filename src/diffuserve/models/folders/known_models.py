@@ -93,6 +93,7 @@ KNOWN_MODELS: Final = (
     KnownModel("qwen-image", "Qwen/Qwen-Image", APACHE, 57.7, False),
     KnownModel("qwen-image-edit", "Qwen/Qwen-Image-Edit", APACHE, 57.7, False),
     KnownModel("qwen-image-edit-2509", "Qwen/Qwen-Image-Edit-2509", APACHE, 57.7, False),
+    KnownModel("qwen-image-layered", "Qwen/Qwen-Image-Layered", APACHE),
     KnownModel(
         "sdxl",
         "stabilityai/stable-diffusion-xl-base-1.0",

@@ -16,7 +16,7 @@ from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.offload.components import Component
-from diffuserve.models.qwen_image.text import QwenImageTextEncoder, Task
+from diffuserve.models.qwen_image.text import QwenImageTextEncoder, ReadingTask
 from diffuserve.models.text.qwen import PackedPrompts
 from diffuserve.models.text.qwen_pixels import image_patches
 from diffuserve.models.text.qwen_vision import PackedPatches, load_qwen_vision
@@ -24,7 +24,7 @@ from diffuserve.models.text.qwen_vision_config import QwenPixelsConfig, QwenVisi
 from diffuserve.models.text.tokenizer import PromptText
 from diffuserve.models.weights.load_plan import LoadPlan
 
-_EDITING = Task(
+_EDITING = ReadingTask(
     "Describe the key features of the input image (color, shape, size, texture, objects, background), then "
     "explain how the user's text instruction should alter or modify the image. Generate a new image that "
     "meets the user's requirements while maintaining consistency with the original input where appropriate.",

@@ -24,14 +24,14 @@ from diffuserve.models.weights.load_plan import LoadPlan
 
 
 @dataclass(frozen=True)
-class Task:
+class ReadingTask:
     """What the text encoder is told to do; the `num_cut` tokens before a prompt are cut off."""
 
     system: str
     num_cut: int
 
 
-_DRAWING = Task(
+_DRAWING = ReadingTask(
     "Describe the image by detailing the color, shape, size, texture, quantity, text, spatial relationships "
     "of the objects and background:",
     34,

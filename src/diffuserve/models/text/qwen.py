@@ -44,8 +44,10 @@ _SHARDS = {
     r"layers\.\d+\.self_attn\.[qkv]_proj": Sharding(),
     r"layers\.\d+\.self_attn\.o_proj": Sharding(by_inputs=True),
     **{rf"layers\.\d+\.mlp\.{name}": sharding for name, sharding in GATED_SHARDS.items()},
+    "embed_tokens": Sharding(),
 }
-"""Attention is cut by heads of keys and values; norms and the table of tokens are whole on each rank."""
+"""Attention is cut by heads of keys and values, and the table of tokens by features, which ranks gather: it
+is a tenth of Qwen3-4B. Norms are whole on each rank."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def load_qwen(
         model = QwenModel(config, config.states_to_read(states, files[0].parent), attention)
         quantize_layers(model, QWEN_LAYERS, plan.kept_in)
         if ranks is not None:
-            shares = shard_layers(model, _SHARDS, ranks)
+            shares, model.ranks = shard_layers(model, _SHARDS, ranks), ranks
     names = tensor_names(files)
     prefix = _prefix(names, files[0].parent)
     load_weights(model, files, gated_placements(model, prefix, shares), plan, _ignored(names, model, prefix))
@@ -164,6 +166,7 @@ class QwenModel(nn.Module):
     def __init__(self, config: QwenConfig, states: tuple[int, ...], attention: AttentionKernel) -> None:
         super().__init__()
         self.config, self.states = config, states
+        self.ranks: TensorRanks | None = None
         self.embed_tokens = empty_embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(_Layer(config, attention) for _ in range(max(states)))
         is_normalized = config.num_hidden_layers in states
@@ -182,6 +185,8 @@ class QwenModel(nn.Module):
         `images` are tokens by a vision tower, instead of the embeddings of their places.
         """
         config, x = self.config, self.embed_tokens(prompts.ids)
+        if self.ranks is not None:
+            x = self.ranks.gather(x)
         if images is not None and prompts.image_at is not None:
             x = x.index_copy(0, prompts.image_at, images)
         rotation = section_rotations(

@@ -66,6 +66,7 @@ class QwenConfig:
         return {
             "key and value heads in its text encoder": self.num_key_value_heads,
             "features in its text encoder's layers": self.intermediate_size,
+            "features of its text encoder's tokens": self.hidden_size,
         }
 
     @classmethod

@@ -33,7 +33,6 @@ _FILES = (
 )
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
 _LONGEST_PROMPT = 512
-_PASSES = 2  # of a step that is guided
 
 # In bf16 on a large GPU, from its operations: 13 TFLOP a step of 1,056 tokens at about 400 TFLOP/s. Only
 # ratios between jobs matter until the first worker sends its own fit.
@@ -62,7 +61,7 @@ class ZImageFamily:
         architecture: dict[str, Any] = {
             "family": "z-image",
             "has_guidance": True,
-            "guidance_passes": _PASSES,
+            "guidance_passes": 2,
             "guided_above": 0.0,
             "has_negative_prompt": True,
             "longest_sequence_length": longest,

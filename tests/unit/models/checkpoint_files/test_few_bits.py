@@ -1,6 +1,5 @@
 """Files in few bits become folders that keep them where layers can, and draw what its weights draw."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from diffuserve.models.layers.quantized_linear import QuantizedLinear
 from diffuserve.models.registry import check_model, load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
 from support.gguf_files import quantized_file
@@ -28,7 +28,9 @@ from support.original_layouts import Layout, flux_layout, read_part, t5_layout, 
 
 INT8, FP8, INT4 = Quantization.INT8, Quantization.FP8, Quantization.INT4
 E4M3 = torch.float8_e4m3fn
-BLOCKS = r"((double_|single_)?blocks\..*|layers\..*(qkv|out|w[123]))\.weight"
+BLOCKS = (
+    r"((double_|single_)?blocks\..*|transformer_blocks\..*(attn|mlp).*|layers\..*(qkv|out|w[123]))\.weight"
+)
 WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
 
 
@@ -43,6 +45,18 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape: dict[str, Any] = {"num_attention_heads": 4, "attention_head_dim": 64, "ffn_dim": 512}
     return write_wan_checkpoint(tmp_path_factory.mktemp("wan") / "base", seed=3, num_layers=1, **shape)
+
+
+@pytest.fixture(scope="module")
+def qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    shape: dict[str, Any] = {
+        "num_attention_heads": 4,
+        "attention_head_dim": 64,
+        "axes_dims_rope": (16, 24, 24),
+    }
+    return write_qwen_image_checkpoint(
+        tmp_path_factory.mktemp("qwen-image") / "base", seed=3, num_layers=1, **shape
+    )
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +99,12 @@ def layer_of(folder: Path, name: str) -> QuantizedLinear:
 @pytest.mark.parametrize(("kind", "least"), [("Q8_0", 42), ("Q4_0", 22)])
 @pytest.mark.parametrize(
     ("model", "layout", "architecture"),
-    [("flux", flux_layout, "flux"), ("wan", wan_layout, "wan"), ("z_image", z_image_layout, "lumina2")],
+    [
+        ("flux", flux_layout, "flux"),
+        ("qwen_image", t5_layout, "qwen_image"),
+        ("wan", wan_layout, "wan"),
+        ("z_image", z_image_layout, "lumina2"),
+    ],
 )
 def test_a_gguf_file_draws_what_its_weights_drew_but_for_their_bits(
     kind: str,
@@ -147,38 +166,17 @@ def test_layers_on_which_all_depends_are_dequantized_and_that_is_said(flux: Path
     assert (folder / WEIGHTS).stat().st_size < 0.6 * (flux / WEIGHTS).stat().st_size
 
 
-def test_models_whose_layers_are_not_ours_are_dequantized(tmp_path: Path) -> None:
-    base = qwen_image_folder(tmp_path / "base")  # its files name tensors as diffusers does
-    file = gguf_of(base, t5_layout, {r"transformer_blocks\..*\.weight": "Q8_0"}, tmp_path, "qwen_image")
-    folder, said = imported(file, base, tmp_path)
+def test_models_whose_layers_are_not_ours_are_dequantized(
+    qwen_image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffuserve.models.checkpoint_files.write_model.known_families", dict)
+    file = gguf_of(qwen_image, t5_layout, {BLOCKS: "Q8_0"}, tmp_path, "qwen_image")
+    folder, said = imported(file, qwen_image, tmp_path)
     assert [line.partition(":")[2].partition(":")[0] for line in said] == [" weights that become bfloat16"]
-    found, expected = load_file(folder / WEIGHTS), load_file(base / WEIGHTS)
+    found, expected = load_file(folder / WEIGHTS), load_file(qwen_image / WEIGHTS)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name].float(), tensor, rtol=0, atol=float(tensor.abs().max()) / 80)
-
-
-def qwen_image_folder(folder: Path) -> Path:
-    from diffusers import QwenImageTransformer2DModel
-
-    shape = {"num_attention_heads": 2, "attention_head_dim": 32, "joint_attention_dim": 64}
-    transformer = QwenImageTransformer2DModel(num_layers=1, axes_dims_rope=(8, 12, 12), **shape)
-    return folder_of(transformer, "QwenImagePipeline", folder)
-
-
-def folder_of(transformer: Any, pipeline: str, folder: Path) -> Path:
-    """Write a folder of a transformer alone."""
-    from diffusers import FlowMatchEulerDiscreteScheduler
-
-    transformer.save_pretrained(folder / "transformer")
-    FlowMatchEulerDiscreteScheduler(shift=3.0).save_pretrained(folder / "scheduler")
-    index = {
-        "_class_name": pipeline,
-        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
-        "transformer": ["diffusers", type(transformer).__name__],
-    }
-    (folder / "model_index.json").write_text(json.dumps(index))
-    return folder
 
 
 def scaled(name: str, weight: Tensor) -> dict[str, Tensor]:

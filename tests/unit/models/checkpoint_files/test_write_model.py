@@ -18,6 +18,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.models.checkpoint_files import write_model as module
 from diffuserve.models.checkpoint_files.import_plan import plan_import
 from diffuserve.models.checkpoint_files.write_model import write_model
+from diffuserve.models.registry import read_spec
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
@@ -176,7 +177,14 @@ def test_a_file_of_z_image_holds_the_tensors_of_its_transformer(tmp_path: Path) 
 def z_image_file(folder: Path) -> Original:
     base = tiny_folder("z-image", folder)
     parts: Parts = {"transformer": (COMFY, z_image_layout)}
-    return Original(write_original(folder / "z_image_turbo.safetensors", base, parts), base, parts)
+    return Original(write_original(folder / "z_image.safetensors", base, parts), base, parts)
+
+
+def test_turbo_keeps_its_defaults_under_any_name(tmp_path: Path) -> None:
+    original = z_image_file(tmp_path)
+    turbo = original.file.rename(tmp_path / "turbo.safetensors")
+    spec = read_spec(str(imported(Original(turbo, original.folder, original.parts), tmp_path)))
+    assert (spec.num_inference_steps, spec.guidance_scale) == (9, 0.0)
 
 
 def test_a_text_encoder_of_an_older_file_has_no_name_of_its_own(tmp_path: Path) -> None:

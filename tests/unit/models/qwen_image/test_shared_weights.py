@@ -57,7 +57,7 @@ def test_ranks_draw_what_one_does(
         assert min(map(psnr, drawn.latents, alone.latents)) >= 80
         shares = {name: num / alone.weight_bytes[name] for name, num in drawn.weight_bytes.items()}
         assert shares["QwenImageTransformer"] <= most
-        assert (shares["QwenModel"] < 1) == ("tensor" in text), "its table of tokens is whole on each rank"
+        assert (shares["QwenModel"] < 0.6) == ("tensor" in text)
 
 
 class OneOfTwo(TensorRanks):
