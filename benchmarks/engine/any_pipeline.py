@@ -39,19 +39,12 @@ class Model:
     denoiser: dict[str, Any]
     side: int
     guidance_scale: float
-    guidance_argument: str = "guidance_scale"
     num_frames: int | None = None
 
 
 MODELS = {
     "sd3": Model({**_HEADS, "num_layers": 4, "caption_projection_dim": 256}, 128, 4.0),
-    "z-image": Model(
-        {"dim": 256, "n_heads": 8, "n_kv_heads": 8, "n_layers": 4, "axes_dims": [8, 12, 12]}, 128, 0.0
-    ),
     "ltx": Model({**_HEADS, "num_layers": 4, "cross_attention_dim": 256}, 32, 3.0, num_frames=9),
-    "qwen-image": Model(
-        {**_HEADS, "num_layers": 4, "axes_dims_rope": (8, 12, 12)}, 128, 1.0, "true_cfg_scale"
-    ),
 }
 
 
@@ -73,8 +66,7 @@ def main() -> None:
     names = [arguments.only] if arguments.only else list(MODELS)
     for name in names:
         write_checkpoint(name)
-    guidance = {name: model.guidance_argument for name, model in MODELS.items()}
-    models = Models(FOLDERS, guidance, has_one_core=arguments.one_core)
+    models = Models(FOLDERS, dict.fromkeys(MODELS, "guidance_scale"), has_one_core=arguments.one_core)
     bare, ours = (RemoteSide(partial(side, models)) for side in (BarePipelines, OurSide))
     figures: list[Figure] = []
     conditions = read_conditions(("torch", "diffusers", "transformers")) | {

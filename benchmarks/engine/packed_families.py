@@ -30,7 +30,7 @@ from diffuserve.domain.requests.params import GenerationParams
 FOLDER = OUT / "bench_packed_families"
 NUM_REQUESTS = 16
 NUM_LONE = 4
-STATIC_BATCHES = (4, 8, 16)
+STATIC_BATCHES = (8, 16)
 SIZES = ((64, 64), (128, 96), (128, 128), (192, 128))
 TEXT_TOKENS = 64
 _HEADS: dict[str, Any] = {"num_attention_heads": 8, "attention_head_dim": 32}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from benchmarks.gpu.predicted import PUBLISHED, published_rows
 from diffuserve.models.layers.joint.packing import Grid, SequenceShape
 from support.packed_step import FLUX_SCHNELL, MODELS, count_step, predicted_bytes
 
@@ -53,3 +54,10 @@ def test_images_in_one_step_have_hardly_more_traffic_than_apart() -> None:
         return count_step(FLUX_SCHNELL, shapes).kernels.of("elementwise").bytes
 
     assert traffic(*shapes) <= 1.1 * sum(traffic(shape) for shape in shapes)
+
+
+def test_the_prediction_gives_the_published_time_that_it_is_calibrated_by() -> None:
+    [row] = published_rows(PUBLISHED[:1])
+    assert (row["model"], row["GPU"], row["image"]) == ("Z-Image-Turbo", "H800", "1024×1024")
+    published, predicted = (float(row[name].split()[-2]) for name in ("published", "*predicted*"))
+    assert predicted == pytest.approx(published, rel=0.03)

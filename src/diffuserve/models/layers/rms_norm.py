@@ -1,7 +1,7 @@
 """Root mean square norm with weights (Zhang & Sennrich 2019, arXiv:1910.07467)."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float32, Int
 from torch import Tensor, nn
 
 from diffuserve.models.layers.fused_ops import is_fused
@@ -32,8 +32,14 @@ class TokenRmsNorm(nn.Module):
                 rows, self.weight, scale, owner, self.eps, out=torch.empty_like(rows)
             ).view_as(x)
         wide = x.float()
-        inverse = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
-        normed = wide.mul(inverse).mul(self.weight)
+        # On a CPU products of float32 and bf16 take twice the time of those of float32.
+        normed = wide.mul(inverse_rms(wide, self.eps)).mul_(self.weight.float())
         if scale is not None:
-            normed = normed.mul(scale if owner is None else scale[owner])
+            normed.mul_((scale if owner is None else scale[owner]).float())
         return normed.to(x.dtype)
+
+
+def inverse_rms(x: Float32[Tensor, "*rows d"], eps: float) -> Float32[Tensor, "*rows 1"]:
+    """Return 1/RMS of each row; `eps` is added to the mean square. No tensor of squares is made."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from diffuserve.models.layers.fused_ops import is_fused
 from diffuserve.models.layers.joint.packing import PackedLayout
+from diffuserve.models.layers.rms_norm import inverse_rms
 from diffuserve.models.layers.rotary import rotate_, rotate_pairs
 
 
@@ -30,12 +31,13 @@ class RawQkv:
         if is_fused(self.qkv):
             self._fill(self.qkv[:, :2], self.qkv[:, :2], None)
             return self.qkv
-        query_key = self.qkv[:, :2].float()
-        mean_square = query_key.square().mean(dim=-1, keepdim=True)
-        query_key.mul_(torch.rsqrt(mean_square + self.eps)).mul_(self._norm)
+        query_key = self.qkv[:, :2]
+        wide = query_key.float()  # in float32 it is the same tensor
+        wide.mul_(inverse_rms(wide, self.eps)).mul_(self._norm)
         if self.rotation is not None:
-            rotate_(query_key.flatten(1, 2), self.rotation)
-        self.qkv[:, :2] = query_key
+            rotate_(wide.flatten(1, 2), self.rotation)
+        if wide is not query_key:
+            query_key.copy_(wide)
         return self.qkv
 
     def prepared(
@@ -43,16 +45,15 @@ class RawQkv:
     ) -> Float[Tensor, "tokens 3 heads dim"]:
         """Return them ready for attention, rotated as real pairs, which a compiler can fuse."""
         query_key = self.qkv[:, :2].float()
-        mean_square = query_key.square().mean(dim=-1, keepdim=True)
-        query_key = query_key * torch.rsqrt(mean_square + self.eps) * self._norm
+        query_key = query_key * inverse_rms(query_key, self.eps) * self._norm
         if rotation is not None:
             pairs = rotation[:, None].expand(-1, 2, -1, -1)
             query_key = rotate_pairs(query_key, pairs)
         return torch.cat([query_key.to(self.qkv.dtype), self.qkv[:, 2:]], dim=1)
 
     @property
-    def _norm(self) -> Float[Tensor, "2 1 dim"]:
-        return torch.stack([self.norm_query, self.norm_key])[:, None]
+    def _norm(self) -> Float32[Tensor, "2 1 dim"]:
+        return torch.stack([self.norm_query, self.norm_key])[:, None].float()
 
     def prepare_into(self, joint: Float[Tensor, "joint 3 heads dim"], places: Int[Tensor, "tokens"]) -> None:
         """Fill rows of the joint row, in one kernel."""
