@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from diffuserve.models.any_pipeline.abilities import guidance, images
+from diffuserve.models.any_pipeline.layers import makes_layers
 from diffuserve.models.any_pipeline.modular import modular_names
 from diffuserve.models.any_pipeline.proven import RESUME, SHARE_PASSES
 from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
@@ -107,5 +108,7 @@ def _images(signature: Signature) -> str:
 def _makes(signature: Signature) -> str:
     if task_of(signature) is Task.SOUND:
         return "sound"
+    if makes_layers(signature):
+        return "layers"
     makes = "clip" if signature.first(*FRAMES) else "image"
     return f"{makes} with sound" if makes_sound(signature) else makes

@@ -231,6 +231,16 @@ class PackedPipeline(Pipeline, Protocol):
         """
         ...
 
+    def decodes_in_slabs(self, params: GenerationParams) -> bool:
+        """Return whether an image of this size is decoded by all ranks together, each a slab of its rows."""
+        ...
+
+    def decode_in_slabs(
+        self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
+    ) -> Sequence[Sequence[Frames | Sound]]:
+        """Return on every rank what `decode` returns, decoded by all ranks together."""
+        ...
+
     def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
         """Return a small, cheap RGB preview of the first of these unfinished images.
 
@@ -355,6 +365,15 @@ class PipelineDefaults:
 
     def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames | Sound]:
         raise NotImplementedError(f"{type(self).__name__} generates no clips")
+
+    def decodes_in_slabs(self, params: GenerationParams) -> bool:
+        """Return that a rank decodes a request by itself."""
+        return False
+
+    def decode_in_slabs(
+        self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
+    ) -> Sequence[Sequence[Frames | Sound]]:
+        raise NotImplementedError(f"{type(self).__name__} decodes each image on one rank")
 
     def components(self) -> Sequence[Component]:
         return ()

@@ -31,16 +31,17 @@ class Capabilities:
 
     `quantized_layers`: the layers whose weights can be kept in few bits, by component; none of an autoencoder
     is among them. With `quantizes_at_load` they are quantized then alone, and not in files. `offloads`: which
-    weights may stay on the host. `shared`: how many there are of what ranks share, by its name, where the
-    weights can be sharded; all ranks then encode together, and share the text encoder's `encoder_shared`.
-    `shares_passes`: groups of ranks can run different passes of a step. `compilable` returns the blocks for
-    the compiler, by configs and headers alone. `min_decode_bytes` returns what decoding a clip takes at
-    least: see `Pipeline.decode_bytes`.
+    weights may stay on the host. `spans_devices`: ranks can run the model together. `shared`: how many there
+    are of what they share, by its name, where the weights can be sharded; all ranks then encode together, and
+    share the text encoder's `encoder_shared`. `shares_passes`: groups of ranks can run different passes of a
+    step. `compilable` returns the blocks for the compiler, by configs and headers alone. `min_decode_bytes`
+    returns what decoding a clip takes at least: see `Pipeline.decode_bytes`.
     """
 
     quantized_layers: Mapping[str, QuantizedLayers] = field(default_factory=dict)
     quantizes_at_load: bool = False
     offloads: Sequence[Offload] = (Offload.NONE,)
+    spans_devices: bool = True
     shared: Mapping[str, int] = field(default_factory=dict)
     encoder_shared: Mapping[str, int] = field(default_factory=dict)
     shares_passes: bool = False

@@ -279,13 +279,20 @@ def _check_parallel(
     """Raise `InvalidParams` if the ranks of a plan cannot share a model's passes or weights as it says."""
     if plan is None:
         return
-    able = family.capabilities(folder)
+    able, kind = family.capabilities(folder), folder.pipeline_class
+    if not able.spans_devices:
+        remedy = f"{kind} runs on one device; leave the number of GPUs out, or start replicas"
+        raise InvalidParams("parallel", str(plan), remedy)
     passes = family.read_spec(folder).guidance_passes if able.shares_passes else 1
-    check_passes(plan, passes, folder.pipeline_class)
-    if not plan.is_sharded:
-        return
+    check_passes(plan, passes, kind)
+    if plan.is_sharded:
+        _check_sharded(kind, able, quantization, plan)
+
+
+def _check_sharded(kind: str, able: Capabilities, quantization: Quantization, plan: ParallelPlan) -> None:
+    """Raise `InvalidParams` if ranks cannot share the weights of a model of a `kind`."""
     if not able.shared:
-        remedy = f"the weights of {folder.pipeline_class} are not cut over ranks"
+        remedy = f"the weights of {kind} are not cut over ranks"
         raise InvalidParams("parallel", str(plan), f"{remedy}; give sequence={plan.num_ranks}")
     if quantization is not Quantization.NONE:
         remedy = f"weights in {quantization} are not cut over ranks; give sequence={plan.num_ranks}"

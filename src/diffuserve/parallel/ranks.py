@@ -172,9 +172,10 @@ class Ranks:
     that share the denoiser's weights; `passes` those that run other passes in its place. `world` are all of
     them: the text encoder's weights are sharded over these.
 
-    Two groups on the CPU stand beside those of the device: commands and agreements use the first, on the
-    thread that steps; finished images use the second, on the decoder's thread. Both prove each message with
-    the `secret` of the group, by which each two ranks of groups on the CPU have proven themselves before.
+    Three groups on the CPU stand beside those of the device: commands and agreements use the first, on the
+    thread that steps; on the decoder's thread finished images use the second, and the rows between ranks that
+    decode one image the third, `slabs`. The first two prove each message with the `secret` of the group, by
+    which each two ranks of groups on the CPU have proven themselves before.
     """
 
     def __init__(
@@ -204,9 +205,12 @@ class Ranks:
             self.passes = PassRanks(_own_group([numbers[first::size] for first in range(size)], timeout))
         self.commands = Channel(dist.new_group(backend="gloo", timeout=_NO_TIMEOUT), secret, b"commands")
         self.images = Channel(dist.new_group(backend="gloo", timeout=_NO_TIMEOUT), secret, b"images")
+        self.slabs = SequenceRanks(dist.new_group(backend="gloo", timeout=timeout))
         shared = [self.tensor.group if self.tensor else None, self.passes.group]
         of_device = [dist.group.WORLD, self.sequence.group, *[group for group in shared if group is not None]]
-        for number, group in enumerate((*of_device, self.commands.group, self.images.group)):
+        for number, group in enumerate(
+            (*of_device, self.commands.group, self.images.group, self.slabs.group)
+        ):
             prove_neighbors(group, Seal(secret, b"neighbors", bytes([number])))
 
     @property

@@ -10,9 +10,9 @@ There is no barrier. Ranks agree twice in a step, by an all-reduced flag: before
 forward pass, since a rank that fails earlier would leave the others waiting in them, and at the end, so
 that a step that failed on one rank counts on none. A batch that failed is halved on all ranks alike.
 
-Images are decoded by all ranks, each some requests. That has a group of its own, as it runs beside the next
-steps. Clips are decoded by rank 0 alone, whose caller gets the chunks as they come; the other ranks forget
-them with the requests.
+Images are decoded by all ranks, each some requests, or of large images each a slab. That has groups of its
+own, as it runs beside the next steps. Clips are decoded by rank 0 alone, whose caller gets the chunks as they
+come; the other ranks forget them with the requests.
 """
 
 import logging
@@ -36,6 +36,7 @@ from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.swapping import go_on_from, progress_of
 from diffuserve.engine.runner import StepOutcome, TurnResult
 from diffuserve.engine.stages import Stage, make_stage_executor
+from diffuserve.engine_process.ranks.slab_decoding import EVERY_RANK, decode_in_slabs
 from diffuserve.models.base import Conditioning, PackedPipeline, map_tensors
 from diffuserve.models.frames import Media
 from diffuserve.models.machine.isolation import is_out_of_memory, isolate
@@ -80,7 +81,7 @@ class StepCommand(Sendable):
 
 @dataclass(frozen=True)
 class DecodeCommand(Sendable):
-    """The rank that decodes each request, by request id."""
+    """The rank that decodes each request, by request id, or `EVERY_RANK` for all of them together."""
 
     ranks: Mapping[str, int]
 
@@ -132,6 +133,9 @@ class LeadRunner(ModelRunner):
         if any(state.exclusive or state.request_id not in self._known for state in states):
             return super().decode(states)
         self._announce(states)
+        if self.packed.decodes_in_slabs(states[0].params):
+            self._ranks.images.broadcast(DecodeCommand({state.request_id: EVERY_RANK for state in states}))
+            return [decode_in_slabs(self.packed, self._ranks, state) for state in states]
         rank_of = {state.request_id: self._next_decoder() for state in states}
         self._ranks.images.broadcast(DecodeCommand(rank_of))
         own = [state for state in states if rank_of[state.request_id] == 0]
@@ -264,7 +268,10 @@ class FollowerRank:
 
     def _decode(self, command: DecodeCommand) -> None:
         states = {request_id: self._take_denoised(request_id) for request_id in command.ranks}
-        own = [request_id for request_id, rank in command.ranks.items() if rank == self._ranks.index]
+        for request_id in _decoded_by(command, EVERY_RANK):
+            decode = partial(decode_in_slabs, self._pipeline, self._ranks, states[request_id])
+            self._stages.run(Stage.DECODE, [decode])
+        own = _decoded_by(command, self._ranks.index)
         if not own:
             return
         images: dict[str, Outcome] = {request_id: RuntimeError("aborted") for request_id in own}
@@ -279,6 +286,10 @@ class FollowerRank:
         with self._changed:
             self._changed.wait_for(lambda: request_id in self._denoised or request_id in self._forgotten)
             return self._denoised.pop(request_id, None)
+
+
+def _decoded_by(command: DecodeCommand, rank: int) -> list[str]:
+    return [request_id for request_id, number in command.ranks.items() if number == rank]
 
 
 def agreed(

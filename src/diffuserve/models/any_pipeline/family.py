@@ -61,6 +61,7 @@ class AnyPipelineFamily:
             quantized_layers=quantized_layers(_components(folder)),
             quantizes_at_load=True,
             offloads=tuple(Offload) if may_offload else (Offload.NONE,),
+            spans_devices=False,
         )
 
     def check_files(self, folder: ModelFolder) -> None:
@@ -126,8 +127,6 @@ def check_plan(folder: ModelFolder, plan: LoadPlan) -> None:
     whose = f"{folder.path}: {folder.pipeline_class} is run by diffusers, which"
     if plan.parts != ALL_PARTS:
         raise InvalidModel(f"{whose} loads all parts of a model; leave the choice of parts out")
-    if plan.ranks is not None:
-        raise InvalidModel(f"{whose} runs it on one device; leave the number of GPUs out")
 
 
 def _check_plain(folder: ModelFolder) -> None:

@@ -87,15 +87,15 @@ class MidBlock(nn.Module):
         return second(features)
 
     def in_strips(self, features: Features, strips: Strips) -> StoredRows:
-        """Return the rows of this rank's band; all positions attend to all, and every rank has their keys."""
+        """Return the rows of this rank's slab; all positions attend to all, and every rank has their keys."""
         first, second = self.resnets
         assert isinstance(second, ResidualBlock)
-        features, band = first(features), strips.bands.own(features.shape[2])
+        features, slab = first(features), strips.slabs.own(features.shape[2])
         for attention in self.attentions:
             assert isinstance(attention, _Attention)
-            features = attention.of_rows(features, band)
+            features = attention.of_rows(features, slab)
         if not self.attentions:
-            features = features[:, :, band.start : band.stop]
+            features = features[:, :, slab.start : slab.stop]
         return second.in_strips(strips.begin(features), strips)
 
 

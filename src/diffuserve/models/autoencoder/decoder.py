@@ -24,7 +24,7 @@ from diffuserve.models.autoencoder.blocks import (
     without_padding_rows,
 )
 from diffuserve.models.autoencoder.config import AutoencoderConfig
-from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.slabs import Slabs
 from diffuserve.models.layers.strips import ConvolvedRows, FeatureRows, Strips, UpsampledRows
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
@@ -62,13 +62,13 @@ class ImageDecoder(nn.Module):
         pixels: Tensor = self.decoder(self.post_quant_conv(latents))
         return pixels
 
-    def decode_in_strips(self, latents: Features, bands: Bands) -> Pixels:
-        """Decode latents of one size in strips of rows, each rank those of its band.
+    def decode_in_strips(self, latents: Features, slabs: Slabs) -> Pixels:
+        """Decode latents of one size in strips of rows, each rank those of its slab.
 
         All ranks must call it with the same latents; each returns all pixels.
         """
-        pixels: Tensor = self.decoder.in_strips(self.post_quant_conv(latents), Strips(bands))
-        return bands.gather_rows(pixels, latents.shape[2], self.config.scale)
+        pixels: Tensor = self.decoder.in_strips(self.post_quant_conv(latents), Strips(slabs))
+        return slabs.gather_rows(pixels, latents.shape[2], self.config.scale)
 
 
 class _Decoder(nn.Module):
@@ -93,7 +93,7 @@ class _Decoder(nn.Module):
         return pixels
 
     def in_strips(self, latents: Features, strips: Strips) -> Pixels:
-        """Return the pixels of this rank's band."""
+        """Return the pixels of this rank's slab."""
         rows: FeatureRows = self.mid_block.in_strips(self.conv_in(latents), strips)
         for block in self.up_blocks:
             assert isinstance(block, _UpBlock)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.autoencoder.encoder import LatentDistribution
-from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.slabs import Slabs
 from diffuserve.models.layers.strip_sizes import needs_strips
 from diffuserve.models.layers.strips import DECODER_ENTRIES
 from diffuserve.models.offload.components import Component
@@ -60,14 +60,17 @@ class ImageAutoencoder(ABC):
     def normalize(self, latents: Encoded) -> Latents:
         """Return encoded latents on the scale on which models are trained."""
 
-    def decode(self, latents: Latents) -> list[Image.Image]:
+    def decode(self, latents: Latents, slabs: Slabs | None = None) -> list[Image.Image]:
         """Decode images of one size, large ones in strips; latents are denormalized as diffusers does it.
 
-        Raise `FloatingPointError` if pixels are not finite.
+        With `slabs` all ranks must call it with the same latents, and share the images' rows. Raise
+        `FloatingPointError` if pixels are not finite.
         """
         encoded = self._denormalized(latents.to(self.dtype)).to(memory_format=torch.channels_last)
-        in_strips = needs_strips(latents[0, 0].numel() * self.scale**2)
-        pixels = self._pixels_in_strips(encoded, Bands()) if in_strips else self._pixels(encoded)
+        if slabs is not None or needs_strips(latents[0, 0].numel() * self.scale**2):
+            pixels = self._pixels_in_strips(encoded, slabs or Slabs())
+        else:
+            pixels = self._pixels(encoded)
         if not pixels.isfinite().all():
             raise FloatingPointError("the decoder returned pixels that are not finite")
         return _to_images((pixels * 0.5 + 0.5).clamp(0, 1))
@@ -88,8 +91,8 @@ class ImageAutoencoder(ABC):
         """Return the decoder's pixels, about -1…1."""
 
     @abstractmethod
-    def _pixels_in_strips(self, encoded: Encoded, bands: Bands) -> Pixels:
-        """Return the same but for rounding, computed in strips; ranks share them in bands."""
+    def _pixels_in_strips(self, encoded: Encoded, slabs: Slabs) -> Pixels:
+        """Return the same but for rounding, computed in strips; ranks share them in slabs."""
 
     @abstractmethod
     def _network_bytes(self, num_pixels: int) -> int:

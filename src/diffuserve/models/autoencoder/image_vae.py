@@ -9,7 +9,7 @@ from diffuserve.models.autoencoder.decoder import ImageDecoder, load_decoder
 from diffuserve.models.autoencoder.encoder import load_encoder
 from diffuserve.models.autoencoder.image_autoencoder import Encoded, ImageAutoencoder, Latents, Pixels
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.slabs import Slabs
 from diffuserve.models.weights.load_plan import LoadPlan
 
 
@@ -50,8 +50,8 @@ class ImageVae(ImageAutoencoder):
     def _pixels(self, encoded: Encoded) -> Pixels:
         return self.decoder(encoded)
 
-    def _pixels_in_strips(self, encoded: Encoded, bands: Bands) -> Pixels:
-        return self.decoder.decode_in_strips(encoded, bands)
+    def _pixels_in_strips(self, encoded: Encoded, slabs: Slabs) -> Pixels:
+        return self.decoder.decode_in_strips(encoded, slabs)
 
     def _network_bytes(self, num_pixels: int) -> int:
         return self._config.decode_bytes(num_pixels, self.dtype.itemsize)

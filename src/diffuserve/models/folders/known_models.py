@@ -14,6 +14,7 @@ APACHE: Final = "Apache-2.0"
 MIT: Final = "MIT"
 _PERMISSIVE = frozenset({APACHE, MIT})
 _FLUX = "FLUX.1 [dev] Non-Commercial License"
+_FLUX_2 = "FLUX Non-Commercial License"
 _STABILITY = "Stability AI Community License"
 _HUNYUAN = "Tencent Hunyuan Community License"
 _RAIL, _RAIL_XL = "CreativeML Open RAIL-M", "CreativeML Open RAIL++-M"
@@ -76,12 +77,23 @@ KNOWN_MODELS: Final = (
     KnownModel(
         "flux2-klein", "black-forest-labs/FLUX.2-klein-4B", APACHE, 16.0, None, also=("flux2-klein-4b",)
     ),
+    KnownModel(
+        "flux2-klein-base",
+        "black-forest-labs/FLUX.2-klein-base-4B",
+        APACHE,
+        16.0,
+        None,
+        also=("flux2-klein-base-4b",),
+    ),
+    KnownModel("flux2-klein-9b", "black-forest-labs/FLUX.2-klein-9B", _FLUX_2, 34.7, None),
+    KnownModel("flux2-klein-base-9b", "black-forest-labs/FLUX.2-klein-base-9B", _FLUX_2, 34.7, None),
     KnownModel("flux2-dev", "black-forest-labs/FLUX.2-dev", "FLUX [dev] Non-Commercial License", None, True),
     KnownModel("z-image-turbo", "Tongyi-MAI/Z-Image-Turbo", APACHE, None, False),
     KnownModel("z-image", "Tongyi-MAI/Z-Image", APACHE, None, False),
     KnownModel("qwen-image", "Qwen/Qwen-Image", APACHE, 57.7, False),
     KnownModel("qwen-image-edit", "Qwen/Qwen-Image-Edit", APACHE, 57.7, False),
     KnownModel("qwen-image-edit-2509", "Qwen/Qwen-Image-Edit-2509", APACHE, 57.7, False),
+    KnownModel("qwen-image-layered", "Qwen/Qwen-Image-Layered", APACHE),
     KnownModel(
         "sdxl",
         "stabilityai/stable-diffusion-xl-base-1.0",

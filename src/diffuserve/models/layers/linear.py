@@ -1,5 +1,6 @@
 """Linear layers over packed rows."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.models.layers.adapters import AdaptedRows, Delta, RowAdapters, with_others
 from diffuserve.models.machine.cpu_products import fuses_gelu, linear_gelu
 
 
@@ -52,7 +54,8 @@ class Linear(nn.Module):
     """`y = activation(x Wᵀ + b)` for `x` of shape (rows, in_features), in tiles where `tiling` is set.
 
     The activation is none, or with `gelu` the tanh approximation of GELU (Hendrycks & Gimpel 2016,
-    arXiv:1606.08415). Without `bias` b is 0.
+    arXiv:1606.08415). Without `bias` b is 0. Adapters are added before the activation, in the dtype of `x`;
+    a layer finds its own by its `name`.
     """
 
     bias: nn.Parameter | None
@@ -65,42 +68,99 @@ class Linear(nn.Module):
         self.register_parameter("bias", own)
         self.gelu = gelu
         self.tiling: Tiling | None = None
+        self.name = ""
 
-    def forward(self, x: Float[Tensor, "rows in"]) -> Float[Tensor, "rows out"]:
-        if self.tiling is None:
-            return self._product(x)
-        if len(x) <= self.tiling.rows:
-            padding = self.tiling.padding(len(x))
-            return self._product(F.pad(x, (0, 0, 0, padding)))[: len(x)] if padding else self._product(x)
-        result = x.new_empty(x.shape[0], self.out_features)
-        for tile, part in zip(x.split(self.tiling.rows), result.split(self.tiling.rows), strict=True):
-            self._fill(part, tile, self.tiling.padding(len(tile)))
-        return result
+    def forward(
+        self, x: Float[Tensor, "rows in"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "rows out"]:
+        adapted = self._adapted(adapters)
+        if self.gelu and adapted:
+            return self._gelu_adapted(x, adapted)
+        y = self._tiled(x, self.gelu)
+        for each in adapted:
+            self._add(y[each.rows], x[each.rows], each.deltas)
+        return y
 
     def of_parts(
-        self, first: Float[Tensor, "rows first_in"], second: Float[Tensor, "rows second_in"]
+        self,
+        first: Float[Tensor, "rows first_in"],
+        second: Float[Tensor, "rows second_in"],
+        adapters: RowAdapters | None = None,
     ) -> Float[Tensor, "rows out"]:
         """Return the product of rows whose features are in two tensors.
 
         On CUDA the products of both are added up, which saves writing the rows side by side.
         """
         if not first.is_cuda:
-            return self(torch.cat([first, second], dim=-1))
+            return self(torch.cat([first, second], dim=-1), adapters)
         left, right = self.weight.split([first.shape[1], second.shape[1]], dim=1)
-        return F.linear(first, left, self.bias).addmm_(second, right.t())
+        y = F.linear(first, left, self.bias).addmm_(second, right.t())
+        for each in self._adapted(adapters):
+            rows = torch.cat([first[each.rows], second[each.rows]], dim=-1)
+            self._add(y[each.rows], rows, each.deltas)
+        return y
 
-    def _fill(self, result: Float[Tensor, "rows out"], tile: Float[Tensor, "rows in"], padding: int) -> None:
+    def _adapted(self, adapters: RowAdapters | None) -> list[AdaptedRows]:
+        """Return the rows to which adapters add something here."""
+        if adapters is None:
+            return []
+        assert self.name, "a layer without a name knows no adapters"
+        return adapters.on(self.name)
+
+    def _gelu_adapted(self, x: Tensor, adapted: Sequence[AdaptedRows]) -> Tensor:
+        """Return the layer's result where something is added before the activation.
+
+        Other rows keep the product that includes the activation, and with it their bits.
+        """
+        result = x.new_empty(len(x), self.out_features)
+        for each in with_others(adapted, len(x)):
+            y = self._tiled(x[each.rows], gelu=not each.deltas)
+            if each.deltas:
+                self._add(y, x[each.rows], each.deltas)
+                y = F.gelu(y, approximate="tanh")
+            result[each.rows] = y
+        return result
+
+    def _add(self, y: Tensor, x: Tensor, deltas: Sequence[tuple[Delta, float]]) -> None:
+        """Add deltas to a product, in the tiles of the layer."""
+        rows = len(x) if self.tiling is None else self.tiling.rows
+        for tile, part in zip(x.split(rows), y.split(rows), strict=True):
+            padding = 0 if self.tiling is None else self.tiling.padding(len(tile))
+            padded = F.pad(tile, (0, 0, 0, padding)) if padding else tile
+            for delta, weight in deltas:
+                own = part[:, delta.columns]
+                change = torch.mm(padded, delta.down)
+                if not padding:
+                    own.addmm_(change, delta.up, alpha=weight)
+                else:
+                    own.copy_(F.pad(own, (0, 0, 0, padding)).addmm_(change, delta.up, alpha=weight)[: len(own)])
+
+    def _tiled(self, x: Tensor, gelu: bool) -> Tensor:
+        if self.tiling is None:
+            return self._product(x, gelu)
+        if len(x) <= self.tiling.rows:
+            padding = self.tiling.padding(len(x))
+            padded = F.pad(x, (0, 0, 0, padding)) if padding else x
+            return self._product(padded, gelu)[: len(x)]
+        result = x.new_empty(x.shape[0], self.out_features)
+        for tile, part in zip(x.split(self.tiling.rows), result.split(self.tiling.rows), strict=True):
+            self._fill(part, tile, self.tiling.padding(len(tile)), gelu)
+        return result
+
+    def _fill(
+        self, result: Float[Tensor, "rows out"], tile: Float[Tensor, "rows in"], padding: int, gelu: bool
+    ) -> None:
         if padding:
-            result.copy_(self._product(F.pad(tile, (0, 0, 0, padding)))[: len(tile)])
-        elif self.gelu:
-            result.copy_(self._product(tile))
+            result.copy_(self._product(F.pad(tile, (0, 0, 0, padding)), gelu)[: len(tile)])
+        elif gelu:
+            result.copy_(self._product(tile, gelu))
         elif self.bias is None:
             torch.mm(tile, self.weight.t(), out=result)
         else:
             torch.addmm(self.bias, tile, self.weight.t(), out=result)
 
-    def _product(self, x: Tensor) -> Tensor:
-        if not self.gelu:
+    def _product(self, x: Tensor, gelu: bool) -> Tensor:
+        if not gelu:
             return F.linear(x, self.weight, self.bias)
         if torch.compiler.is_compiling():  # the compiler supports neither operation below
             return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
@@ -111,6 +171,13 @@ class Linear(nn.Module):
         ):  # in the product's epilogue; on CUDA this is the tanh approximation too
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
         return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
+
+
+def name_layers(module: nn.Module) -> None:
+    """Give every `Linear` inside `module` its full name there, by which it knows its adapters."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, Linear):
+            layer.name = name
 
 
 def set_tiling(module: nn.Module, tiling: Tiling) -> None:

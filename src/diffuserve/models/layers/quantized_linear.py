@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffuserve.domain.models.quantization import Quantization
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.quantization import QuantizedWeight, can_quantize, quantize_weight
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
@@ -15,7 +16,7 @@ from diffuserve.models.layers.quantized_products import Product, choose_product
 class QuantizedLinear(Linear):
     """`y = activation(x Wᵀ + b)` as in `Linear`, with a quantized weight.
 
-    With `is_weight_only` activations stay as they are. `dtype` is that of inputs, outputs and bias.
+    With `is_weight_only` activations stay as they are. Adapters are not quantized. `dtype` is that of inputs, outputs and bias.
     """
 
     def __init__(self, layer: nn.Linear | Linear, kind: Quantization, is_weight_only: bool) -> None:
@@ -24,6 +25,7 @@ class QuantizedLinear(Linear):
         self.is_weight_only = is_weight_only
         self.out_features, self.in_features = layer.weight.shape
         self.gelu, self.tiling = getattr(layer, "gelu", False), getattr(layer, "tiling", None)
+        self.name = ""
         self.bias = layer.bias
         self.dtype = layer.weight.dtype
         self._product_of: Product | None = None
@@ -52,22 +54,29 @@ class QuantizedLinear(Linear):
         """Scalars of the weight beyond one for each of its codes: a byte may hold two."""
         return self.out_features * self.in_features - self.weight.numel()
 
-    def forward(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
-        return super().forward(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+    def forward(
+        self, x: Float[Tensor, "*rows in"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "*rows out"]:
+        return super().forward(x.flatten(0, -2), adapters).unflatten(0, x.shape[:-1])
 
     def of_parts(
-        self, first: Float[Tensor, "rows first_in"], second: Float[Tensor, "rows second_in"]
+        self,
+        first: Float[Tensor, "rows first_in"],
+        second: Float[Tensor, "rows second_in"],
+        adapters: RowAdapters | None = None,
     ) -> Float[Tensor, "rows out"]:
         """Return the product of rows in two tensors, side by side: a token has one scale for both."""
-        return self(torch.cat([first, second], dim=-1))
+        return self(torch.cat([first, second], dim=-1), adapters)
 
-    def _fill(self, result: Float[Tensor, "rows out"], tile: Float[Tensor, "rows in"], padding: int) -> None:
-        result.copy_(self._product(F.pad(tile, (0, 0, 0, padding)))[: len(tile)])
+    def _fill(
+        self, result: Float[Tensor, "rows out"], tile: Float[Tensor, "rows in"], padding: int, gelu: bool
+    ) -> None:
+        result.copy_(self._product(F.pad(tile, (0, 0, 0, padding)), gelu)[: len(tile)])
 
-    def _product(self, x: Tensor) -> Tensor:
+    def _product(self, x: Tensor, gelu: bool) -> Tensor:
         assert self._product_of is not None, "the layer was not prepared"
         y = self._product_of(x, self.quantized, self.bias)
-        return F.gelu(y, approximate="tanh") if self.gelu else y
+        return F.gelu(y, approximate="tanh") if gelu else y
 
 
 def input_dtype(layer: nn.Module) -> torch.dtype:

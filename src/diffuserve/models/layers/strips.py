@@ -4,7 +4,7 @@ A convolution needs only the rows beside its own, and a norm of the whole map on
 which are taken in a pass of their own. So a map that is computed in strips is the one that is computed whole,
 but for rounding: nothing is blended, and there are no seams. Strips depend on the size alone.
 
-Several ranks may share an image: each then holds a band of its rows, and sees those of its neighbors that
+Several ranks may share an image: each then holds a slab of its rows, and sees those of its neighbors that
 adjoin it. Distributed so, decoders of diffusion models are known from DistVAE (Tencent's xDiT).
 """
 
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.slabs import Slabs
 from diffuserve.models.layers.strip_sizes import strip_rows
 
 Features = Float[Tensor, "_batch _channels _rows _width"]
@@ -139,14 +139,14 @@ class RememberedRows(ComputedRows):
 
 
 class Strips:
-    """Stores rows strip by strip, each rank those of its band."""
+    """Stores rows strip by strip, each rank those of its slab."""
 
-    def __init__(self, bands: Bands) -> None:
-        self.bands = bands
+    def __init__(self, slabs: Slabs) -> None:
+        self.slabs = slabs
 
-    def begin(self, band: Features) -> StoredRows:
-        """Return the rows of a band, of which neighbors have not been told yet."""
-        return self._with_neighbors(band)
+    def begin(self, slab: Features) -> StoredRows:
+        """Return the rows of a slab, of which neighbors have not been told yet."""
+        return self._with_neighbors(slab)
 
     def store(self, *sources: FeatureRows) -> list[StoredRows]:
         """Return rows of equally many strips in memory; those that were stored already stay as they are."""
@@ -179,13 +179,13 @@ class Strips:
         parts = [part for start, stop in rows.strips() for part in _moments(rows.read(start, stop))]
         counts, moments = zip(*parts, strict=True)
         own = _combined(moments[0].new_tensor(counts), torch.stack(moments))
-        every = self.bands.gather(torch.cat([own.new_tensor([rows.num_rows]), own.flatten()]))
+        every = self.slabs.gather(torch.cat([own.new_tensor([rows.num_rows]), own.flatten()]))
         of_ranks = _combined(every[:, 0], every[:, 1:].unflatten(1, own.shape))
         channels = of_ranks.unflatten(2, (groups, -1)).movedim(3, 0)
         return _combined(own.new_ones(len(channels)), channels).repeat_interleave(len(channels), dim=2)
 
     def _with_neighbors(self, own: Features) -> StoredRows:
-        return StoredRows(own, *self.bands.adjoining(own))
+        return StoredRows(own, *self.slabs.adjoining(own))
 
 
 def _moments(strip: Features) -> Iterator[tuple[int, Float[Tensor, "2 batch channels"]]]:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.layers.linear import Linear
 from diffuserve.parallel.ranks import TensorRanks
 
@@ -77,7 +78,8 @@ class Sharding:
 class RowLinear(Linear):
     """A product that is sharded by its inputs: the result is the sum of all ranks' products.
 
-    The bias counts once, on the first rank; the others add zeros.
+    The bias counts once, on the first rank; the others add zeros. Each rank adds adapters' products of its
+    inputs, and the sum has them whole.
     """
 
     def __init__(self, layer: nn.Linear | Linear, ranks: TensorRanks) -> None:
@@ -86,6 +88,7 @@ class RowLinear(Linear):
         self.ranks = ranks
         self.out_features = layer.weight.shape[0]
         self.gelu, self.tiling = getattr(layer, "gelu", False), getattr(layer, "tiling", None)
+        self.name = ""
         self.weight = nn.Parameter(layer.weight, requires_grad=False)
         self.bias = layer.bias
 
@@ -94,14 +97,19 @@ class RowLinear(Linear):
         if self.bias is not None and self.ranks.index > 0:
             self.bias = nn.Parameter(torch.zeros_like(self.bias), requires_grad=False)
 
-    def forward(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
-        part = super().forward(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+    def forward(
+        self, x: Float[Tensor, "*rows in"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "*rows out"]:
+        part = super().forward(x.flatten(0, -2), adapters).unflatten(0, x.shape[:-1])
         return self.ranks.add_up(part)
 
     def of_parts(
-        self, first: Float[Tensor, "rows first_in"], second: Float[Tensor, "rows second_in"]
+        self,
+        first: Float[Tensor, "rows first_in"],
+        second: Float[Tensor, "rows second_in"],
+        adapters: RowAdapters | None = None,
     ) -> Float[Tensor, "rows out"]:
-        part = super().of_parts(first, second)
+        part = super().of_parts(first, second, adapters)
         return self.ranks.add_up(part) if first.is_cuda else part  # elsewhere `forward` has added them up
 
 

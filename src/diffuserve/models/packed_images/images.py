@@ -7,45 +7,22 @@ once for each image; other families' are alike.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.autoencoder.encoder import LatentDistribution
+from diffuserve.models.autoencoder.image_autoencoder import ImageAutoencoder
 from diffuserve.models.base import DenoiseInput, InitialLatents
 from diffuserve.models.input_tensors import Mask, Pixels, image_tensor, latent_mask, mask_tensor, put_back
 from diffuserve.models.machine.devices import to_device
-from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.conditioning import ImageConditioning
 from diffuserve.models.packed_images.latents import pack_latents, unpack_latents
 from diffuserve.samplers.base import Sampler, ScheduleStep
-
-
-@runtime_checkable
-class Autoencoder(Protocol):
-    """An autoencoder of images: `scale` pixels on each side are a latent cell of `latent_channels`."""
-
-    device: torch.device
-    dtype: torch.dtype
-    latent_channels: int
-    scale: int
-
-    @property
-    def components(self) -> Sequence[Component]: ...
-    @property
-    def decoder_parameters(self) -> int: ...
-    def decode_bytes(self, params: GenerationParams) -> int: ...
-    def encode(self, pixels: Float[Tensor, "1 3 pixel_rows pixel_columns"]) -> LatentDistribution: ...
-    def normalize(
-        self, latents: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch channels height width"]: ...
-    def decode(self, latents: Float[Tensor, "batch channels height width"]) -> list[Image.Image]: ...
 
 
 class LatentImages:
@@ -54,7 +31,9 @@ class LatentImages:
     Noise is drawn in `noise_dtype`, or beside an image in the autoencoder's dtype, as in diffusers.
     """
 
-    def __init__(self, spec: ModelSpec, vae: Autoencoder, noise_dtype: torch.dtype, patch: int = 2) -> None:
+    def __init__(
+        self, spec: ModelSpec, vae: ImageAutoencoder, noise_dtype: torch.dtype, patch: int = 2
+    ) -> None:
         self.spec, self.vae, self.device, self.dtype = spec, vae, vae.device, vae.dtype
         self.noise_dtype, self.patch = noise_dtype, patch
 

@@ -5,20 +5,21 @@ guides. Sequences of all requests share one forward pass.
 """
 
 import functools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.autoencoder.image_autoencoder import ImageAutoencoder
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
-from diffuserve.models.batches import split_by_counts
-from diffuserve.models.frames import Frames
+from diffuserve.models.image_pipeline import ImagePipeline
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.joint.packing import (
     Grid,
@@ -30,7 +31,6 @@ from diffuserve.models.layers.joint.packing import (
 )
 from diffuserve.models.layers.joint.sharding import Shard, shard_layout
 from diffuserve.models.layers.sequence_parallel import rank_bytes, rank_workload, sharing_sequences, ulysses
-from diffuserve.models.loaded_pipeline import LoadedPipeline
 from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.conditioning import ImageConditioning
@@ -59,7 +59,7 @@ class TextEncoder(Protocol):
     def encode(self, params: Sequence[GenerationParams], one_by_one: bool) -> Sequence[ImageConditioning]: ...
 
 
-class PackedImagePipeline(LoadedPipeline, ABC):
+class PackedImagePipeline(ImagePipeline):
     """A loaded checkpoint of a family of packed image transformers.
 
     Families load these parts: `samplers` by name, the encoders of texts, the autoencoder within `images`, the
@@ -186,16 +186,14 @@ class PackedImagePipeline(LoadedPipeline, ABC):
     def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
         return self.images.restore(latents, request, self.sampler(request.params), at)
 
-    @torch.inference_mode()
-    def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
-        unpacked = self.images.unpack(torch.cat(list(latents)), self.grid(params[0]).rows)
-        pixels = unpacked.shape[-2] * unpacked.shape[-1] * self.images.vae.scale**2
-        group = max(1, self.max_decode_pixels // pixels)
-        frames = [[image] for part in unpacked.split(group) for image in self.images.vae.decode(part)]
-        return split_by_counts(frames, [wanted.num_images for wanted in params])
+    @property
+    def autoencoder(self) -> ImageAutoencoder:
+        return self.images.vae
 
-    def decode_bytes(self, params: GenerationParams) -> int:
-        return self.images.vae.decode_bytes(params)
+    def latent_images(
+        self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
+    ) -> Float[Tensor, "images channels height width"]:
+        return self.images.unpack(torch.cat(list(latents)), self.grid(params[0]).rows)
 
     @torch.inference_mode()
     def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:

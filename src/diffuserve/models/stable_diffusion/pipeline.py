@@ -6,20 +6,21 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.autoencoder.config import AutoencoderConfig
+from diffuserve.models.autoencoder.image_autoencoder import ImageAutoencoder
 from diffuserve.models.autoencoder.image_vae import ImageVae
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
-from diffuserve.models.batches import split_by_counts
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.frames import Frames
+from diffuserve.models.image_pipeline import ImagePipeline
 from diffuserve.models.input_tensors import put_back
 from diffuserve.models.layers.sequence_parallel import part_size
-from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
+from diffuserve.models.loaded_pipeline import with_dtype
 from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component
 from diffuserve.models.preview import read_preview_map
@@ -45,7 +46,7 @@ def load_stable_diffusion(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) 
     return StableDiffusionPipeline(folder, spec, with_dtype(plan, folder, "unet", half=torch.float16))
 
 
-class StableDiffusionPipeline(LoadedPipeline):
+class StableDiffusionPipeline(ImagePipeline):
     """A loaded Stable Diffusion checkpoint."""
 
     def __init__(self, folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> None:
@@ -138,16 +139,14 @@ class StableDiffusionPipeline(LoadedPipeline):
             return latents
         return put_back(latents, request.guides, self.sampler(request.params), at)
 
-    @torch.inference_mode()
-    def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
-        stacked = torch.cat(list(latents))
-        pixels = stacked.shape[-2] * stacked.shape[-1] * self.vae.scale**2
-        group = max(1, self.max_decode_pixels // pixels)
-        frames = [[image] for part in stacked.split(group) for image in self.vae.decode(part)]
-        return split_by_counts(frames, [wanted.num_images for wanted in params])
+    @property
+    def autoencoder(self) -> ImageAutoencoder:
+        return self.vae
 
-    def decode_bytes(self, params: GenerationParams) -> int:
-        return self.vae.decode_bytes(params)
+    def latent_images(
+        self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
+    ) -> Float[Tensor, "images channels height width"]:
+        return torch.cat(list(latents))
 
     @torch.inference_mode()
     def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:

@@ -191,11 +191,11 @@ class VideoMidBlock(nn.Module):
         return second(self.attentions[0](first(frames, cache)), cache)
 
     def in_strips(self, frames: Features, strips: Strips, cache: FrameCache | None) -> StoredRows:
-        """Return the rows of this rank's band; all positions attend to all, and every rank has their keys."""
+        """Return the rows of this rank's slab; all positions attend to all, and every rank has their keys."""
         (first, second), attention = self.resnets, self.attentions[0]
         assert isinstance(second, VideoResidualBlock)
         assert isinstance(attention, _Attention)
-        attended = attention.of_rows(first(frames, cache), strips.bands.own(frames.shape[2]))
+        attended = attention.of_rows(first(frames, cache), strips.slabs.own(frames.shape[2]))
         return second.in_strips(strips.begin(attended), strips, cache)
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.slabs import Slabs
 from diffuserve.models.layers.strips import (
     ConvolvedRows,
     FeatureRows,
@@ -58,14 +58,14 @@ class VideoDecoder(nn.Module):
         """
         return self._pixels(self.decoder(self.post_quant_conv(latents), cache))
 
-    def decode_in_strips(self, latents: Features, cache: FrameCache | None, bands: Bands) -> Pixels:
-        """Decode the same in strips of rows, each rank those of its band.
+    def decode_in_strips(self, latents: Features, cache: FrameCache | None, slabs: Slabs) -> Pixels:
+        """Decode the same in strips of rows, each rank those of its slab.
 
         All ranks must call it with the same latents; each returns all pixels.
         """
-        patches: Tensor = self.decoder.in_strips(self.post_quant_conv(latents), Strips(bands), cache)
+        patches: Tensor = self.decoder.in_strips(self.post_quant_conv(latents), Strips(slabs), cache)
         scale = self.config.scale // self.config.patch
-        return self._pixels(bands.gather_rows(patches, latents.shape[2], scale))
+        return self._pixels(slabs.gather_rows(patches, latents.shape[2], scale))
 
     def _pixels(self, patches: Features) -> Pixels:
         patch = self.config.patch
@@ -94,7 +94,7 @@ class _Decoder(nn.Module):
         return self.conv_out(activated(self.norm_out, frames), cache)
 
     def in_strips(self, frames: Features, strips: Strips, cache: FrameCache | None) -> Features:
-        """Return the patches of this rank's band."""
+        """Return the patches of this rank's slab."""
         is_first = cache is None or self.conv_in not in cache
         rows = self.mid_block.in_strips(self.conv_in(frames, cache), strips, cache)
         for block in self.up_blocks:

@@ -18,7 +18,7 @@ from diffuserve.models.autoencoder.image_autoencoder import (
     Pixels,
 )
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.slabs import Slabs
 from diffuserve.models.layers.strips import DECODER_ENTRIES
 from diffuserve.models.offload.components import Component
 from diffuserve.models.video_autoencoder.config import VideoVaeConfig
@@ -71,8 +71,8 @@ class ImageFrames(ImageAutoencoder):
     def _pixels(self, encoded: Encoded) -> Pixels:
         return self.decoder(encoded, None).permute(0, 3, 1, 2)
 
-    def _pixels_in_strips(self, encoded: Encoded, bands: Bands) -> Pixels:
-        return self.decoder.decode_in_strips(encoded, None, bands).permute(0, 3, 1, 2)
+    def _pixels_in_strips(self, encoded: Encoded, slabs: Slabs) -> Pixels:
+        return self.decoder.decode_in_strips(encoded, None, slabs).permute(0, 3, 1, 2)
 
     def _network_bytes(self, num_pixels: int) -> int:
         return image_bytes(self.config, num_pixels, self.dtype.itemsize)

@@ -10,7 +10,7 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.frames import Frames
-from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.slabs import Slabs
 from diffuserve.models.layers.strip_sizes import needs_strips
 from diffuserve.models.layers.strips import DECODER_ENTRIES
 from diffuserve.models.machine.devices import is_emulated
@@ -95,7 +95,7 @@ class VideoVae:
         latents = latents.to(self.device, self.dtype, memory_format=torch.channels_last)
         scaled = latents / self._factor.to(self.dtype) + self._mean.to(self.dtype)
         if needs_strips(latents[0, 0].numel() * self.config.scale**2):
-            return _to_images(self.decoder.decode_in_strips(scaled, cache, Bands()))
+            return _to_images(self.decoder.decode_in_strips(scaled, cache, Slabs()))
         return _to_images(self.decoder(scaled, cache))
 
     @torch.inference_mode()

@@ -3,8 +3,10 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +22,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine.requests.checkpoint import Checkpoint
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
+from diffuserve.engine_process.ranks.slab_decoding import decode_in_slabs
 from diffuserve.media.input_image import input_image
 from diffuserve.parallel.messages import pack, unpack
 from diffuserve.parallel.plan import ParallelPlan
@@ -443,3 +446,50 @@ def test_a_request_that_was_swapped_out_within_a_step_goes_on_all_ranks(
     [alone] = generate_alone([params])
     assert isinstance(alone, GenerationResult)
     assert [result.images for result in results if result is not None] == [alone.images]
+
+
+class PipelineInSlabs(FakePipeline):
+    """Decodes every image with all ranks, which are there together, and rows that each rank has a slab of."""
+
+    on_slabs: Callable[[Sequence[GenerationParams]], None] = staticmethod(lambda params: None)
+
+    def decodes_in_slabs(self, params: GenerationParams) -> bool:
+        return True
+
+    def decode_in_slabs(self, latents: Sequence[torch.Tensor], params: Sequence[GenerationParams]) -> Any:
+        assert self.ranks is not None
+        self.ranks.images.gather(None)  # all are here
+        self.on_slabs(params)
+        return self.decode(latents, params)
+
+
+def test_large_images_are_decoded_by_all_ranks_together() -> None:
+    pipelines, seen = [PipelineInSlabs() for _ in range(NUM_RANKS)], list[tuple[int, str]]()
+    for rank, pipeline in enumerate(pipelines):
+        pipeline.on_slabs = lambda params, rank=rank: seen.append((rank, params[0].prompt))  # type: ignore[misc]
+    params = requests("red", "green", "blue")
+    with running_group(pipelines) as engine:
+        together = generate(engine, params)
+    assert sorted(seen) == sorted((rank, each.prompt) for rank in range(NUM_RANKS) for each in params)
+    for ours, alone in zip(together, generate_alone(params), strict=True):
+        np.testing.assert_array_equal(pixels(ours), pixels(alone))
+
+
+@pytest.mark.parametrize("given", [None, float("nan")], ids=["aborted", "not-finite"])
+def test_ranks_agree_before_they_decode_an_image_together(given: float | None) -> None:
+    """One rank has given up the request, or has something else; the others do not wait for it."""
+    images = ThreadGroup()
+    ranks = [ThreadRanks(rank, ThreadGroup(), images) for rank in range(NUM_RANKS)]
+    good, bad = (SimpleNamespace(turn_latents=torch.tensor(value or 0.0)) for value in (1.0, given))
+    states = [good, None if given is None else bad, good]
+    with ThreadPoolExecutor(NUM_RANKS) as pool:
+        outcomes = list(
+            pool.map(
+                lambda own, state: decode_in_slabs(PipelineInSlabs(ranks=own), own, cast(Any, state)),
+                ranks,
+                states,
+            )
+        )
+    assert [type(outcome) for outcome in outcomes].count(RuntimeError) == (3 if given is None else 2)
+    assert "another rank cannot decode" in str(outcomes[0])
+    assert isinstance(outcomes[1], RuntimeError if given is None else FloatingPointError)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.models.any_pipeline import components
 from diffuserve.models.any_pipeline import family as any_family
@@ -21,6 +21,7 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.registry import check_model, read_offer, read_spec
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.modelstore.description import describe as published
+from diffuserve.parallel.plan import ParallelPlan
 from support.foreign_folders import LTX, PAG, STABLE_AUDIO, STABLE_DIFFUSION_3, write_folder, write_json
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -272,6 +273,14 @@ def test_what_cannot_be_loaded_so_is_refused_before_any_weight(tmp_path: Path) -
     with pytest.raises(InvalidModel, match="loads all parts of a model"):
         ANY_PIPELINE.load(folder, LoadPlan(torch.device("cpu"), parts=parts))
     check_plan(folder, LoadPlan(torch.device("cpu")))
+
+
+@pytest.mark.parametrize("plan", ["sequence=2", "tensor=2", "cfg=2"])
+def test_several_gpus_are_refused_by_name(plan: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "sd3")
+    check_model(str(folder))
+    with pytest.raises(InvalidParams, match="StableDiffusion3Pipeline runs on one device; leave the number"):
+        check_model(str(folder), plan=ParallelPlan.parse(plan))
 
 
 def test_a_class_that_needs_another_package_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from diffuserve.models.autoencoder.decoder import ImageDecoder, load_decoder
 from diffuserve.models.autoencoder.encoder import ImageEncoder, LatentDistribution, load_encoder
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers import strip_sizes
-from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.slabs import Slabs
 from diffuserve.models.weights.load_plan import LoadPlan
 from support.live_tensors import LiveTensors
 
@@ -126,7 +126,7 @@ def test_strips_are_parts_of_the_whole_image(
     monkeypatch.setattr(strip_sizes, "CPU_STRIP_SCALARS", strip_scalars)
     decoder, latents = load(make_reference(config), tmp_path), latents_of(config, 14, 10)
     whole = decoder(latents)
-    difference = (decoder.decode_in_strips(latents, Bands()) - whole).abs().max()
+    difference = (decoder.decode_in_strips(latents, Slabs()) - whole).abs().max()
     assert difference < 1e-5 * whole.abs().max()
 
 
@@ -136,7 +136,7 @@ def test_in_bfloat16_strips_are_as_near_as_the_whole(tmp_path: Path, monkeypatch
     exact = load(make_reference(FLUX), tmp_path)(latents_of(FLUX, 14, 10))
     decoder = load(make_reference(FLUX, torch.bfloat16), tmp_path, torch.bfloat16)
     latents = latents_of(FLUX, 14, 10, torch.bfloat16)
-    whole, in_strips = decoder(latents), decoder.decode_in_strips(latents, Bands())
+    whole, in_strips = decoder(latents), decoder.decode_in_strips(latents, Slabs())
     assert (in_strips - exact).square().mean() < 1.2 * (whole - exact).square().mean()
 
 
@@ -150,7 +150,7 @@ def test_memory_of_four_megapixels_in_strips_is_that_of_two_and_a_half_maps(
     decoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     latents = torch.zeros(1, 16, 256, 256, dtype=dtype, device="meta")
     with torch.inference_mode(), LiveTensors() as live:
-        decoder.decode_in_strips(latents.to(memory_format=torch.channels_last), Bands())
+        decoder.decode_in_strips(latents.to(memory_format=torch.channels_last), Slabs())
     predicted = PUBLISHED.decode_bytes(2048**2, dtype.itemsize)
     assert live.peak < most_gibibytes * 2**30
     assert 0.95 * predicted < live.peak <= predicted

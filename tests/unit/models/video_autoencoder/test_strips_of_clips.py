@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.models.layers import strip_sizes
-from diffuserve.models.layers.bands import Bands
+from diffuserve.models.layers.slabs import Slabs
 from diffuserve.models.video_autoencoder.blocks import CausalConv, FrameCache
 from diffuserve.models.video_autoencoder.config import VideoVaeConfig
 from diffuserve.models.video_autoencoder.cost import decode_bytes, image_bytes
@@ -49,7 +49,7 @@ def test_a_clip_in_strips_is_the_whole_one(
     in_strips: FrameCache = {}
     for frame in latents_of(3).split(1):
         wanted = vae.decoder(frame, whole)
-        found = vae.decoder.decode_in_strips(frame, in_strips, Bands())
+        found = vae.decoder.decode_in_strips(frame, in_strips, Slabs())
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 
@@ -61,7 +61,7 @@ def test_images_in_strips_are_the_whole_ones(
     monkeypatch.setattr(strip_sizes, "CPU_STRIP_SCALARS", 1 << 10)
     decoder = load(config, tmp_path).decoder
     wanted = decoder(latents_of(2), None)
-    found = decoder.decode_in_strips(latents_of(2), None, Bands())
+    found = decoder.decode_in_strips(latents_of(2), None, Slabs())
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 
@@ -98,7 +98,7 @@ def test_memory_in_strips_is_predicted(
     with torch.inference_mode(), LiveTensors() as live:
         for _ in range(max(1, num_chunks)):
             channels_last = latents.to(memory_format=torch.channels_last)
-            decoder.decode_in_strips(channels_last, cache if num_chunks else None, Bands())
+            decoder.decode_in_strips(channels_last, cache if num_chunks else None, Slabs())
     predicted = decode_bytes(config, side, side, 2) if num_chunks else image_bytes(config, side**2, 2)
     assert live.peak < most_gibibytes * 2**30
     assert 0.99 < predicted / live.peak < 1.05

@@ -1,4 +1,4 @@
-"""Bands of an image's rows, one for each rank that shares it, and what ranks tell each other of theirs."""
+"""Slabs of an image's rows, one for each rank that shares it, and what ranks tell each other of theirs."""
 
 import torch
 from jaxtyping import Float
@@ -10,8 +10,8 @@ from diffuserve.parallel.ranks import SequenceRanks
 Features = Float[Tensor, "_batch _channels _rows _width"]
 
 
-class Bands:
-    """The bands of an image that `ranks` share in parts as equal as rows can be; alone there is one.
+class Slabs:
+    """The slabs of an image that `ranks` share in parts as equal as rows can be; alone there is one.
 
     They exchange few rows, and do so over the host: on a GPU another group must not wait for theirs.
     """
@@ -21,11 +21,11 @@ class Bands:
         self.index, self.size = (0, 1) if ranks is None else (ranks.index, ranks.size)
 
     def own(self, num_rows: int) -> range:
-        """Return the rows of this rank's band: some on each, if there are no fewer than ranks."""
+        """Return the rows of this rank's slab: some on each, if there are no fewer than ranks."""
         return self._of(self.index, num_rows)
 
     def adjoining(self, own: Features) -> tuple[Features | None, Features | None]:
-        """Return the neighbors' rows above and below a band; beyond the image's edges there are none."""
+        """Return the neighbors' rows above and below a slab; beyond the image's edges there are none."""
         if self._ranks is None:
             return None, None
         every = self.gather(torch.cat([own[:, :, :1], own[:, :, -1:]], dim=2))
@@ -34,7 +34,7 @@ class Bands:
         return above, below
 
     def gather_rows(self, own: Features, num_rows: int, scale: int) -> Features:
-        """Return all rows of a map on every rank; bands were made of `num_rows`, each `scale` rows now."""
+        """Return all rows of a map on every rank; slabs were made of `num_rows`, each `scale` rows now."""
         if self._ranks is None:
             return own
         sizes = [scale * len(self._of(index, num_rows)) for index in range(self.size)]

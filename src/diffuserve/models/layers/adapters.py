@@ -1,0 +1,131 @@
+"""Low-rank adapters of requests over packed rows (LoRA, Hu et al. 2021, arXiv:2106.09685).
+
+    y[rows, columns] += weight · (x[rows] · down) · up
+
+Requests of one pass may have different adapters, or none: each adapter is added to the rows of those that
+use it. Which row a layer reads is fixed by its place, so adapters are arguments of layers: forgetting one is
+an error of types or of a test, and no step runs without it in silence.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What an adapter of weight 1 adds to the columns of a product from `first` on.
+
+    Several layers of a checkpoint may be one product here, side by side: each has columns of its own.
+    """
+
+    down: Float[Tensor, "in rank"]
+    up: Float[Tensor, "rank columns"]
+    first: int = 0
+
+    @property
+    def columns(self) -> slice:
+        return slice(self.first, self.first + self.up.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    """An adapter in a device's memory: its deltas by the name of the layer. Adapters equal only themselves."""
+
+    deltas: Mapping[str, Sequence[Delta]]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(each.down.nbytes + each.up.nbytes for deltas in self.deltas.values() for each in deltas)
+
+
+Uses = tuple[tuple[Adapter, float], ...]
+"""The adapters of a request, each with its weight."""
+
+
+@dataclass(frozen=True)
+class AdaptedRows:
+    """Rows of a layer's input from `start` up to `stop`, and what is added to their product."""
+
+    start: int
+    stop: int
+    deltas: tuple[tuple[Delta, float], ...] = ()
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.stop)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows from `start` up to `stop` of requests that use the same adapters."""
+
+    start: int
+    stop: int
+    uses: Uses
+
+
+@dataclass(frozen=True)
+class RowAdapters:
+    """The adapters of the rows of a packed row. Runs are in order, and rows outside them have none."""
+
+    runs: tuple[Run, ...]
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], uses: Sequence[Uses]) -> "RowAdapters | None":
+        """Return the adapters of sequences with these lengths, one after another; `None` if none has any."""
+        runs, start = list[Run](), 0
+        for length, own in zip(lengths, uses, strict=True):
+            before, stop = runs[-1] if runs else None, start + length
+            if before is not None and before.stop == start and before.uses == own:
+                runs[-1] = Run(before.start, stop, own)
+            elif own and length:
+                runs.append(Run(start, stop, own))
+            start = stop
+        return cls(tuple(runs)) if runs else None
+
+    def on(self, layer: str) -> list[AdaptedRows]:
+        """Return the rows to which something is added in a layer."""
+        found = (AdaptedRows(run.start, run.stop, tuple(_deltas(run.uses, layer))) for run in self.runs)
+        return [each for each in found if each.deltas]
+
+    def part(self, start: int, stop: int) -> tuple[Run, ...]:
+        """Return the runs of some rows, counted from `start`."""
+        cut = (Run(max(run.start, start), min(run.stop, stop), run.uses) for run in self.runs)
+        return tuple(Run(run.start - start, run.stop - start, run.uses) for run in cut if run.start < run.stop)
+
+
+@dataclass(frozen=True)
+class PassAdapters:
+    """The adapters of the packed rows of a pass; `None` where no request has any."""
+
+    text: RowAdapters | None = None
+    image: RowAdapters | None = None
+    joint: RowAdapters | None = None
+
+    @property
+    def are_none(self) -> bool:
+        return self.joint is None
+
+
+NO_ADAPTERS = PassAdapters()
+
+
+def with_others(adapted: Sequence[AdaptedRows], num_rows: int) -> Iterator[AdaptedRows]:
+    """Yield all rows in order: those that are adapted, and those between them, to which nothing is added."""
+    start = 0
+    for each in adapted:
+        if start < each.start:
+            yield AdaptedRows(start, each.start)
+        yield each
+        start = each.stop
+    if start < num_rows:
+        yield AdaptedRows(start, num_rows)
+
+
+def _deltas(uses: Uses, layer: str) -> Iterator[tuple[Delta, float]]:
+    for adapter, weight in uses:
+        for delta in adapter.deltas.get(layer, ()):
+            yield delta, weight
