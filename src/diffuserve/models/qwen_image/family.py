@@ -52,6 +52,7 @@ _STARTS: Mapping[str, Any] = {
     "has_strength": True,
     "strength_rounds_up": True,
     "strength": 0.6,
+    "mask_strength": 0.6,
 }
 _REFERENCES: Mapping[str, Any] = {
     "width": 1024,
