@@ -213,7 +213,9 @@ def test_a_preview_is_drawn_where_it_is_wanted_and_makes_no_step_wait(
     assert waits["stream"] == 1
 
 
-@pytest.mark.parametrize("name", ["schnell", "dev", "sdxl", "wan-ti2v"])
+@pytest.mark.parametrize(
+    "name", ["schnell", "dev", "sdxl", "wan-ti2v", pytest.param("z-image", marks=pytest.mark.slow)]
+)
 def test_a_step_reads_nothing_back_and_waits_once(
     folder_of: Callable[[str], Path], name: str, log: CudaLog
 ) -> None:

@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
+from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
@@ -53,6 +55,16 @@ def editor(tmp_path_factory: pytest.TempPathFactory) -> str:
 def z_image_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Guided: an image has two sequences, and padding in each."""
     return str(write_z_image_checkpoint(tmp_path_factory.mktemp("model") / "z-image"))
+
+
+@pytest.fixture(scope="module")
+def packed_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Families of packed images that guide by a second pass."""
+    folder = tmp_path_factory.mktemp("packed")
+    return (
+        str(write_qwen_image_checkpoint(folder / "qwen-image")),
+        str(write_flux2_checkpoint(folder / "flux2", kind="base")),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +184,24 @@ def test_ranks_that_share_passes_generate_the_images_of_one_process(
 ) -> None:
     """Guided requests and others, clips and images, in common steps."""
     check_same_images(num_ranks, request.getfixturevalue(shared), plan, folders)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_ranks", "plan"), [(2, "sequence=2"), (2, "tensor=2"), (4, "cfg=2,tensor=2")])
+def test_ranks_generate_the_packed_images_of_one_process(
+    num_ranks: int, plan: str, packed_checkpoints: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Some requests start from an image, or show it to the model."""
+    folders = {model: tmp_path / Path(model).name for model in packed_checkpoints}
+    for folder in folders.values():
+        folder.mkdir()
+    errors = run_ranks(num_ranks, folders, "--plan", plan)
+    for model, together in folders.items():
+        assert errors[model] == [None] * 7
+        alone = tmp_path / f"{together.name}-alone"
+        alone.mkdir()
+        generate_alone(model, alone)
+        compare(together, alone)
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def with_images(requests: Sequence[GenerationParams], spec: ModelSpec) -> list[G
     """Give some requests images, and a mask, as far as the model takes any."""
     if not spec.max_input_images:
         return list(requests)
-    image, mask = striped(80, 48, "RGB"), striped(80, 48, "L") if spec.has_mask else None
+    image, mask = striped(96, 64, "RGB"), striped(96, 64, "L") if spec.has_mask else None
     given: dict[int, dict[str, Any]] = {
         0: {"image": image},
         2: {"image": image, "mask": mask},

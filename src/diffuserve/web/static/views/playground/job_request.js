@@ -22,8 +22,8 @@ export function kindOf(settings, model) {
 }
 
 // Return the fields with a control that mean something to a model: in a job of this kind, drawn so.
-export function fieldsOf(model, kind, { hasImage = true, hasControl = true, sampler = null } = {}) {
-  const has = { clip: kind === VIDEO, image: hasImage, control: hasControl };
+export function fieldsOf(model, kind, { hasImage = true, hasMask = true, hasControl = true, sampler = null } = {}) {
+  const has = { clip: kind === VIDEO, image: hasImage, mask: hasMask, control: hasControl };
   const named = sampler ?? model.defaults.sampler;
   return controlled(model).filter(
     ({ name, topic, samplers }) =>
@@ -47,8 +47,8 @@ export const picturesOf = (model, kind) =>
 export function jobRequest(settings, model, inputs) {
   const kind = kindOf(settings, model);
   const { sampler } = settings;
-  const [hasImage, hasControl] = [inputs.images.length > 0, hasControlIn(inputs)];
-  const fields = fieldsOf(model, kind, { hasImage, hasControl, sampler });
+  const [hasImage, hasMask, hasControl] = [inputs.images.length > 0, Boolean(inputs.mask), hasControlIn(inputs)];
+  const fields = fieldsOf(model, kind, { hasImage, hasMask, hasControl, sampler });
   const said = fields.map(({ name }) => [name, settings[name] ?? ""]).filter(([, value]) => value !== "");
   const input = Object.fromEntries(said);
   return {
