@@ -150,7 +150,7 @@ def test_each_linear_layer_has_its_adapter(folder: Path) -> None:
     pipeline = loaded(folder)
     [plain] = pipeline.denoise(denoise_inputs(pipeline, [()], SIZES[:1]))
     for name, layer in linear_layers(folder).items():
-        if pipeline.spec.family == "qwen-image" and name.startswith(UNREAD):
+        if folder.parent.name.startswith("qwen") and name.startswith(UNREAD):
             continue
         adapter = pipeline.place_adapter("one", {"transformer": {name: random_pair(layer, 4, 3, gain=1.0)}})
         [changed] = pipeline.denoise(denoise_inputs(pipeline, [((adapter, 1.0),)], SIZES[:1]))
