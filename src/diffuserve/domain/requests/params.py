@@ -278,7 +278,6 @@ class GenerationParams(Sendable):
         max_length=MAX_ADAPTERS,
         needs="max_adapters",
         refusal="takes no adapters; leave adapters out",
-        neutral=((),),
         option=("--adapter",),
         aliases=("loras", "lora", "cross_attention_kwargs"),
     )
