@@ -74,12 +74,14 @@ class Linear(nn.Module):
         self, x: Float[Tensor, "rows in"], adapters: RowAdapters | None = None
     ) -> Float[Tensor, "rows out"]:
         adapted = self._adapted(adapters)
-        if self.gelu and adapted:
+        if not adapted:
+            return self._tiled(x, self.gelu)
+        if self.gelu and self._fuses_gelu(x):
             return self._gelu_adapted(x, adapted)
-        y = self._tiled(x, self.gelu)
+        y = self._tiled(x, gelu=False)
         for each in adapted:
             self._add(y[each.rows], x[each.rows], each.deltas)
-        return y
+        return F.gelu(y, approximate="tanh") if self.gelu else y
 
     def of_parts(
         self,
@@ -110,7 +112,7 @@ class Linear(nn.Module):
     def _gelu_adapted(self, x: Tensor, adapted: Sequence[AdaptedRows]) -> Tensor:
         """Return the layer's result where something is added before the activation.
 
-        Other rows keep the product that includes the activation, and with it their bits.
+        Other rows keep the kernel that includes the activation, and with it their bits.
         """
         result = x.new_empty(len(x), self.out_features)
         for each in with_others(adapted, len(x)):
@@ -164,15 +166,18 @@ class Linear(nn.Module):
     def _product(self, x: Tensor, gelu: bool) -> Tensor:
         if not gelu:
             return F.linear(x, self.weight, self.bias)
-        if torch.compiler.is_compiling():  # the compiler supports neither operation below
+        # The compiler supports neither operation that fuses them.
+        if torch.compiler.is_compiling() or not self._fuses_gelu(x):
             return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
-        if x.device.type == "cpu" and x.dtype == torch.bfloat16 and fuses_gelu(x.dtype):
-            return linear_gelu(x, self.weight, self.bias)  # half the time of a separate tanh-GELU
-        if (
-            x.is_cuda and self.bias is not None
-        ):  # in the product's epilogue; on CUDA this is the tanh approximation too
+        if x.is_cuda:  # in the product's epilogue; on CUDA this is the tanh approximation too
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
-        return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
+        return linear_gelu(x, self.weight, self.bias)  # half the time of a separate tanh-GELU
+
+    def _fuses_gelu(self, x: Tensor) -> bool:
+        """Return whether one kernel computes the product and the activation."""
+        if x.is_cuda:
+            return self.bias is not None
+        return x.device.type == "cpu" and x.dtype == torch.bfloat16 and fuses_gelu(x.dtype)
 
 
 def name_layers(module: nn.Module) -> None:

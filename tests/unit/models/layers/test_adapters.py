@@ -1,5 +1,7 @@
 """Adapters are added to the rows of the sequences that use them, and to no others."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,7 +25,8 @@ LENGTHS = (20, 0, 33, 7, 40)
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) / shape[-1] ** 0.5
+    drawn = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return drawn / math.sqrt(shape[-1])
 
 
 def make_layer(gelu: bool = False, tiling: Tiling | None = None) -> nn.ModuleDict:
