@@ -70,6 +70,13 @@ WAN = (
 FIRST_FRAME = (replace(WAN[0], image=photo(64, 32)),)
 
 
+def write_editor(folder: Path) -> Path:
+    """Write a Qwen-Image-Edit whose references have fewer pixels than a real one's."""
+    write_qwen_image_checkpoint(folder, kind="edit-2511")
+    (folder / "diffuserve.json").write_text('{"max_reference_pixels": 4096}')
+    return folder
+
+
 @dataclass(frozen=True)
 class Family:
     """A checkpoint and requests that make use of all of it."""
@@ -85,6 +92,9 @@ FAMILIES = {
     "kontext": Family(partial(write_flux_checkpoint, kind="kontext"), REFERENCES),
     "flux2": Family(partial(write_flux2_checkpoint, kind="base"), REFERENCES),
     "qwen-image": Family(write_qwen_image_checkpoint, (FLUX[0], EDITED[1])),
+    "qwen-image-edit": Family(
+        write_editor, (REFERENCES[1], replace(FLUX[0], image=(photo(64, 48), photo(40, 64))))
+    ),
     "sd": Family(partial(write_unet_checkpoint, kind="sd"), UNET),
     "sdxl": Family(partial(write_unet_checkpoint, kind="xl"), UNET),
     "wan-t2v": Family(partial(write_wan_checkpoint, kind="t2v"), WAN),
@@ -203,7 +213,9 @@ def test_a_preview_is_drawn_where_it_is_wanted_and_makes_no_step_wait(
     assert waits["stream"] == 1
 
 
-@pytest.mark.parametrize("name", ["schnell", "dev", "sdxl", "wan-ti2v"])
+@pytest.mark.parametrize(
+    "name", ["schnell", "dev", "sdxl", "wan-ti2v", pytest.param("z-image", marks=pytest.mark.slow)]
+)
 def test_a_step_reads_nothing_back_and_waits_once(
     folder_of: Callable[[str], Path], name: str, log: CudaLog
 ) -> None:

@@ -9,7 +9,7 @@ from diffuserve.domain.models.limits import takes
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.models.tiers import NO_TIERS, Tiers
 from diffuserve.domain.requests.params import FIELDS, IMAGE_FIELDS
-from diffuserve.domain.requests.request_fields import RequestField
+from diffuserve.domain.requests.request_fields import RequestField, Topic
 from diffuserve.domain.resources.model import (
     FieldResource,
     LearnedSizes,
@@ -41,6 +41,8 @@ _LIMITS = (
     "min_input_images",
     "max_input_images",
     "max_reference_pixels",
+    "min_reference_side",
+    "scales_references",
     "has_mask",
     "needs_mask",
     "masks_references",
@@ -141,12 +143,19 @@ def _field(spec: ModelSpec, declared: RequestField, defaults: Mapping[str, Any])
         min=declared.ge if declared.gt is None else declared.gt,
         max=declared.le,
         choices=spec.samplers if declared.name == "sampler" else declared.choices,
-        topic=None if spec.is_audio else declared.topic,  # what has a duration is all that it makes
+        topic=_topic(spec, declared),
         samplers=declared.samplers,
         label=declared.label,
         hint=declared.hint,
         step=declared.step,
     )
+
+
+def _topic(spec: ModelSpec, declared: RequestField) -> Topic | None:
+    """Return what a request must have for a field; of sounds, which are all that a model makes, nothing."""
+    if declared.needs == "takes_strength" and not spec.has_strength:
+        return Topic.MASK
+    return None if spec.is_audio else declared.topic
 
 
 def _learned_sizes(spec: ModelSpec) -> LearnedSizes | None:

@@ -33,6 +33,7 @@ class Topic(StrEnum):
     """Part of a request without which some of its fields mean nothing."""
 
     IMAGE = "image"
+    MASK = "mask"
     CONTROL = "control"
     CLIP = "clip"
 

@@ -15,6 +15,7 @@ from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folder
 from diffuserve.models.flux.config import PATCH, TRANSFORMER_LAYERS, FluxConfig, fills_in
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
+from diffuserve.models.packed_images.scheduler import FLOW_EULER, checkpoint_sampler
 from diffuserve.models.text.quantized_layers import CLIP_LAYERS, T5_LAYERS
 from diffuserve.models.text.t5_config import T5Config
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -53,10 +54,7 @@ _IMAGES: Mapping[str, dict[str, Any]] = {
     "FluxKontextPipeline": {"max_input_images": 4, "max_reference_pixels": 1024 * 1024},
 }
 _ANY_IMAGE = {**_STARTS, "strength": 0.6}
-_SCHEDULERS = {
-    "FlowMatchEulerDiscreteScheduler": "flow_match_euler",
-    "FlowMatchHeunDiscreteScheduler": "flow_match_heun",
-}
+_SCHEDULERS = {**FLOW_EULER, "FlowMatchHeunDiscreteScheduler": "flow_match_heun"}
 
 
 class FluxFamily:
@@ -76,7 +74,7 @@ class FluxFamily:
             "longest_sequence_length": 512,
             "pixels_per_token": pixels**2,
             "size_multiple": pixels,
-            "sampler": _checkpoint_sampler(folder),
+            "sampler": checkpoint_sampler(folder, "FLUX.1", _SCHEDULERS),
             "samplers": FLOW_SAMPLERS,
         }
         images = _IMAGES.get(folder.pipeline_class, _ANY_IMAGE)
@@ -141,16 +139,6 @@ def _check_channels(folder: ModelFolder, config: FluxConfig, vae: AutoencoderCon
             f"{config.num_outputs} must be {expected[0]} and {expected[1]} for {folder.pipeline_class} with "
             f"the VAE's latent_channels={vae.latent_channels}"
         )
-
-
-def _checkpoint_sampler(folder: ModelFolder) -> str:
-    name = str(folder.json("scheduler/scheduler_config.json").get("_class_name"))
-    if name not in _SCHEDULERS:
-        raise InvalidModel(
-            f"{folder.path}/scheduler/scheduler_config.json: _class_name={name!r} is not supported; FLUX.1 "
-            f"has {' and '.join(_SCHEDULERS)}"
-        )
-    return _SCHEDULERS[name]
 
 
 FLUX: PipelineFamily = FluxFamily()

@@ -16,6 +16,7 @@ from diffuserve.models.flux2.config import PATCH, TRANSFORMER_LAYERS, Flux2Confi
 from diffuserve.models.flux2.prompts import check_text_encoder
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
+from diffuserve.models.packed_images.scheduler import checkpoint_sampler
 from diffuserve.models.text.quantized_layers import QWEN_LAYERS
 from diffuserve.models.weights.load_plan import LoadPlan
 
@@ -33,7 +34,6 @@ _FILES = (
     "tokenizer/tokenizer_config.json",
 )
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
-_SCHEDULER = "FlowMatchEulerDiscreteScheduler"
 _GPU_RATE = 4e14  # operations a second in bf16; only ratios matter until the first worker sends its own fit
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -66,7 +66,7 @@ class Flux2Family:
             "longest_sequence_length": 512,
             "pixels_per_token": pixels**2,
             "size_multiple": pixels,
-            "sampler": _checkpoint_sampler(folder),
+            "sampler": checkpoint_sampler(folder, "FLUX.2"),
             "samplers": FLOW_SAMPLERS,
         }
         return build_spec(folder, architecture | {**_DEFAULTS, **_abilities(folder)})
@@ -127,16 +127,6 @@ def _check_channels(folder: ModelFolder, config: Flux2Config, vae: PatchedAutoen
             f"{config.num_outputs} must be {channels}, four times the VAE's "
             f"latent_channels={vae.latent_channels}"
         )
-
-
-def _checkpoint_sampler(folder: ModelFolder) -> str:
-    name = str(folder.json("scheduler/scheduler_config.json").get("_class_name"))
-    if name != _SCHEDULER:
-        raise InvalidModel(
-            f"{folder.path}/scheduler/scheduler_config.json: _class_name={name!r} is not supported; FLUX.2 "
-            f"has {_SCHEDULER}"
-        )
-    return "flow_match_euler"
 
 
 FLUX2: PipelineFamily = Flux2Family()

@@ -91,8 +91,10 @@ KNOWN_MODELS: Final = (
     KnownModel("z-image-turbo", "Tongyi-MAI/Z-Image-Turbo", APACHE, None, False),
     KnownModel("z-image", "Tongyi-MAI/Z-Image", APACHE, None, False),
     KnownModel("qwen-image", "Qwen/Qwen-Image", APACHE, 57.7, False),
+    KnownModel("qwen-image-2512", "Qwen/Qwen-Image-2512", APACHE, 57.7, False),
     KnownModel("qwen-image-edit", "Qwen/Qwen-Image-Edit", APACHE, 57.7, False),
     KnownModel("qwen-image-edit-2509", "Qwen/Qwen-Image-Edit-2509", APACHE, 57.7, False),
+    KnownModel("qwen-image-edit-2511", "Qwen/Qwen-Image-Edit-2511", APACHE, 57.7, False),
     KnownModel("qwen-image-layered", "Qwen/Qwen-Image-Layered", APACHE),
     KnownModel(
         "sdxl",

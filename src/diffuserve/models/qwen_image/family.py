@@ -13,6 +13,7 @@ from diffuserve.domain.requests.samplers import FLOW_SAMPLERS
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
+from diffuserve.models.packed_images.scheduler import checkpoint_sampler
 from diffuserve.models.qwen_image.config import PATCH, TRANSFORMER_LAYERS, QwenImageConfig
 from diffuserve.models.text.quantized_layers import QWEN_LAYERS
 from diffuserve.models.text.qwen_config import QwenConfig
@@ -34,7 +35,6 @@ _FILES = (
     "tokenizer/tokenizer_config.json",
 )
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
-_SCHEDULER = "FlowMatchEulerDiscreteScheduler"
 
 # In bf16 on a large GPU, from its operations at about 400 TFLOP/s. Only ratios between jobs matter until the
 # first worker sends its own fit.
@@ -52,6 +52,7 @@ _STARTS: Mapping[str, Any] = {
     "has_strength": True,
     "strength_rounds_up": True,
     "strength": 0.6,
+    "mask_strength": 0.6,
 }
 _REFERENCES: Mapping[str, Any] = {
     "width": 1024,
@@ -86,7 +87,7 @@ class QwenImageFamily:
             "longest_sequence_length": 1024,
             "pixels_per_token": pixels**2,
             "size_multiple": pixels,
-            "sampler": _checkpoint_sampler(folder),
+            "sampler": checkpoint_sampler(folder, "Qwen-Image"),
             "samplers": FLOW_SAMPLERS,
         }
         images = _IMAGES.get(folder.pipeline_class, _STARTS)
@@ -157,16 +158,6 @@ def _check_vision(folder: ModelFolder, text: QwenConfig) -> None:
             f"{folder.path}: the vision tower's out_hidden_size={vision.out_hidden_size} must be the text "
             f"encoder's hidden_size={text.hidden_size}"
         )
-
-
-def _checkpoint_sampler(folder: ModelFolder) -> str:
-    name = str(folder.json("scheduler/scheduler_config.json").get("_class_name"))
-    if name != _SCHEDULER:
-        raise InvalidModel(
-            f"{folder.path}/scheduler/scheduler_config.json: _class_name={name!r} is not supported; "
-            f"Qwen-Image has {_SCHEDULER}"
-        )
-    return "flow_match_euler"
 
 
 QWEN_IMAGE: PipelineFamily = QwenImageFamily()

@@ -14,6 +14,7 @@ from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
+from diffuserve.models.packed_images.scheduler import checkpoint_sampler
 from diffuserve.models.text.quantized_layers import QWEN_LAYERS
 from diffuserve.models.text.qwen_config import QwenConfig
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -40,10 +41,6 @@ _DEFAULT_FIT = CostFit((2e-3, 2e-5), (2e-3, 2.8e-5, 1.2e-9, 1e-4), (5e-3, 5e-8))
 _SIDE = 1024  # pixels of what it draws by default
 _DEFAULTS = {"num_inference_steps": 50, "guidance_scale": 5.0}
 _TURBO = {"num_inference_steps": 9, "guidance_scale": 0.0}
-_SAMPLERS = {
-    "FlowMatchEulerDiscreteScheduler": "flow_match_euler",
-    "FlowMatchHeunDiscreteScheduler": "flow_match_heun",
-}
 
 
 class ZImageFamily:
@@ -67,7 +64,7 @@ class ZImageFamily:
             "longest_sequence_length": longest,
             "pixels_per_token": pixels**2,
             "size_multiple": pixels,
-            "sampler": _checkpoint_sampler(folder),
+            "sampler": checkpoint_sampler(folder, "Z-Image"),
             "samplers": FLOW_SAMPLERS,
             "max_input_images": 1,
             "has_mask": True,
@@ -135,16 +132,6 @@ def _check_parts(
             f"hidden_size={encoder.hidden_size}; put the Qwen 3 of its own size into text_encoder/"
         )
     encoder.states_to_read(READ_STATES, f"{folder.path}/text_encoder")
-
-
-def _checkpoint_sampler(folder: ModelFolder) -> str:
-    name = str(folder.json("scheduler/scheduler_config.json").get("_class_name"))
-    if name not in _SAMPLERS:
-        raise InvalidModel(
-            f"{folder.path}/scheduler/scheduler_config.json: _class_name={name!r} is not supported; Z-Image "
-            f"has {' and '.join(_SAMPLERS)}"
-        )
-    return _SAMPLERS[name]
 
 
 Z_IMAGE: PipelineFamily = ZImageFamily()

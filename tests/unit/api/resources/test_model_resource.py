@@ -5,6 +5,7 @@ from typing import Any
 
 from diffuserve.api.resources.model_resources import model_resource
 from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.request_fields import Topic
 from diffuserve.domain.resources.model import ModelResource, ModelSafetyResource
 from diffuserve.domain.workers.readiness import ModelStatus
 from diffuserve.domain.workers.worker import Worker, WorkerReport, WorkerState
@@ -23,6 +24,7 @@ def test_a_model_tells_each_ability_and_default_once() -> None:
         "has_joint_attention",
         "strength_rounds_up",
         "encodes_clip",
+        "reference_text_tokens",
         "learned_min_size",
         "learned_max_size",
         "example_prompt",
@@ -115,3 +117,12 @@ def test_a_model_tells_the_fields_that_mean_something_to_it() -> None:
     assert names(has_control_image=True) - of_all == {"control_image", "control_scale"}
     assert names(samplers=("euler",)) == of_all, "which is no choice"
     assert names(samplers=("euler", "unipc")) - of_all == {"sampler"}
+
+
+def test_strength_is_beside_a_mask_where_images_are_references() -> None:
+    def topic(**abilities: Any) -> Topic | None:
+        spec = replace(HAND_SPEC, max_input_images=2, has_mask=True, **abilities)
+        told = model_resource(spec, ModelStatus.READY, ModelSafetyResource(prompt=None, image=()))
+        return next(field.topic for field in told.fields if field.name == "strength")
+
+    assert (topic(has_strength=True), topic(masks_references=True)) == (Topic.IMAGE, Topic.MASK)

@@ -19,6 +19,7 @@ from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, checkpoint_dtype, load_weights
 from diffuserve.safety.text_model import read_config
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 
@@ -39,6 +40,7 @@ UNET_CONFIGS = (
     "text_encoder_2/config.json",
     "scheduler/scheduler_config.json",
 )
+FLUX2_CONFIGS = (*CONFIGS, "text_encoder/config.json")
 WAN_CONFIGS = (
     "model_index.json",
     "diffuserve.json",
@@ -247,6 +249,21 @@ def test_no_value_of_a_config_breaks_the_reading_of_a_folder_with_a_unet(
     sound_unet: Path, file: str, data: st.DataObject
 ) -> None:
     check_reading(sound_unet, file, data)
+
+
+@pytest.fixture(scope="module")
+def sound_flux2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_flux2_checkpoint(tmp_path_factory.mktemp("sound") / "flux2", kind="dev")
+    (folder / "diffuserve.json").write_text(json.dumps({"name": "flux2"}))
+    return folder
+
+
+@settings(FUZZ, max_examples=60)
+@given(file=st.sampled_from(FLUX2_CONFIGS), data=st.data())
+def test_no_value_of_a_config_breaks_the_reading_of_a_folder_of_flux_2(
+    sound_flux2: Path, file: str, data: st.DataObject
+) -> None:
+    check_reading(sound_flux2, file, data)
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ export function ImageField({ model: { limits, defaults } }) {
       ${images.length > 0 && limits.has_mask && html`<${MaskField} image=${images[0]} mask=${mask} />`}
       ${
         images.length > 0 &&
-        limits.has_strength &&
+        (limits.has_strength || (limits.masks_references && mask)) &&
         html`
         <${RangeField} name="strength" label="Strength: how much may change" min="0.05" max="1" step="0.05"
           standard=${mask ? defaults.mask_strength : defaults.strength} />`
