@@ -2,18 +2,24 @@
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.family import Capabilities
 from diffuserve.models.folders.folder import open_configs
 from diffuserve.models.registry import find_capabilities, known_families, read_spec
+from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
+from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
+from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
 from reference.markdown import code, table
 
 _OWN = "diffuserve.models."
 _ABILITIES: Mapping[str, Callable[[Capabilities], bool]] = {
     "whose blocks can be compiled (`compilable`)": lambda able: able.compilable is not None,
     "whose weights can be cut over GPUs (`shared`)": lambda able: bool(able.shared),
+    "whose passes can be dealt to GPUs (`shares_passes`)": lambda able: able.shares_passes,
     "whose weights may stay on the host (`offloads`)": lambda able: len(able.offloads) > 1,
     "whose weights can be kept in few bits (`quantized_layers`)": lambda able: bool(able.quantized_layers),
     "that generates clips (`min_decode_bytes`)": lambda able: able.min_decode_bytes is not None,
@@ -54,10 +60,21 @@ def _package_of(module: str) -> str:
 
 
 def _abilities() -> str:
-    """Return what can be done with the bundled model of each family."""
-    families = {_family_of(name): find_capabilities(name) for name in bundled_models()}
+    """Return what can be done with a model of each family: a bundled one, or a small random one."""
+    with TemporaryDirectory() as root:
+        models = [*bundled_models(), *map(str, _small_models(Path(root)))]
+        families = {_family_of(model): find_capabilities(model) for model in models}
     rows = ([what, *(_yes(able(each)) for each in families.values())] for what, able in _ABILITIES.items())
     return table(("an architecture", *map(code, families)), rows)
+
+
+def _small_models(root: Path) -> list[Path]:
+    """Write a small model of each family that has no bundled one."""
+    return [
+        write_flux2_checkpoint(root / "flux2"),
+        write_qwen_image_checkpoint(root / "qwen-image"),
+        write_z_image_checkpoint(root / "z-image"),
+    ]
 
 
 def _family_of(model: str) -> str:

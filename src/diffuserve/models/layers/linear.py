@@ -133,7 +133,9 @@ class Linear(nn.Module):
                 if not padding:
                     own.addmm_(change, delta.up, alpha=weight)
                 else:
-                    own.copy_(F.pad(own, (0, 0, 0, padding)).addmm_(change, delta.up, alpha=weight)[: len(own)])
+                    own.copy_(
+                        F.pad(own, (0, 0, 0, padding)).addmm_(change, delta.up, alpha=weight)[: len(own)]
+                    )
 
     def _tiled(self, x: Tensor, gelu: bool) -> Tensor:
         if self.tiling is None:

@@ -69,7 +69,9 @@ def compilable_z_image(
 ) -> CompilableBlocks:
     """Return the blocks of a folder for the compiler, in the dtype in which it is loaded there."""
     config = ZImageConfig.read(folder)
-    chosen = dtype or default_dtype(checkpoint_dtype(folder.weights("transformer")), device)
+    chosen = dtype or default_dtype(
+        checkpoint_dtype(folder.weights("transformer")), device, half=torch.bfloat16
+    )
     return CompilableBlocks(block_shape(config), chosen, block_halves(config, device, chosen))
 
 

@@ -13,8 +13,10 @@ from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, TensorRanks
 from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from support.forked_ranks import run_on_ranks
+from support.photos import photo
 from support.shared_drawing import CPU, Drawn, draw, num_bytes, psnr
 
+IMAGES = (photo(1, 60, 60), photo(2, 90, 50))
 SIZES = [(64, 64, 3, 1), (96, 48, 4, 2), (128, 80, 2, 1)]
 REQUESTS = [
     GenerationParams(
@@ -24,6 +26,7 @@ REQUESTS = [
         num_inference_steps=steps,
         num_images=images,
         guidance_scale=1.0 + number,
+        image=IMAGES[: 1 + number % 2],
     )
     for number, (width, height, steps, images) in enumerate(SIZES)
 ]
@@ -31,8 +34,15 @@ REQUESTS = [
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("qwen")
-    return str(write_qwen_image_checkpoint(folder, num_files=2, text_encoder={"num_key_value_heads": 4}))
+    """An editor, whose references have factors of their own."""
+    folder = write_qwen_image_checkpoint(
+        tmp_path_factory.mktemp("qwen"),
+        kind="edit-2511",
+        num_files=2,
+        text_encoder={"num_key_value_heads": 4},
+    )
+    (folder / "diffuserve.json").write_text('{"max_reference_pixels": 4096}')
+    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +51,19 @@ def alone(checkpoint: str) -> Drawn:
 
 
 @pytest.mark.parametrize(
-    ("text", "most"), [("tensor=2", 0.6), ("sequence=2", 1.0), ("tensor=2,sequence=2", 0.6)]
+    ("text", "most"),
+    [
+        ("tensor=2", 0.6),
+        ("sequence=2", 1.0),
+        ("tensor=2,sequence=2", 0.6),
+        ("cfg=2", 1.0),
+        ("cfg=2,tensor=2", 0.6),
+    ],
 )
 def test_ranks_draw_what_one_does(
     text: str, most: float, checkpoint: str, alone: Drawn, tmp_path: Path
 ) -> None:
-    """Requests of several sizes, prompts and steps, guided and not, in one pass."""
+    """Requests of several sizes, prompts, references and steps, guided and not, in one pass."""
     plan = ParallelPlan.parse(text)
 
     def program(ranks: Ranks) -> Drawn:
