@@ -94,7 +94,9 @@ class RowAdapters:
     def part(self, start: int, stop: int) -> tuple[Run, ...]:
         """Return the runs of some rows, counted from `start`."""
         cut = (Run(max(run.start, start), min(run.stop, stop), run.uses) for run in self.runs)
-        return tuple(Run(run.start - start, run.stop - start, run.uses) for run in cut if run.start < run.stop)
+        return tuple(
+            Run(run.start - start, run.stop - start, run.uses) for run in cut if run.start < run.stop
+        )
 
 
 @dataclass(frozen=True)
