@@ -19,6 +19,7 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
 from diffuserve.models.frames import Frames, Media, Sound
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.offload.components import Component
 from diffuserve.models.run_progress import RunProgress
 from diffuserve.parallel.ranks import Ranks
@@ -79,7 +80,8 @@ class DenoiseInput:
     """A request's part of a shared denoising step.
 
     The first axis of `latents` counts images; `timestep` is on the scale of the schedule's `timesteps`.
-    Families whose sampler scales the model's input multiply the latents by `input_scale`.
+    Families whose sampler scales the model's input multiply the latents by `input_scale`. `adapters` are
+    those of the request, in the device's memory.
     """
 
     params: GenerationParams
@@ -88,6 +90,7 @@ class DenoiseInput:
     timestep: float
     input_scale: float = 1.0
     guides: tuple[Tensor, ...] = ()
+    adapters: Uses = ()
 
 
 @dataclass(frozen=True)
