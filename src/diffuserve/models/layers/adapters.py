@@ -69,7 +69,7 @@ class AdaptedRows:
 
 
 @dataclass(frozen=True)
-class Run:
+class AdapterRun:
     """Rows from `start` up to `stop` of requests that use the same adapters."""
 
     start: int
@@ -81,18 +81,18 @@ class Run:
 class RowAdapters:
     """The adapters of the rows of a packed row. Runs are in order, and rows outside them have none."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[AdapterRun, ...]
 
     @classmethod
     def of(cls, lengths: Sequence[int], uses: Sequence[Uses]) -> "RowAdapters | None":
         """Return the adapters of sequences with these lengths, one after another; `None` if none has any."""
-        runs, start = list[Run](), 0
+        runs, start = list[AdapterRun](), 0
         for length, own in zip(lengths, uses, strict=True):
             before, stop = runs[-1] if runs else None, start + length
             if before is not None and before.stop == start and before.uses == own:
-                runs[-1] = Run(before.start, stop, own)
+                runs[-1] = AdapterRun(before.start, stop, own)
             elif own and length:
-                runs.append(Run(start, stop, own))
+                runs.append(AdapterRun(start, stop, own))
             start = stop
         return cls(tuple(runs)) if runs else None
 
@@ -142,11 +142,13 @@ def with_others(adapted: Sequence[AdaptedRows], num_rows: int) -> Iterator[Adapt
         yield AdaptedRows(start, num_rows)
 
 
-def _part(adapters: RowAdapters | None, rows: range, first: int) -> tuple[Run, ...]:
+def _part(adapters: RowAdapters | None, rows: range, first: int) -> tuple[AdapterRun, ...]:
     """Return the runs of some rows, which are counted from `first` then."""
     runs, shift = () if adapters is None else adapters.runs, first - rows.start
-    cut = (Run(max(run.start, rows.start), min(run.stop, rows.stop), run.uses) for run in runs)
-    return tuple(Run(run.start + shift, run.stop + shift, run.uses) for run in cut if run.start < run.stop)
+    cut = (AdapterRun(max(run.start, rows.start), min(run.stop, rows.stop), run.uses) for run in runs)
+    return tuple(
+        AdapterRun(run.start + shift, run.stop + shift, run.uses) for run in cut if run.start < run.stop
+    )
 
 
 def _deltas(uses: Uses, layer: str) -> Iterator[tuple[Delta, float]]:
