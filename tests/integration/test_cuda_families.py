@@ -70,6 +70,13 @@ WAN = (
 FIRST_FRAME = (replace(WAN[0], image=photo(64, 32)),)
 
 
+def write_editor(folder: Path) -> Path:
+    """Write a Qwen-Image-Edit whose references have fewer pixels than a real one's."""
+    write_qwen_image_checkpoint(folder, kind="edit-2511")
+    (folder / "diffuserve.json").write_text('{"max_reference_pixels": 4096}')
+    return folder
+
+
 @dataclass(frozen=True)
 class Family:
     """A checkpoint and requests that make use of all of it."""
@@ -85,6 +92,9 @@ FAMILIES = {
     "kontext": Family(partial(write_flux_checkpoint, kind="kontext"), REFERENCES),
     "flux2": Family(partial(write_flux2_checkpoint, kind="base"), REFERENCES),
     "qwen-image": Family(write_qwen_image_checkpoint, (FLUX[0], EDITED[1])),
+    "qwen-image-edit": Family(
+        write_editor, (REFERENCES[1], replace(FLUX[0], image=(photo(64, 48), photo(40, 64))))
+    ),
     "sd": Family(partial(write_unet_checkpoint, kind="sd"), UNET),
     "sdxl": Family(partial(write_unet_checkpoint, kind="xl"), UNET),
     "wan-t2v": Family(partial(write_wan_checkpoint, kind="t2v"), WAN),

@@ -245,7 +245,13 @@ def test_weights_in_an_order_of_their_cpu_are_not_offloaded() -> None:
 def test_images_that_requests_bring_are_encoded_by_weights_of_the_host(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = {"unet": models.folders["unet"], "wan": write_wan_checkpoint(tmp_path / "wan", kind="i2v")}
+    editor = write_qwen_image_checkpoint(tmp_path / "editor", kind="edit-plus")
+    (editor / "diffuserve.json").write_text('{"max_reference_pixels": 4096}')
+    folders = {
+        "qwen image": editor,
+        "unet": models.folders["unet"],
+        "wan": write_wan_checkpoint(tmp_path / "wan", kind="i2v"),
+    }
     copy_by(monkeypatch, LateCopier)
     for name, folder in folders.items():
         wanted = [replace(REQUESTS[name][0], image=photo())]

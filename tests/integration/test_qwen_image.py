@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -18,7 +19,9 @@ from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
+from diffuserve.engine.model_runner import image_generators
 from diffuserve.media.input_image import as_image
+from diffuserve.models.base import DenoiseInput, packed
 from diffuserve.models.qwen_image import edit_text
 from diffuserve.testing.qwen_image_checkpoints import QwenImageKind, write_qwen_image_checkpoint
 from support.images import psnr
@@ -235,3 +238,68 @@ def test_quantized_weights_stay_close_to_their_own(
         pairs = list(zip(few.generate(batch), engine("image").generate(batch), strict=True))
     found = [psnr(ours.images[0], own.images[0]) for ours, own in pairs]
     assert least < min(found) < 100, "quantized, and not too much"
+
+
+def draw(engine: Engine, **values: Any) -> Image.Image:
+    params = GenerationParams(
+        prompt="a star", width=64, height=64, num_inference_steps=3, seed=1, guidance_scale=4.0
+    )
+    return engine.generate(replace(params, **values)).images[0]
+
+
+def test_without_a_negative_prompt_a_blank_one_guides(engine: Callable[[QwenImageKind], Engine]) -> None:
+    images = [draw(engine("image"), negative_prompt=negative) for negative in (None, " ", "")]
+    assert psnr(images[0], images[1]) > 100
+    assert psnr(images[0], images[2]) < 60
+
+
+def test_references_count_by_their_order_and_number(engine: Callable[[QwenImageKind], Engine]) -> None:
+    first, second = photo(5, 64, 48), photo(6, 32, 64)
+    chosen = [first, (first, second), (second, first), (first, first)]
+    images = [draw(engine("edit-2511"), image=image) for image in chosen]
+    assert len({image.tobytes() for image in images}) == len(images)
+
+
+def test_images_in_prompts_may_have_the_positions_of_training(
+    engine: Callable[[QwenImageKind], Engine], folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compare to diffusers' pipeline with what it does not hand on: which tokens are of images."""
+    settings = {"max_reference_pixels": PIXELS, "grid_positions": True}
+    shutil.copytree(folder("edit-plus"), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "diffuserve.json").write_text(json.dumps(settings))
+    with Engine.load(str(tmp_path), device="cpu", dtype="float32") as trained:
+        [params] = [trained.spec.resolve(each, seed=0) for each in edits(5)[:1]]
+        [found, *_] = trained.generate(params).images
+    encoder = reference("QwenImageEditPlusPipeline", tmp_path).text_encoder
+    forward, token = encoder.forward, encoder.config.image_token_id
+
+    def with_types(input_ids: torch.Tensor, **values: Any) -> Any:
+        return forward(input_ids=input_ids, mm_token_type_ids=(input_ids == token).int(), **values)
+
+    monkeypatch.setattr(encoder, "forward", with_types)
+    assert psnr(found, drawn_by_reference(tmp_path, params)[0]) >= MIN_PSNR
+    assert psnr(found, engine("edit-plus").generate(params).images[0]) < 60
+
+
+def test_a_reference_of_nan_spoils_no_neighbor(engine: Callable[[QwenImageKind], Engine]) -> None:
+    pipeline = packed(engine("edit-2511").pipeline)
+    wanted = [pipeline.spec.resolve(params, seed=0) for params in edits(2)[:3]]
+    inputs = []
+    for params, encoded in zip(wanted, pipeline.encode(wanted), strict=True):
+        initial = pipeline.init_latents(params, encoded, image_generators(params))
+        inputs.append(DenoiseInput(params, encoded, initial.latents, 900.0))
+    poisoned: Any = inputs[1].conditioning
+    poisoned = replace(poisoned, references=poisoned.references * torch.nan)
+    expected = pipeline.denoise(inputs)
+    found = pipeline.denoise([inputs[0], replace(inputs[1], conditioning=poisoned), inputs[2]])
+    assert [bool(prediction.isfinite().all()) for prediction in found] == [True, False, True]
+    assert all(torch.allclose(found[i], expected[i], atol=1e-5) for i in (0, 2))
+
+
+def test_a_prompt_that_is_too_long_is_cut_with_a_warning(engine: Callable[[QwenImageKind], Engine]) -> None:
+    params = GenerationParams(
+        prompt="word " * 60, width=64, height=64, num_inference_steps=1, max_sequence_length=16, seed=1
+    )
+    [warning] = engine("image").generate(replace(params, guidance_scale=1.0)).warnings
+    assert "the prompt with its template" in warning
+    assert "the rest was cut off" in warning

@@ -21,6 +21,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import as_image, input_image
 from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
 from support.images import psnr
+from support.pretend_cuda import pretend_cuda
 
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
 PROMPTS = ("a red circle", "a small yellow star at the top left on a blue background", "ring " * 40, "x")
@@ -196,3 +197,8 @@ def test_prompts_that_are_too_long_are_cut_with_a_warning(engine: Engine, folder
     result = engine.generate(params)
     assert "the model reads 40" in result.warnings[0]
     assert psnr(result.images[0], drawn_by_reference(folder, params, 0)) >= MIN_PSNR
+
+
+def test_on_a_gpu_weights_in_float32_run_in_bf16(folder: Path) -> None:
+    with pretend_cuda(), Engine.load(str(folder), device="cuda") as engine:
+        assert engine.pipeline.dtype == torch.bfloat16

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
 import torch
 from torch import Tensor
 
+from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.quantization import Quantization
@@ -18,7 +19,9 @@ from diffuserve.domain.models.residency import RESIDENT, Residency
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
+from diffuserve.models.adapters.lora_pair import Components
 from diffuserve.models.frames import Frames, Media, Sound
+from diffuserve.models.layers.adapters import Adapter, Uses
 from diffuserve.models.offload.components import Component
 from diffuserve.models.run_progress import RunProgress
 from diffuserve.parallel.ranks import Ranks
@@ -79,7 +82,8 @@ class DenoiseInput:
     """A request's part of a shared denoising step.
 
     The first axis of `latents` counts images; `timestep` is on the scale of the schedule's `timesteps`.
-    Families whose sampler scales the model's input multiply the latents by `input_scale`.
+    Families whose sampler scales the model's input multiply the latents by `input_scale`. `adapters` are
+    those of the request, in the device's memory.
     """
 
     params: GenerationParams
@@ -88,6 +92,7 @@ class DenoiseInput:
     timestep: float
     input_scale: float = 1.0
     guides: tuple[Tensor, ...] = ()
+    adapters: Uses = ()
 
 
 @dataclass(frozen=True)
@@ -219,6 +224,13 @@ class PackedPipeline(Pipeline, Protocol):
 
         `request` is the input of the step `at`, and `latents` are at the next noise level. Families that
         restore nothing return `latents`.
+        """
+        ...
+
+    def place_adapter(self, name: str, components: Components) -> Adapter:
+        """Bring an adapter, as its file has it, to the device.
+
+        Raise `InvalidAdapter`, which names it and the layer, if it does not fit the model.
         """
         ...
 
@@ -362,6 +374,9 @@ class PipelineDefaults:
 
     def prepare(self, batch: Sequence[DenoiseInput]) -> None:
         """Do nothing: steps need nothing beside their input."""
+
+    def place_adapter(self, name: str, components: Components) -> Adapter:
+        raise InvalidAdapter(f"adapter {name!r}: {type(self).__name__} takes none")
 
     def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames | Sound]:
         raise NotImplementedError(f"{type(self).__name__} generates no clips")

@@ -41,6 +41,8 @@ _LIMITS = (
     "min_input_images",
     "max_input_images",
     "max_reference_pixels",
+    "min_reference_side",
+    "scales_references",
     "has_mask",
     "needs_mask",
     "masks_references",
@@ -150,7 +152,7 @@ def _field(spec: ModelSpec, declared: RequestField, defaults: Mapping[str, Any])
 
 
 def _topic(spec: ModelSpec, declared: RequestField) -> Topic | None:
-    """Return what a request must have for a field; what has a duration is all that a model of sounds makes."""
+    """Return what a request must have for a field; of sounds, which are all that a model makes, nothing."""
     if declared.needs == "takes_strength" and not spec.has_strength:
         return Topic.MASK
     return None if spec.is_audio else declared.topic

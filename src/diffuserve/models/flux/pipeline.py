@@ -18,6 +18,7 @@ from diffuserve.models.flux.positions import layout_rules
 from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
 from diffuserve.models.flux.transformer import FluxTransformer
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import key_of
 from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors
 from diffuserve.models.loaded_pipeline import with_dtype
 from diffuserve.models.packed_images.compiled import DOUBLE_HALVES, SINGLE_HALVES, use_compiled
@@ -81,5 +82,6 @@ class FluxPipeline(PackedImagePipeline):
         assert isinstance(request.conditioning, FluxConditioning)
         pooled = request.conditioning.pooled
         guidance = float(request.params.guidance_scale or 0.0)
-        make = functools.partial(self.transformer.factors_of, pooled, guidance)
-        return self._factors.of_prompt(pooled, guidance, timesteps, make)
+        make = functools.partial(self.transformer.factors_of, pooled, guidance, request.adapters)
+        condition = (guidance, key_of(request.adapters))
+        return self._factors.of_prompt(pooled, condition, timesteps, make)

@@ -19,6 +19,7 @@ from jaxtyping import Complex64, Float
 from torch import Tensor, nn
 
 from diffuserve.models.flux.config import FluxConfig
+from diffuserve.models.layers.adapters import RowAdapters, Uses
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
 from diffuserve.models.layers.joint.attention import JointAttention, SelfAttention
@@ -88,38 +89,45 @@ class FluxTransformer(PackedTransformer):
         self.norm_out = Modulation(dim, ("scale", "shift"))
         self.proj_out = Linear(dim, config.num_outputs)
 
-    def factors(self, levels: Levels) -> Float[Tensor, "seq factors own_d"]:
-        """Return the modulation factors of all blocks.
+    def factors(
+        self, levels: Levels, adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "seq factors own_d"]:
+        """Return the modulation factors of all blocks, with the adapters of each sequence.
 
         They do not depend on latents, so those of all steps of a schedule can be computed at once.
         """
-        condition = F.silu(self.time_text_embed(levels))
-        return torch.cat([modulation(condition) for modulation in self._modulations()], dim=1)
+        condition = F.silu(self.time_text_embed(levels, adapters))
+        return torch.cat([modulation(condition, adapters) for modulation in self._modulations()], dim=1)
 
     def factors_of(
-        self, pooled: Float[Tensor, "pooled_dim"], guidance: float, timesteps: Sequence[float]
+        self,
+        pooled: Float[Tensor, "pooled_dim"],
+        guidance: float,
+        uses: Uses,
+        timesteps: Sequence[float],
     ) -> Float[Tensor, "timesteps factors own_d"]:
-        """Return the factors of a prompt at several timesteps."""
+        """Return the factors of a prompt at several timesteps, with its request's adapters."""
         count, device = len(timesteps), pooled.device
         levels = Levels(
             pooled=pooled.expand(count, -1),
             timestep=torch.tensor(timesteps).to(device),
             guidance=torch.full((count,), guidance).to(device) if self.config.guidance_embeds else None,
         )
-        return self.factors(levels)
+        return self.factors(levels, RowAdapters.of([count], [uses]))
 
     def forward(self, packed: PackedInput) -> Float[Tensor, "image outputs"]:
-        layout = packed.layout
+        layout, adapters = packed.layout, packed.adapters
         whole = packed.factors if self.ranks is None else self.ranks.gather(packed.factors)
         factors = iter(whole.split([part.num_factors for part in self._modulations()], dim=1))
-        image, text = self.x_embedder(packed.image), self.context_embedder(packed.text)
+        image = self.x_embedder(packed.image, adapters.image)
+        text = self.context_embedder(packed.text, adapters.text)
         for block in self.transformer_blocks:
-            image, text = block(image, text, next(factors), next(factors), layout)
+            image, text = block(image, text, next(factors), next(factors), layout, adapters)
         joint = join(text, image, layout)
         for block in self.single_transformer_blocks:
-            joint = block(joint, next(factors), layout)
+            joint = block(joint, next(factors), layout, adapters)
         (scale, shift), owner = factors_of_tokens(next(factors), layout.image_owner)
-        return self.proj_out(normalize(image_of(joint, layout), scale, shift, owner))
+        return self.proj_out(normalize(image_of(joint, layout), scale, shift, owner), adapters.image)
 
     @property
     def component(self) -> Component:
@@ -156,18 +164,18 @@ class _TimeTextEmbed(OfSequences):
             self.guidance_embedder = _Embedder(_TIMESTEP_CHANNELS, config.dim)
         self.text_embedder = _Embedder(config.pooled_projection_dim, config.dim)
 
-    def forward(self, levels: Levels) -> Float[Tensor, "seq d"]:
+    def forward(self, levels: Levels, adapters: RowAdapters | None = None) -> Float[Tensor, "seq d"]:
         dtype = levels.pooled.dtype
         # The reference passes t/1000 in the model's dtype and multiplies it there: in bf16 that moves the
         # timestep, and checkpoints are trained with it.
         timestep = (levels.timestep.to(dtype) / 1000) * 1000
-        vector = self.timestep_embedder(timestep_embedding(timestep, _TIMESTEP_CHANNELS).to(dtype))
+        waves = timestep_embedding(timestep, _TIMESTEP_CHANNELS).to(dtype)
+        vector = self.timestep_embedder(waves, adapters)
         if levels.guidance is not None:
             guidance = levels.guidance.to(dtype) * 1000
-            vector = vector + self.guidance_embedder(
-                timestep_embedding(guidance, _TIMESTEP_CHANNELS).to(dtype)
-            )
-        return vector + self.text_embedder(levels.pooled)
+            waves = timestep_embedding(guidance, _TIMESTEP_CHANNELS).to(dtype)
+            vector = vector + self.guidance_embedder(waves, adapters)
+        return vector + self.text_embedder(levels.pooled, adapters)
 
 
 class _Embedder(nn.Module):
@@ -176,8 +184,10 @@ class _Embedder(nn.Module):
         self.linear_1 = Linear(in_features, dim)
         self.linear_2 = Linear(dim, dim)
 
-    def forward(self, x: Float[Tensor, "seq in"]) -> Float[Tensor, "seq d"]:
-        return self.linear_2(F.silu(self.linear_1(x)))
+    def forward(
+        self, x: Float[Tensor, "seq in"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "seq d"]:
+        return self.linear_2(F.silu(self.linear_1(x, adapters)), adapters)
 
 
 class DoubleBlock(DoubleStream):
@@ -207,11 +217,17 @@ class SingleBlock(SingleStream):
         self.proj_out = Linear(5 * dim, dim)
 
     def start(
-        self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
+        self,
+        x: Float[Tensor, "joint d"],
+        rotation: Complex64[Tensor, "joint half"] | None,
+        adapters: RowAdapters | None = None,
     ) -> tuple[RawQkv, Float[Tensor, "joint d"]]:
-        return self.attn.raw_qkv(x, rotation), x
+        return self.attn.raw_qkv(x, rotation, adapters), x
 
     def outputs(
-        self, rest: Float[Tensor, "joint d"], attended: Float[Tensor, "joint own_d"]
+        self,
+        rest: Float[Tensor, "joint d"],
+        attended: Float[Tensor, "joint own_d"],
+        adapters: RowAdapters | None = None,
     ) -> Float[Tensor, "joint d"]:
-        return self.proj_out.of_parts(attended, self.proj_mlp(rest))
+        return self.proj_out.of_parts(attended, self.proj_mlp(rest, adapters), adapters)

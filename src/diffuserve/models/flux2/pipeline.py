@@ -19,6 +19,7 @@ from diffuserve.models.flux2.shift import empirical_mu
 from diffuserve.models.flux2.text import Flux2TextEncoder
 from diffuserve.models.flux2.transformer import Flux2Transformer
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import key_of
 from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors
 from diffuserve.models.loaded_pipeline import with_dtype
 from diffuserve.models.packed_images.compiled import DOUBLE_HALVES, SINGLE_HALVES, use_compiled
@@ -75,8 +76,8 @@ class Flux2Pipeline(PackedImagePipeline):
         # Guidance by two passes is no input.
         is_input = self.transformer.config.guidance_embeds
         guidance = float(request.params.guidance_scale or 0.0) if is_input else 0.0
-        make = functools.partial(self.transformer.factors, guidance)
-        return self._factors.of(guidance, timesteps, make)
+        make = functools.partial(self.transformer.factors, guidance, request.adapters)
+        return self._factors.of((guidance, key_of(request.adapters)), timesteps, make)
 
     @torch.inference_mode()
     def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:

@@ -16,6 +16,7 @@ from jaxtyping import Complex64, Float
 from torch import Tensor, nn
 
 from diffuserve.models.flux2.config import RATIO, Flux2Config
+from diffuserve.models.layers.adapters import RowAdapters, Uses
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.gated_feed_forward import GatedFeedForward, gated
 from diffuserve.models.layers.joint.attention import HeadNorm, JointAttention
@@ -80,24 +81,26 @@ class Flux2Transformer(PackedTransformer):
         self.proj_out = Linear(dim, config.num_outputs, bias=False)
 
     def factors(
-        self, guidance: float, timesteps: Sequence[float]
+        self, guidance: float, uses: Uses, timesteps: Sequence[float]
     ) -> Float[Tensor, "timesteps factors own_d"]:
-        """Return the modulation factors at timesteps in 0…1000."""
-        condition = F.silu(self.time_guidance_embed(guidance, timesteps))
-        return torch.cat([modulation(condition) for modulation in self._modulations()], dim=1)
+        """Return the modulation factors at timesteps in 0…1000, with a request's adapters."""
+        adapters = RowAdapters.of([len(timesteps)], [uses])
+        condition = F.silu(self.time_guidance_embed(guidance, timesteps, adapters))
+        return torch.cat([modulation(condition, adapters) for modulation in self._modulations()], dim=1)
 
     def forward(self, packed: PackedInput) -> Float[Tensor, "image outputs"]:
-        layout = packed.layout
+        layout, adapters = packed.layout, packed.adapters
         whole = packed.factors if self.ranks is None else self.ranks.gather(packed.factors)
         kinds = whole.split([kind.num_factors for kind in self._modulations()], dim=1)
-        image, text = self.x_embedder(packed.image), self.context_embedder(packed.text)
+        image = self.x_embedder(packed.image, adapters.image)
+        text = self.context_embedder(packed.text, adapters.text)
         for block in self.transformer_blocks:
-            image, text = block(image, text, kinds[0], kinds[1], layout)
+            image, text = block(image, text, kinds[0], kinds[1], layout, adapters)
         joint = join(text, image, layout)
         for block in self.single_transformer_blocks:
-            joint = block(joint, kinds[2], layout)
+            joint = block(joint, kinds[2], layout, adapters)
         (scale, shift), owner = factors_of_tokens(kinds[3], layout.image_owner)
-        return self.proj_out(normalize(image_of(joint, layout), scale, shift, owner))
+        return self.proj_out(normalize(image_of(joint, layout), scale, shift, owner), adapters.image)
 
     @property
     def component(self) -> Component:
@@ -128,14 +131,17 @@ class _TimeGuidanceEmbed(OfSequences):
         self.timestep_embedder = _Embedder(self.channels, config.dim)
         self.guidance_embedder = _Embedder(self.channels, config.dim) if config.guidance_embeds else None
 
-    def forward(self, guidance: float, timesteps: Sequence[float]) -> Float[Tensor, "timesteps d"]:
+    def forward(
+        self, guidance: float, timesteps: Sequence[float], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "timesteps d"]:
         weight = self.timestep_embedder.linear_1.weight
         # The reference passes t/1000 in the model's dtype and multiplies it there: in bf16 that moves the
         # timestep, and checkpoints are trained with it.
         levels = torch.tensor(timesteps).to(weight.device, weight.dtype) / 1000
-        vector = self.timestep_embedder(self._waves(levels))
+        vector = self.timestep_embedder(self._waves(levels), adapters)
         if self.guidance_embedder is not None:
-            vector = vector + self.guidance_embedder(self._waves(torch.full_like(levels, guidance)))
+            waves = self._waves(torch.full_like(levels, guidance))
+            vector = vector + self.guidance_embedder(waves, adapters)
         return vector
 
     def _waves(self, levels: Float[Tensor, "timesteps"]) -> Float[Tensor, "timesteps channels"]:
@@ -148,8 +154,10 @@ class _Embedder(nn.Module):
         self.linear_1 = Linear(in_features, dim, bias=False)
         self.linear_2 = Linear(dim, dim, bias=False)
 
-    def forward(self, x: Float[Tensor, "seq in"]) -> Float[Tensor, "seq d"]:
-        return self.linear_2(F.silu(self.linear_1(x)))
+    def forward(
+        self, x: Float[Tensor, "seq in"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "seq d"]:
+        return self.linear_2(F.silu(self.linear_1(x, adapters)), adapters)
 
 
 class Flux2DoubleBlock(DoubleStream):
@@ -174,14 +182,20 @@ class Flux2SingleBlock(SingleStream):
         self.attn = _ParallelAttention(config)
 
     def start(
-        self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
+        self,
+        x: Float[Tensor, "joint d"],
+        rotation: Complex64[Tensor, "joint half"] | None,
+        adapters: RowAdapters | None = None,
     ) -> tuple[RawQkv, Float[Tensor, "joint features"]]:
-        return self.attn.start(x, rotation)
+        return self.attn.start(x, rotation, adapters)
 
     def outputs(
-        self, rest: Float[Tensor, "joint features"], attended: Float[Tensor, "joint own_d"]
+        self,
+        rest: Float[Tensor, "joint features"],
+        attended: Float[Tensor, "joint own_d"],
+        adapters: RowAdapters | None = None,
     ) -> Float[Tensor, "joint d"]:
-        return self.attn.to_out.of_parts(attended, rest)
+        return self.attn.to_out.of_parts(attended, rest, adapters)
 
 
 class _ParallelAttention(nn.Module):
@@ -196,10 +210,13 @@ class _ParallelAttention(nn.Module):
         self.to_out = Linear((1 + RATIO) * dim, dim, bias=False)
 
     def start(
-        self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
+        self,
+        x: Float[Tensor, "joint d"],
+        rotation: Complex64[Tensor, "joint half"] | None,
+        adapters: RowAdapters | None = None,
     ) -> tuple[RawQkv, Float[Tensor, "joint features"]]:
         """Return queries, keys and values, and what the feed-forward network has before its last product."""
-        both = self.to_qkv_mlp_proj(x)
+        both = self.to_qkv_mlp_proj(x, adapters)
         qkv, hidden = both.tensor_split([3 * both.shape[-1] // (3 + 2 * RATIO)], dim=-1)
         qkv = qkv.unflatten(-1, (3, -1, self.head_dim))
         return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation), gated(hidden)

@@ -7,8 +7,8 @@ use it. Which row a layer reads is fixed by its place, so adapters are arguments
 an error of types or of a test, and no step runs without it in silence.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from jaxtyping import Float
 from torch import Tensor
@@ -32,9 +32,14 @@ class Delta:
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """An adapter in a device's memory: its deltas by the name of the layer. Adapters equal only themselves."""
+    """An adapter in a device's memory: its deltas by the name of the layer. Adapters equal only themselves.
 
+    Its `key` tells it from all others, even from a later one of the same name, and keeps no tensors.
+    """
+
+    name: str
     deltas: Mapping[str, Sequence[Delta]]
+    key: object = field(default_factory=object)
 
     @property
     def num_bytes(self) -> int:
@@ -43,6 +48,11 @@ class Adapter:
 
 Uses = tuple[tuple[Adapter, float], ...]
 """The adapters of a request, each with its weight."""
+
+
+def key_of(uses: Uses) -> Hashable:
+    """Return a key that only equal adapters with equal weights have; it keeps no tensors."""
+    return tuple((adapter.key, weight) for adapter, weight in uses)
 
 
 @dataclass(frozen=True)
@@ -91,13 +101,6 @@ class RowAdapters:
         found = (AdaptedRows(run.start, run.stop, tuple(_deltas(run.uses, layer))) for run in self.runs)
         return [each for each in found if each.deltas]
 
-    def part(self, start: int, stop: int) -> tuple[Run, ...]:
-        """Return the runs of some rows, counted from `start`."""
-        cut = (Run(max(run.start, start), min(run.stop, stop), run.uses) for run in self.runs)
-        return tuple(
-            Run(run.start - start, run.stop - start, run.uses) for run in cut if run.start < run.stop
-        )
-
 
 @dataclass(frozen=True)
 class PassAdapters:
@@ -106,6 +109,18 @@ class PassAdapters:
     text: RowAdapters | None = None
     image: RowAdapters | None = None
     joint: RowAdapters | None = None
+
+    @classmethod
+    def of(cls, text: Sequence[int], image: Sequence[int], uses: Sequence[Uses]) -> "PassAdapters":
+        """Return the adapters of sequences with these numbers of tokens, of which the text's are first."""
+        joint = [sum(both) for both in zip(text, image, strict=True)]
+        return cls(*(RowAdapters.of(lengths, uses) for lengths in (text, image, joint)))
+
+    def part(self, text: range, image: range) -> "PassAdapters":
+        """Return those of some tokens of each row, whose joint row is the text's, then the image's."""
+        of_text, of_image = _part(self.text, text, 0), _part(self.image, image, 0)
+        joint = (*of_text, *_part(self.image, image, len(text)))
+        return PassAdapters(*(RowAdapters(runs) if runs else None for runs in (of_text, of_image, joint)))
 
     @property
     def are_none(self) -> bool:
@@ -125,6 +140,13 @@ def with_others(adapted: Sequence[AdaptedRows], num_rows: int) -> Iterator[Adapt
         start = each.stop
     if start < num_rows:
         yield AdaptedRows(start, num_rows)
+
+
+def _part(adapters: RowAdapters | None, rows: range, first: int) -> tuple[Run, ...]:
+    """Return the runs of some rows, which are counted from `first` then."""
+    runs, shift = () if adapters is None else adapters.runs, first - rows.start
+    cut = (Run(max(run.start, rows.start), min(run.stop, rows.stop), run.uses) for run in runs)
+    return tuple(Run(run.start + shift, run.stop + shift, run.uses) for run in cut if run.start < run.stop)
 
 
 def _deltas(uses: Uses, layer: str) -> Iterator[tuple[Delta, float]]:

@@ -3,6 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.layers.linear import Linear
 
 
@@ -13,9 +14,11 @@ class FeedForward(nn.Module):
         super().__init__()
         self.net = nn.ModuleList([_Projection(dim, hidden_dim), nn.Identity(), Linear(hidden_dim, dim)])
 
-    def forward(self, x: Float[Tensor, "tokens d"]) -> Float[Tensor, "tokens d"]:
+    def forward(
+        self, x: Float[Tensor, "tokens d"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "tokens d"]:
         widen, _, narrow = self.net
-        return narrow(widen(x))
+        return narrow(widen(x, adapters), adapters)
 
 
 class _Projection(nn.Module):
@@ -23,5 +26,7 @@ class _Projection(nn.Module):
         super().__init__()
         self.proj = Linear(in_features, out_features, gelu=True)
 
-    def forward(self, x: Float[Tensor, "tokens in"]) -> Float[Tensor, "tokens out"]:
-        return self.proj(x)
+    def forward(
+        self, x: Float[Tensor, "tokens in"], adapters: RowAdapters | None
+    ) -> Float[Tensor, "tokens out"]:
+        return self.proj(x, adapters)

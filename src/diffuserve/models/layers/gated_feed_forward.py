@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.layers.fused_ops import is_fused
 from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.tensor_parallel import Sharding
@@ -25,8 +26,10 @@ class GatedFeedForward(nn.Module):
         self.linear_in = Linear(dim, 2 * hidden_dim, bias=bias)
         self.linear_out = Linear(hidden_dim, dim, bias=bias)
 
-    def forward(self, x: Float[Tensor, "tokens d"]) -> Float[Tensor, "tokens d"]:
-        return self.linear_out(gated(self.linear_in(x)))
+    def forward(
+        self, x: Float[Tensor, "tokens d"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "tokens d"]:
+        return self.linear_out(gated(self.linear_in(x, adapters)), adapters)
 
 
 def gated(both: Float[Tensor, "tokens two_hidden"]) -> Float[Tensor, "tokens hidden"]:

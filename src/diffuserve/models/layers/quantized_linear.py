@@ -16,7 +16,7 @@ from diffuserve.models.layers.quantized_products import Product, choose_product
 class QuantizedLinear(Linear):
     """`y = activation(x Wᵀ + b)` as in `Linear`, with a quantized weight.
 
-    With `is_weight_only` activations stay as they are. Adapters are not quantized. `dtype` is that of inputs, outputs and bias.
+    With `is_weight_only` activations stay as they are. `dtype` is that of inputs, outputs, bias and adapters.
     """
 
     def __init__(self, layer: nn.Linear | Linear, kind: Quantization, is_weight_only: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers.linear import check_deterministic_width, cpu_tilings
+from diffuserve.models.layers.linear import check_deterministic_width, cpu_tilings, name_layers
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.packed_images.transformer import PackedTransformer
@@ -35,6 +35,7 @@ def load_transformer(
             transformer.share_weights(plan.ranks.tensor)
     files = folder.weights("transformer")
     load_weights(transformer, files, transformer.placements(), plan, ignored_prefixes)
+    name_layers(transformer)
     if plan.device.type == "cpu":
         transformer.set_tiling(*cpu_tilings(plan.deterministic))
     if plan.deterministic:

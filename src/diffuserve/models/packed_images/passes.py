@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.models.base import Conditioning, DenoiseInput
+from diffuserve.models.layers.adapters import PassAdapters
 from diffuserve.models.layers.joint.packing import PackedInput, PackedLayout, SequenceShape
 from diffuserve.models.packed_images.conditioning import ImageConditioning
 
@@ -21,10 +22,14 @@ class ImagePass:
     shape: SequenceShape
 
     @property
-    def sort_key(self) -> tuple[int, ...]:
-        """Return a key by which passes of equal length are neighbors, which share dense attention calls."""
-        shape = self.shape
-        return (shape.tokens, shape.text, shape.image_tokens, shape.image.rows)
+    def sort_key(self) -> tuple[object, ...]:
+        """Return a key by which passes of equal length are neighbors, which share dense attention calls.
+
+        Among these, those with equal adapters are.
+        """
+        shape, adapters = self.shape, self.request.adapters
+        uses = tuple((adapter.name, weight) for adapter, weight in adapters)  # the same on all ranks
+        return (shape.tokens, shape.text, shape.image_tokens, shape.image.rows, uses)
 
 
 def passes_of(
@@ -60,6 +65,11 @@ def pack(
         text=torch.cat([each.text for each in passes]),
         factors=torch.cat([row for kind in kinds for row in kind]),
         layout=layout,
+        adapters=PassAdapters.of(
+            [each.shape.text for each in passes],
+            [each.shape.image_tokens for each in passes],
+            [each.request.adapters for each in passes],
+        ),
     )
 
 

@@ -17,9 +17,12 @@ from torch import Tensor, nn
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.adapters.lora_pair import Components
+from diffuserve.models.adapters.placing import AdaptedModule, place_adapter
 from diffuserve.models.autoencoder.image_autoencoder import ImageAutoencoder
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.image_pipeline import ImagePipeline
+from diffuserve.models.layers.adapters import Adapter
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.joint.packing import (
     Grid,
@@ -129,6 +132,10 @@ class PackedImagePipeline(ImagePipeline):
     def step_bytes(self, workload: Workload) -> int:
         own = rank_workload(workload, self.ranks)
         return rank_bytes(self.transformer.shape.step_bytes(own, self.dtype.itemsize), self.ranks)
+
+    def place_adapter(self, name: str, components: Components) -> Adapter:
+        places = {"transformer": AdaptedModule(self.transformer, self.transformer.placements())}
+        return place_adapter(name, components, places, self.device)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
         text = self.text_encoder.key(params)

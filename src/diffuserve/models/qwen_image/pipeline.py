@@ -10,6 +10,7 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import CompilableParts, DenoiseInput
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import RowAdapters, Uses, key_of
 from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors
 from diffuserve.models.loaded_pipeline import with_dtype
 from diffuserve.models.packed_images.compiled import DOUBLE_HALVES, use_compiled
@@ -77,10 +78,12 @@ class QwenImagePipeline(PackedImagePipeline):
         return guided * (prompt.norm(dim=-1, keepdim=True) / guided.norm(dim=-1, keepdim=True))
 
     def factors(self, request: DenoiseInput, timesteps: Sequence[float]) -> Tensor:
-        row = self._factors.of((), timesteps, self._make_factors)
+        key, make = key_of(request.adapters), functools.partial(self._make_factors, request.adapters)
+        row = self._factors.of(key, timesteps, make)
         if not self._config.zero_cond_t:
             return row
-        return torch.cat([row, self._factors.of((), (_CLEAN,), self._make_factors)])
+        return torch.cat([row, self._factors.of(key, (_CLEAN,), make)])
 
-    def _make_factors(self, timesteps: Sequence[float]) -> Tensor:
-        return self.transformer.factors(torch.tensor(timesteps).to(self.device))
+    def _make_factors(self, uses: Uses, timesteps: Sequence[float]) -> Tensor:
+        adapters = RowAdapters.of([len(timesteps)], [uses])
+        return self.transformer.factors(torch.tensor(timesteps).to(self.device), adapters)

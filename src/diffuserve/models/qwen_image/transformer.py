@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
 from diffuserve.models.layers.joint.attention import JointAttention
@@ -83,23 +84,26 @@ class QwenImageTransformer(PackedTransformer):
         self.norm_out = Modulation(dim, ("scale", "shift"))
         self.proj_out = Linear(dim, config.in_channels)
 
-    def factors(self, timesteps: Float[Tensor, "rows"]) -> Float[Tensor, "rows factors own_d"]:
-        """Return the modulation factors of all blocks at timesteps in 0…1000.
+    def factors(
+        self, timesteps: Float[Tensor, "rows"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "rows factors own_d"]:
+        """Return the modulation factors of all blocks at timesteps in 0…1000, with adapters of these rows.
 
         They depend on nothing else, so those of all steps of a schedule can be computed at once.
         """
-        condition = F.silu(self.time_text_embed(timesteps))
-        return torch.cat([modulation(condition) for modulation in self._modulations()], dim=1)
+        condition = F.silu(self.time_text_embed(timesteps, adapters))
+        return torch.cat([modulation(condition, adapters) for modulation in self._modulations()], dim=1)
 
     def forward(self, packed: PackedInput) -> Float[Tensor, "image channels"]:
-        layout = packed.layout
+        layout, adapters = packed.layout, packed.adapters
         whole = packed.factors if self.ranks is None else self.ranks.gather(packed.factors)
         factors = iter(whole.split([part.num_factors for part in self._modulations()], dim=1))
-        image, text = self.img_in(packed.image), self.txt_in(self.txt_norm(packed.text))
+        image = self.img_in(packed.image, adapters.image)
+        text = self.txt_in(self.txt_norm(packed.text), adapters.text)
         for block in self.transformer_blocks:
-            image, text = block(image, text, next(factors), next(factors), layout)
+            image, text = block(image, text, next(factors), next(factors), layout, adapters)
         (scale, shift), owner = factors_of_tokens(next(factors), layout.image_owner)
-        return self.proj_out(normalize(image, scale, shift, owner))
+        return self.proj_out(normalize(image, scale, shift, owner), adapters.image)
 
     @property
     def component(self) -> Component:
@@ -133,12 +137,14 @@ class _TimeEmbed(OfSequences):
         super().__init__()
         self.timestep_embedder = _Embedder(dim)
 
-    def forward(self, timesteps: Float[Tensor, "rows"]) -> Float[Tensor, "rows d"]:
+    def forward(
+        self, timesteps: Float[Tensor, "rows"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "rows d"]:
         dtype = self.timestep_embedder.linear_2.weight.dtype
         # The reference passes t/1000 in the model's dtype: in bf16 that moves the timestep, and checkpoints
         # are trained with it.
         moved = (timesteps.to(dtype) / 1000).float() * 1000
-        return self.timestep_embedder(timestep_embedding(moved, _TIMESTEP_CHANNELS).to(dtype))
+        return self.timestep_embedder(timestep_embedding(moved, _TIMESTEP_CHANNELS).to(dtype), adapters)
 
 
 class _Embedder(nn.Module):
@@ -147,5 +153,7 @@ class _Embedder(nn.Module):
         self.linear_1 = Linear(_TIMESTEP_CHANNELS, dim)
         self.linear_2 = Linear(dim, dim)
 
-    def forward(self, x: Float[Tensor, "rows channels"]) -> Float[Tensor, "rows d"]:
-        return self.linear_2(F.silu(self.linear_1(x)))
+    def forward(
+        self, x: Float[Tensor, "rows channels"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "rows d"]:
+        return self.linear_2(F.silu(self.linear_1(x, adapters)), adapters)

@@ -61,7 +61,7 @@ class _End(nn.Module):
 
 def block_shape(config: ZImageConfig) -> str:
     """Return the values that the blocks of a checkpoint depend on."""
-    return f"z-image-{config.n_heads}x{config.head_dim}"
+    return f"z-image-{config.n_heads}x{config.head_dim}-eps-{config.norm_eps:g}"
 
 
 def compilable_z_image(
@@ -69,7 +69,9 @@ def compilable_z_image(
 ) -> CompilableBlocks:
     """Return the blocks of a folder for the compiler, in the dtype in which it is loaded there."""
     config = ZImageConfig.read(folder)
-    chosen = dtype or default_dtype(checkpoint_dtype(folder.weights("transformer")), device)
+    chosen = dtype or default_dtype(
+        checkpoint_dtype(folder.weights("transformer")), device, half=torch.bfloat16
+    )
     return CompilableBlocks(block_shape(config), chosen, block_halves(config, device, chosen))
 
 

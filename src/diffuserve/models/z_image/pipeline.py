@@ -17,6 +17,7 @@ from diffuserve.models.autoencoder.flux_preview import FLUX_PREVIEW
 from diffuserve.models.autoencoder.image_vae import ImageVae
 from diffuserve.models.base import CompilableParts, DenoiseInput
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import RowAdapters, Uses, key_of
 from diffuserve.models.layers.joint.packing import Grid
 from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors
 from diffuserve.models.loaded_pipeline import with_dtype
@@ -41,7 +42,7 @@ _LAST_TIMESTEP = 1000.0
 
 def load_z_image(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> "ZImagePipeline":
     """Load a folder that has all of its files."""
-    plan = with_dtype(plan, folder, "transformer")
+    plan = with_dtype(plan, folder, "transformer", half=torch.bfloat16)
     if plan.ranks is not None:
         check_shared(plan.ranks.plan, "attention heads", ZImageConfig.read(folder).n_heads)
     return ZImagePipeline(folder, spec, plan)
@@ -83,8 +84,9 @@ class ZImagePipeline(PackedImagePipeline):
         return self._shift.mu(self.grid(params).tokens)
 
     def factors(self, request: DenoiseInput, timesteps: Sequence[float]) -> Tensor:
-        """Return factors, which depend on the timestep alone: requests with equal schedules share them."""
-        return self._factors.of((), timesteps, self._make_factors)
+        """Return factors, which depend on the timestep and adapters alone: equal ones are shared."""
+        make = partial(self._make_factors, request.adapters)
+        return self._factors.of(key_of(request.adapters), timesteps, make)
 
     def guided(self, prompt: Tensor, negative: Tensor, scale: float) -> Tensor:
         """Return the velocity of classifier-free guidance, from 0 on: a scale of 1 means 2 elsewhere."""
@@ -100,6 +102,7 @@ class ZImagePipeline(PackedImagePipeline):
     def padding(self, text: int, image: Grid) -> int:
         return padding(image.tokens)
 
-    def _make_factors(self, timesteps: Sequence[float]) -> Tensor:
+    def _make_factors(self, uses: Uses, timesteps: Sequence[float]) -> Tensor:
         levels = (_LAST_TIMESTEP - torch.tensor(timesteps)) / _LAST_TIMESTEP
-        return self.transformer.factors(to_device(levels, self.device))
+        adapters = RowAdapters.of([len(timesteps)], [uses])
+        return self.transformer.factors(to_device(levels, self.device), adapters)

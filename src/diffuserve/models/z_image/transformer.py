@@ -23,6 +23,7 @@ from einops import rearrange
 from jaxtyping import Complex64, Float, Int
 from torch import Tensor, nn
 
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.gated_feed_forward import GATED_SHARDS, GatedFeedForward
 from diffuserve.models.layers.joint.attention import SelfAttention
@@ -59,19 +60,20 @@ WEIGHTS = ("all_", "layers.", "noise_refiner.", "t_embedder.", "x_pad_token")
 
 @dataclass(frozen=True)
 class Row:
-    """What attention and modulation know of a packed row: `owner` is each token's row of factors."""
+    """What a block knows of a packed row: `owner` is each token's row of factors."""
 
     segments: Segments
     rotation: Complex64[Tensor, "tokens half"]
     owner: Int[Tensor, "tokens"]
+    adapters: RowAdapters | None = None
 
     @classmethod
-    def of_image(cls, layout: PackedLayout) -> "Row":
-        return cls(layout.image_segments, layout.image_rotation, layout.image_owner)
+    def of_image(cls, layout: PackedLayout, adapters: RowAdapters | None) -> "Row":
+        return cls(layout.image_segments, layout.image_rotation, layout.image_owner, adapters)
 
     @classmethod
-    def of_joint(cls, layout: PackedLayout) -> "Row":
-        return cls(layout.segments, layout.joint_rotation, layout.joint_owner)
+    def of_joint(cls, layout: PackedLayout, adapters: RowAdapters | None) -> "Row":
+        return cls(layout.segments, layout.joint_rotation, layout.joint_owner, adapters)
 
 
 class Half(NamedTuple):
@@ -84,6 +86,13 @@ class Half(NamedTuple):
 
 class OfTimestep(OfSequences, nn.Sequential):
     """Layers over one row for each sequence, by their numbers in checkpoints."""
+
+    def forward(
+        self, x: Float[Tensor, "rows in"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "rows out"]:
+        for layer in self:
+            x = layer(x, adapters) if isinstance(layer, Linear) else layer(x)
+        return x
 
 
 class ZImageBlock(nn.Module):
@@ -104,33 +113,46 @@ class ZImageBlock(nn.Module):
             self.adaLN_modulation = OfTimestep(Linear(config.num_modulation, FACTORS * dim))
         self.compiled: Callable[[Tensor, Tensor, Row], Tensor] | None = None
 
-    def factors(self, condition: Float[Tensor, "rows c"]) -> Float[Tensor, "rows 4 d"]:
+    def factors(
+        self, condition: Float[Tensor, "rows c"], adapters: RowAdapters | None
+    ) -> Float[Tensor, "rows 4 d"]:
         """Return its factors at the timesteps of which `condition` has the vectors."""
-        scale, gate, scale_2, gate_2 = self.adaLN_modulation(condition).chunk(FACTORS, dim=-1)
+        scale, gate, scale_2, gate_2 = self.adaLN_modulation(condition, adapters).chunk(FACTORS, dim=-1)
         return torch.stack([1 + scale, gate.tanh(), 1 + scale_2, gate_2.tanh()], dim=1)
 
     def forward(
         self, x: Float[Tensor, "tokens d"], factors: Float[Tensor, "rows 4 d"], row: Row
     ) -> Float[Tensor, "tokens d"]:
-        if self.compiled is not None:
+        if self.compiled is not None and row.adapters is None:
             return self.compiled(x, factors, row)
         first, second = halves(factors, row.owner)
-        qkv = self.raw_qkv(x, first, row.rotation).prepare_()
-        return self.finish(x, self.attend(qkv, row.segments).flatten(1), first, second)
+        qkv = self.raw_qkv(x, first, row.rotation, row.adapters).prepare_()
+        attended = self.attend(qkv, row.segments).flatten(1)
+        return self.finish(x, attended, first, second, row.adapters)
 
     def raw_qkv(
-        self, x: Float[Tensor, "tokens d"], half: Half, rotation: Complex64[Tensor, "tokens half"] | None
+        self,
+        x: Float[Tensor, "tokens d"],
+        half: Half,
+        rotation: Complex64[Tensor, "tokens half"] | None,
+        adapters: RowAdapters | None = None,
     ) -> RawQkv:
         """Return what attention reads, not normalized yet."""
-        return self.attention.raw_qkv(self.attention_norm1(x, half.scale, half.owner), rotation)
+        normed = self.attention_norm1(x, half.scale, half.owner)
+        return self.attention.raw_qkv(normed, rotation, adapters)
 
     def finish(
-        self, x: Float[Tensor, "tokens d"], attended: Float[Tensor, "tokens own_d"], first: Half, second: Half
+        self,
+        x: Float[Tensor, "tokens d"],
+        attended: Float[Tensor, "tokens own_d"],
+        first: Half,
+        second: Half,
+        adapters: RowAdapters | None = None,
     ) -> Float[Tensor, "tokens d"]:
         """Return the row after the block, from the result of attention."""
-        change = self.attention.to_out[0](attended)
+        change = self.attention.to_out[0](attended, adapters)
         x = add_gated(x, first.gate, change, first.owner, self.attention_norm2)
-        change = self.feed_forward(self.ffn_norm1(x, second.scale, second.owner))
+        change = self.feed_forward(self.ffn_norm1(x, second.scale, second.owner), adapters)
         return add_gated(x, second.gate, change, second.owner, self.ffn_norm2)
 
 
@@ -166,28 +188,33 @@ class ZImageTransformer(PackedTransformer):
         )
         self.all_final_layer = nn.ModuleDict({_PATCHES: _FinalLayer(config)})
 
-    def factors(self, timesteps: Float[Tensor, "rows"]) -> Float[Tensor, "rows factors d"]:
+    def factors(
+        self, timesteps: Float[Tensor, "rows"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "rows factors d"]:
         """Return the factors of all blocks and of the last layer at timesteps in 0…1; 1 is the image."""
-        condition = self.t_embedder(timesteps)
-        parts = [block.factors(condition) for block in self.blocks]
-        return torch.cat([*parts, self._final.factors(condition)], dim=1)
+        condition = self.t_embedder(timesteps, adapters)
+        parts = [block.factors(condition, adapters) for block in self.blocks]
+        return torch.cat([*parts, self._final.factors(condition, adapters)], dim=1)
 
     def forward(self, packed: PackedInput) -> Float[Tensor, "image outputs"]:
-        layout = packed.layout
+        layout, adapters = packed.layout, packed.adapters
         *factors, last = packed.factors.split([*[FACTORS] * len(self.blocks), 1], dim=1)
         refiners = len(self.noise_refiner)
-        image = self._embed(packed.image)
+        image = self._embed(packed.image, adapters.image)
         for block, own in zip(self.noise_refiner, factors[:refiners], strict=True):
-            image = block(image, own, Row.of_image(layout))
+            image = block(image, own, Row.of_image(layout, adapters.image))
         joint = join(packed.text, image, layout)
         for block, own in zip(self.layers, factors[refiners:], strict=True):
-            joint = block(joint, own, Row.of_joint(layout))
-        return self._final(image_of(joint, layout), last, layout.image_owner)
+            joint = block(joint, own, Row.of_joint(layout, adapters.joint))
+        return self._final(image_of(joint, layout), last, layout.image_owner, adapters.image)
 
-    def _embed(self, image: Float[Tensor, "image channels"]) -> Float[Tensor, "image d"]:
+    def _embed(
+        self, image: Float[Tensor, "image channels"], adapters: RowAdapters | None
+    ) -> Float[Tensor, "image d"]:
         """Return the first state of tokens; the last channel is 1 for padding, and 0 for the image's."""
         patches = rearrange(image[:, :-1], "n (c p) -> n (p c)", p=PATCH**2)
-        return torch.where(image[:, -1:] > 0, self.x_pad_token, self.all_x_embedder[_PATCHES](patches))
+        embedded = self.all_x_embedder[_PATCHES](patches, adapters)
+        return torch.where(image[:, -1:] > 0, self.x_pad_token, embedded)
 
     @property
     def _final(self) -> "_FinalLayer":
@@ -225,11 +252,13 @@ class _TimestepEmbedder(nn.Module):
             Linear(TIMESTEP_HIDDEN, config.num_modulation),
         )
 
-    def forward(self, timesteps: Float[Tensor, "rows"]) -> Float[Tensor, "rows c"]:
+    def forward(
+        self, timesteps: Float[Tensor, "rows"], adapters: RowAdapters | None
+    ) -> Float[Tensor, "rows c"]:
         embedded = timestep_embedding(timesteps * self.scale, TIMESTEP_CHANNELS)
         first = self.mlp[0]
         assert isinstance(first, Linear)
-        return self.mlp(embedded.to(first.weight.dtype))
+        return self.mlp(embedded.to(first.weight.dtype), adapters)
 
 
 class _FinalLayer(nn.Module):
@@ -238,14 +267,20 @@ class _FinalLayer(nn.Module):
         self.linear = Linear(config.dim, PATCH**2 * config.in_channels)
         self.adaLN_modulation = OfTimestep(nn.SiLU(), Linear(config.num_modulation, config.dim))
 
-    def factors(self, condition: Float[Tensor, "rows c"]) -> Float[Tensor, "rows 1 d"]:
-        return 1 + self.adaLN_modulation(condition)[:, None]
+    def factors(
+        self, condition: Float[Tensor, "rows c"], adapters: RowAdapters | None
+    ) -> Float[Tensor, "rows 1 d"]:
+        return 1 + self.adaLN_modulation(condition, adapters)[:, None]
 
     def forward(
-        self, image: Float[Tensor, "image d"], factors: Float[Tensor, "rows 1 d"], owner: Int[Tensor, "image"]
+        self,
+        image: Float[Tensor, "image d"],
+        factors: Float[Tensor, "rows 1 d"],
+        owner: Int[Tensor, "image"],
+        adapters: RowAdapters | None,
     ) -> Float[Tensor, "image outputs"]:
         [scale], owners = factors_of_tokens(factors, owner)
-        predicted = self.linear(normalize(image, scale, torch.zeros_like(scale), owners))
+        predicted = self.linear(normalize(image, scale, torch.zeros_like(scale), owners), adapters)
         return -rearrange(
             predicted.float(), "n (p c) -> n (c p)", p=PATCH**2
         )  # checkpoints predict image minus noise

@@ -24,6 +24,7 @@ def test_a_model_tells_each_ability_and_default_once() -> None:
         "has_joint_attention",
         "strength_rounds_up",
         "encodes_clip",
+        "reference_text_tokens",
         "learned_min_size",
         "learned_max_size",
         "example_prompt",

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Complex64, Float
 from torch import Tensor, nn
 
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.layers.joint.joint_row import RawQkv
 from diffuserve.models.layers.linear import Linear
 
@@ -30,15 +31,21 @@ class JointAttention(nn.Module):
         self.to_add_out = Linear(dim, dim, bias=bias)
 
     def raw_text_qkv(
-        self, x: Float[Tensor, "text d"], rotation: Complex64[Tensor, "text half"] | None
+        self,
+        x: Float[Tensor, "text d"],
+        rotation: Complex64[Tensor, "text half"] | None,
+        adapters: RowAdapters | None = None,
     ) -> RawQkv:
-        qkv = self.add_qkv_proj(x).unflatten(-1, (3, -1, self.head_dim))
+        qkv = self.add_qkv_proj(x, adapters).unflatten(-1, (3, -1, self.head_dim))
         return RawQkv(qkv, self.norm_added_q.weight, self.norm_added_k.weight, rotation)
 
     def raw_image_qkv(
-        self, x: Float[Tensor, "image d"], rotation: Complex64[Tensor, "image half"] | None
+        self,
+        x: Float[Tensor, "image d"],
+        rotation: Complex64[Tensor, "image half"] | None,
+        adapters: RowAdapters | None = None,
     ) -> RawQkv:
-        qkv = self.to_qkv(x).unflatten(-1, (3, -1, self.head_dim))
+        qkv = self.to_qkv(x, adapters).unflatten(-1, (3, -1, self.head_dim))
         return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation)
 
 
@@ -52,7 +59,10 @@ class SelfAttention(nn.Module):
         self.norm_q, self.norm_k = HeadNorm(head_dim), HeadNorm(head_dim)
 
     def raw_qkv(
-        self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
+        self,
+        x: Float[Tensor, "joint d"],
+        rotation: Complex64[Tensor, "joint half"] | None,
+        adapters: RowAdapters | None = None,
     ) -> RawQkv:
-        qkv = self.to_qkv(x).unflatten(-1, (3, -1, self.head_dim))
+        qkv = self.to_qkv(x, adapters).unflatten(-1, (3, -1, self.head_dim))
         return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation, self.eps)

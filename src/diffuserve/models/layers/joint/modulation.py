@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.layers.fused_ops import is_fused
 from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.rms_norm import TokenRmsNorm
@@ -36,8 +37,10 @@ class Modulation(OfSequences):
         self.num_factors = len(names)
         self.scales = tuple(index for index, name in enumerate(names) if name == "scale")
 
-    def forward(self, condition: Float[Tensor, "seq d"]) -> Float[Tensor, "seq factors own_d"]:
-        factors = self.linear(condition).unflatten(-1, (self.num_factors, -1))
+    def forward(
+        self, condition: Float[Tensor, "seq d"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "seq factors own_d"]:
+        factors = self.linear(condition, adapters).unflatten(-1, (self.num_factors, -1))
         for scale in self.scales:
             factors[:, scale] += 1
         return factors

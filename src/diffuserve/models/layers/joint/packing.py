@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Complex64, Float, Int
 from torch import Tensor
 
+from diffuserve.models.layers.adapters import NO_ADAPTERS, PassAdapters
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.machine.devices import to_device
 
@@ -134,10 +135,12 @@ def pack_layout(shapes: Sequence[SequenceShape], rules: LayoutRules, device: tor
 class PackedInput:
     """The input of a forward pass; `factors` are the modulation factors of each sequence.
 
-    If ranks share the weights, they are this rank's channels.
+    If ranks share the weights, they are this rank's channels. `adapters` are those of the tokens; factors
+    have been made with theirs.
     """
 
     image: Float[Tensor, "image channels"]
     text: Float[Tensor, "text text_dim"]
     factors: Float[Tensor, "rows factors own_d"]
     layout: PackedLayout
+    adapters: PassAdapters = NO_ADAPTERS

@@ -22,16 +22,25 @@ from diffuserve.models.layers.sequence_parallel import ShardedSegments, part_of,
 
 @dataclass(frozen=True)
 class Shard:
-    """A rank's part: indices of its tokens in the packed rows, and their layout."""
+    """A rank's part: indices of its tokens in the packed rows, and their layout.
+
+    `text_rows` and `image_rows` are the places of its tokens, with those of padding.
+    """
 
     text: Int[Tensor, "local_text"]
     image: Int[Tensor, "local_image"]
+    text_rows: range
+    image_rows: range
     layout: PackedLayout
 
     def of(self, packed: PackedInput) -> PackedInput:
         """Return this rank's part of a packed batch."""
         return replace(
-            packed, image=packed.image[self.image], text=packed.text[self.text], layout=self.layout
+            packed,
+            image=packed.image[self.image],
+            text=packed.text[self.text],
+            layout=self.layout,
+            adapters=packed.adapters.part(self.text_rows, self.image_rows),
         )
 
 
@@ -59,7 +68,8 @@ def shard_layout(layout: PackedLayout, rank: int, size: int) -> Shard:
         joint_rotation=torch.cat([text_rotation, layout.image_rotation[image]]),
         has_text_first=True,
     )
-    return Shard(text, image, local)
+    text_rows, image_rows = (range(rank * part, (rank + 1) * part) for part in (text_part, image_part))
+    return Shard(text, image, text_rows, image_rows, local)
 
 
 def _sharded(segments: Segments, order: Int[Tensor, "tokens"]) -> ShardedSegments:

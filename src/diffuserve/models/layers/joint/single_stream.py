@@ -10,6 +10,7 @@ from typing import ClassVar
 from jaxtyping import Complex64, Float
 from torch import Tensor, nn
 
+from diffuserve.models.layers.adapters import NO_ADAPTERS, PassAdapters, RowAdapters
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.joint.double_stream import clip
 from diffuserve.models.layers.joint.joint_row import RawQkv
@@ -35,7 +36,10 @@ class SingleStream(nn.Module):
 
     @abstractmethod
     def start(
-        self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
+        self,
+        x: Float[Tensor, "joint d"],
+        rotation: Complex64[Tensor, "joint half"] | None,
+        adapters: RowAdapters | None = None,
     ) -> tuple[RawQkv, Float[Tensor, "joint features"]]:
         """Return queries, keys and values of normalized tokens, and what the network goes on with.
 
@@ -44,20 +48,27 @@ class SingleStream(nn.Module):
 
     @abstractmethod
     def outputs(
-        self, rest: Float[Tensor, "joint features"], attended: Float[Tensor, "joint own_d"]
+        self,
+        rest: Float[Tensor, "joint features"],
+        attended: Float[Tensor, "joint own_d"],
+        adapters: RowAdapters | None = None,
     ) -> Float[Tensor, "joint d"]:
         """Return what the block adds, from the rest of its start and the result of attention."""
 
     def forward(
-        self, joint: Float[Tensor, "joint d"], factors: Float[Tensor, "rows three d"], layout: PackedLayout
+        self,
+        joint: Float[Tensor, "joint d"],
+        factors: Float[Tensor, "rows three d"],
+        layout: PackedLayout,
+        adapters: PassAdapters = NO_ADAPTERS,
     ) -> Float[Tensor, "joint d"]:
-        if self.compiled is not None:
+        if self.compiled is not None and adapters.are_none:
             return self.compiled(joint, factors, layout)
         [mod] = mods_of_tokens(factors, layout.joint_owner)
         x = mod.normalize(joint)
-        raw, rest = self.start(x, layout.joint_rotation)
+        raw, rest = self.start(x, layout.joint_rotation, adapters.joint)
         attended = self.attention(raw.prepare_(), layout.segments).flatten(1)
-        return self.finish(joint, rest, attended, mod)
+        return self.finish(joint, rest, attended, mod, adapters.joint)
 
     def finish(
         self,
@@ -65,6 +76,7 @@ class SingleStream(nn.Module):
         rest: Float[Tensor, "joint features"],
         attended: Float[Tensor, "joint own_d"],
         mod: Mod,
+        adapters: RowAdapters | None = None,
     ) -> Float[Tensor, "joint d"]:
         """Return the row after the block, from the rest of its start and the result of attention."""
-        return clip(mod.add_gated(joint, self.outputs(rest, attended)))
+        return clip(mod.add_gated(joint, self.outputs(rest, attended, adapters)))

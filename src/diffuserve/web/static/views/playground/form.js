@@ -94,7 +94,7 @@ function Choices({ model: chosen }) {
   const { limits } = chosen;
   const { sampler } = settings.value;
   const hasControl = hasControlIn(inputs.value);
-  const more = fieldsOf(chosen, kind.value, { sampler, hasControl }).filter(isAmongMore);
+  const more = fieldsOf(chosen, kind.value, { brings: { control: hasControl }, sampler }).filter(isAmongMore);
   const isClip = kind.value === VIDEO;
   return html`
     ${

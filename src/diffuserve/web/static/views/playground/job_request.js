@@ -21,9 +21,10 @@ export function kindOf(settings, model) {
   return settings.kind ?? (model.defaults.num_frames > 1 ? VIDEO : IMAGE);
 }
 
-// Return the fields with a control that mean something to a model: in a job of this kind, drawn so.
-export function fieldsOf(model, kind, { hasImage = true, hasMask = true, hasControl = true, sampler = null } = {}) {
-  const has = { clip: kind === VIDEO, image: hasImage, mask: hasMask, control: hasControl };
+// Return the fields with a control that mean something to a model: in a job of this kind, that brings such
+// inputs along.
+export function fieldsOf(model, kind, { brings = {}, sampler = null } = {}) {
+  const has = { image: true, mask: true, control: true, ...brings, clip: kind === VIDEO };
   const named = sampler ?? model.defaults.sampler;
   return controlled(model).filter(
     ({ name, topic, samplers }) =>
@@ -47,8 +48,9 @@ export const picturesOf = (model, kind) =>
 export function jobRequest(settings, model, inputs) {
   const kind = kindOf(settings, model);
   const { sampler } = settings;
-  const [hasImage, hasMask, hasControl] = [inputs.images.length > 0, Boolean(inputs.mask), hasControlIn(inputs)];
-  const fields = fieldsOf(model, kind, { hasImage, hasMask, hasControl, sampler });
+  const image = inputs.images.length > 0;
+  const brings = { image, mask: image && Boolean(inputs.mask), control: hasControlIn(inputs) };
+  const fields = fieldsOf(model, kind, { brings, sampler });
   const said = fields.map(({ name }) => [name, settings[name] ?? ""]).filter(([, value]) => value !== "");
   const input = Object.fromEntries(said);
   return {

@@ -1,0 +1,109 @@
+"""Brings an adapter to the layers of a loaded model, whatever they are called and wherever they are."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from diffuserve.domain.errors import InvalidAdapter
+from diffuserve.models.adapters.lora_pair import Components, LoraPair
+from diffuserve.models.layers.adapters import Adapter, Delta
+from diffuserve.models.layers.linear import Linear
+from diffuserve.models.layers.quantized_linear import QuantizedLinear, input_dtype
+from diffuserve.models.weights.loading import Placement
+
+
+@dataclass(frozen=True)
+class AdaptedModule:
+    """A module that takes adapters; `placements` say where its checkpoint's tensors are."""
+
+    module: nn.Module
+    placements: Mapping[str, Placement]
+
+
+def place_adapter(
+    name: str,
+    components: Components,
+    places: Mapping[str, AdaptedModule],
+    device: torch.device,
+) -> Adapter:
+    """Return an adapter on the device, in the layers' dtype.
+
+    `components` have pairs by the names of layers in checkpoints, and `places` the modules of the model that
+    take adapters. If ranks share the weights, each keeps its part. Raise `InvalidAdapter`, which names the
+    adapter and the layer.
+    """
+    deltas: dict[str, list[Delta]] = {}
+    try:
+        for component, pairs in components.items():
+            deltas |= _placed(component, pairs, places, device)
+    except InvalidAdapter as error:
+        raise InvalidAdapter(f"adapter {name!r}: {error}") from error
+    return Adapter(name, deltas)
+
+
+def _placed(
+    component: str,
+    pairs: Mapping[str, LoraPair],
+    places: Mapping[str, AdaptedModule],
+    device: torch.device,
+) -> dict[str, list[Delta]]:
+    if component not in places:
+        known = " and ".join(places)
+        raise InvalidAdapter(f"it changes {component}; this model takes adapters of its {known} alone")
+    module, placements = places[component].module, places[component].placements
+    deltas = defaultdict[str, list[Delta]](list)
+    for name, pair in pairs.items():
+        place = placements.get(f"{name}.weight")
+        layer = None if place is None else _layer(module, place)
+        if place is None or layer is None:
+            raise InvalidAdapter(f"{name}: the model has no such linear layer")
+        deltas[place.parameter.removesuffix(".weight")].append(_delta(name, pair, layer, place, device))
+    return dict(deltas)
+
+
+def _layer(module: nn.Module, place: Placement) -> Linear | None:
+    layer = module.get_submodule(place.parameter.rpartition(".")[0])
+    return layer if isinstance(layer, Linear) else None
+
+
+def _delta(name: str, pair: LoraPair, layer: Linear, place: Placement, device: torch.device) -> Delta:
+    width = layer.out_features // place.num_parts
+    _check(name, pair, layer, place)
+    down, up = pair.down.float(), pair.up.float() * pair.scale
+    if place.share is not None and place.share.dim == 1:
+        down = place.share.of(down)
+    elif place.share is not None:
+        up = place.share.of(up)
+    dtype = input_dtype(layer)
+    return Delta(_moved(down.t(), device, dtype), _moved(up.t(), device, dtype), place.part * width)
+
+
+def _check(name: str, pair: LoraPair, layer: Linear, place: Placement) -> None:
+    """Raise `InvalidAdapter` for matrices of other shapes, and for numbers that are not finite."""
+    shape = (layer.out_features // place.num_parts, _num_inputs(layer))
+    wanted = shape if place.share is None else place.share.whole_shape(shape)
+    if pair.down.dim() != 2 or pair.up.dim() != 2:
+        raise InvalidAdapter(f"{name}: a linear layer takes matrices, not {_shapes(pair)}")
+    rank = pair.down.shape[0]
+    if (pair.up.shape[0], pair.down.shape[1]) != wanted or pair.up.shape[1] != rank or rank == 0:
+        raise InvalidAdapter(
+            f"{name}: {_shapes(pair)} do not fit a layer of {wanted[1]} to {wanted[0]} channels"
+        )
+    numbers = (pair.down, pair.up, torch.tensor(pair.scale))
+    if not all(bool(each.isfinite().all()) for each in numbers):
+        raise InvalidAdapter(f"{name}: has numbers that are not finite")
+
+
+def _num_inputs(layer: Linear) -> int:
+    return layer.in_features if isinstance(layer, QuantizedLinear) else layer.weight.shape[1]
+
+
+def _shapes(pair: LoraPair) -> str:
+    return f"down {tuple(pair.down.shape)} and up {tuple(pair.up.shape)}"
+
+
+def _moved(matrix: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return matrix.to(device, dtype).contiguous()

@@ -1,0 +1,186 @@
+"""Adapters of requests: each changes its own request alone, as if its weights had been those of the model."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+from torch import Tensor, nn
+
+from diffuserve.domain.errors import InvalidAdapter
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.engine.loading import load_model, parse_plan
+from diffuserve.engine.model_runner import image_generators
+from diffuserve.models.adapters.lora_pair import LoraPair
+from diffuserve.models.base import DenoiseInput
+from diffuserve.models.layers.adapters import Adapter, Uses
+from diffuserve.models.packed_images.pipeline import PackedImagePipeline
+from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
+from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
+from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
+
+WRITERS: Mapping[str, Callable[[Path], Path]] = {
+    "flux": lambda folder: write_flux_checkpoint(folder, kind="dev", seed=5),
+    "flux2": lambda folder: write_flux2_checkpoint(folder, seed=5),
+    "z_image": lambda folder: write_z_image_checkpoint(folder, seed=5),
+    "qwen_image": lambda folder: write_qwen_image_checkpoint(folder, seed=5),
+}
+PROMPTS = ("a red circle", "a blue star", "ring ring ring", "two squares")
+UNREAD = tuple(  # the text after Qwen-Image's last block
+    f"transformer_blocks.1.{name}" for name in ("attn.add_q_proj", "attn.to_add_out", "txt_mlp.")
+)
+ENCODING = ("cap_embedder", "context_refiner")  # of Z-Image: they refine prompts before the first step
+TOLERANCE = 2e-4
+Pairs = Mapping[str, LoraPair]
+
+
+@pytest.fixture(scope="module", params=WRITERS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return WRITERS[request.param](tmp_path_factory.mktemp(request.param) / "model")
+
+
+@cache
+def loaded(folder: Path, deterministic: bool = False) -> PackedImagePipeline:
+    plan = parse_plan("cpu", "float32", None, None, deterministic)
+    pipeline = load_model(folder, plan).pipeline
+    assert isinstance(pipeline, PackedImagePipeline)
+    return pipeline
+
+
+@cache
+def transformer_of(folder: Path) -> Any:
+    index = json.loads((folder / "model_index.json").read_text())
+    return getattr(diffusers, index["transformer"][1]).from_pretrained(
+        folder / "transformer", local_files_only=True, trust_remote_code=False
+    )
+
+
+def linear_layers(folder: Path) -> dict[str, nn.Linear]:
+    layers = transformer_of(folder).named_modules()
+    return {
+        name: layer
+        for name, layer in layers
+        if isinstance(layer, nn.Linear) and not name.startswith(ENCODING)
+    }
+
+
+def random_pair(layer: nn.Linear, rank: int, seed: int, gain: float = 0.3) -> LoraPair:
+    generator = torch.Generator().manual_seed(seed)
+    down = torch.randn(rank, layer.in_features, generator=generator) / layer.in_features**0.5
+    up = gain * torch.randn(layer.out_features, rank, generator=generator) / rank**0.5
+    return LoraPair(down, up, scale=0.5 + seed % 2)
+
+
+@cache
+def random_pairs(folder: Path, rank: int, seed: int) -> Pairs:
+    return {
+        name: random_pair(layer, rank, seed + i)
+        for i, (name, layer) in enumerate(linear_layers(folder).items())
+    }
+
+
+def merged(folder: Path, uses: Sequence[tuple[Pairs, float]]) -> Path:
+    """Write a copy of a model with adapters added to its weights by diffusers' own layers."""
+    target = folder.with_name("merged")
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(folder, target)
+    transformer = transformer_of(folder)
+    kept = {name: tensor.clone() for name, tensor in transformer.state_dict().items()}
+    layers = linear_layers(folder)
+    with torch.no_grad():
+        for pairs, weight in uses:
+            for name, pair in pairs.items():
+                layers[name].weight += weight * pair.scale * pair.up @ pair.down
+    transformer.save_pretrained(target / "transformer")
+    transformer.load_state_dict(kept)
+    return target
+
+
+def denoise_inputs(
+    pipeline: PackedImagePipeline, uses: Sequence[Uses], sizes: Sequence[tuple[int, int]]
+) -> list[DenoiseInput]:
+    wanted = [
+        pipeline.spec.resolve(
+            GenerationParams(prompt=prompt, width=width, height=height, num_inference_steps=4, seed=i), seed=0
+        )
+        for i, (prompt, (width, height)) in enumerate(zip(PROMPTS, sizes, strict=False))
+    ]
+    inputs = []
+    for params, conditioning, own in zip(wanted, pipeline.encode(wanted), uses, strict=False):
+        initial = pipeline.init_latents(params, conditioning, image_generators(params))
+        at = pipeline.schedule(params).timesteps[1]
+        inputs.append(DenoiseInput(params, conditioning, initial.latents, at, 1.0, initial.guides, own))
+    return inputs
+
+
+SIZES = ((64, 64), (64, 96), (64, 64), (96, 64))
+
+
+def test_a_mixed_step_predicts_what_merged_weights_do(folder: Path) -> None:
+    pipeline = loaded(folder)
+    pairs = {"a": random_pairs(folder, 4, 10), "b": random_pairs(folder, 8, 99)}
+    adapters = {name: pipeline.place_adapter(name, {"transformer": each}) for name, each in pairs.items()}
+    wanted: list[tuple[tuple[str, float], ...]] = [
+        (),
+        (("a", 0.7),),
+        (("b", 1.3),),
+        (("a", 0.5), ("b", 0.25)),
+    ]
+    uses = [tuple((adapters[name], weight) for name, weight in each) for each in wanted]
+    mixed = pipeline.denoise(denoise_inputs(pipeline, uses, SIZES))
+    plain = pipeline.denoise(denoise_inputs(pipeline, [()] * 4, SIZES))
+    torch.testing.assert_close(mixed[0], plain[0], rtol=0, atol=TOLERANCE)
+    for index, names in enumerate(wanted):
+        weights = merged(folder, [(pairs[name], weight) for name, weight in names])
+        reference = load_model(weights, parse_plan("cpu", "float32", None, None)).pipeline
+        assert isinstance(reference, PackedImagePipeline)
+        [alone] = reference.denoise(denoise_inputs(reference, [()] * 4, SIZES)[index : index + 1])
+        error = (mixed[index] - alone).abs().max() / alone.abs().max()
+        assert error < TOLERANCE
+        assert not names or (mixed[index] - plain[index]).abs().max() > 100 * TOLERANCE
+
+
+def test_each_linear_layer_has_its_adapter(folder: Path) -> None:
+    pipeline = loaded(folder)
+    [plain] = pipeline.denoise(denoise_inputs(pipeline, [()], SIZES[:1]))
+    for name, layer in linear_layers(folder).items():
+        if folder.parent.name.startswith("qwen") and name.startswith(UNREAD):
+            continue
+        adapter = pipeline.place_adapter("one", {"transformer": {name: random_pair(layer, 4, 3, gain=1.0)}})
+        [changed] = pipeline.denoise(denoise_inputs(pipeline, [((adapter, 1.0),)], SIZES[:1]))
+        assert not torch.allclose(changed, plain, rtol=0, atol=1e-6), name
+
+
+def test_requests_without_adapters_keep_their_bits_beside_neighbors_with_them(folder: Path) -> None:
+    pipeline = loaded(folder, deterministic=True)
+    adapter = pipeline.place_adapter("a", {"transformer": random_pairs(folder, 4, 10)})
+    used: Uses = ((adapter, 0.8),)
+    beside = pipeline.denoise(denoise_inputs(pipeline, [(), used, (), used], SIZES))
+    for index, own in enumerate([(), used, (), used]):
+        [alone] = pipeline.denoise(denoise_inputs(pipeline, [(), used, (), used], SIZES)[index : index + 1])
+        assert torch.equal(beside[index], alone), own
+
+
+def test_foreign_layers_and_shapes_are_refused_by_name(folder: Path) -> None:
+    pipeline = loaded(folder)
+    name, layer = next(iter(linear_layers(folder).items()))
+    down, up, _ = random_pair(layer, 4, 0)
+    bad: dict[str, tuple[str, LoraPair]] = {
+        "no such linear layer": ("mid_block.conv", LoraPair(down, up)),
+        "do not fit": (name, LoraPair(down[:, 1:], up)),
+        "not finite": (name, LoraPair(down, torch.full_like(up, torch.nan))),
+        "takes matrices": (name, LoraPair(down[..., None], up)),
+    }
+    for words, (layer_name, pair) in bad.items():
+        with pytest.raises(InvalidAdapter, match=words) as raised:
+            pipeline.place_adapter("mine", {"transformer": {layer_name: pair}})
+        assert layer_name in str(raised.value)
+        assert "mine" in str(raised.value)
+    with pytest.raises(InvalidAdapter, match="text_encoder"):
+        pipeline.place_adapter("mine", {"text_encoder": {}})
