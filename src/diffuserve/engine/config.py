@@ -50,6 +50,12 @@ class EngineConfig:
         "eighth of the memory budget, in which they count.",
         ge=0,
     )
+    adapter_bytes: int = option(
+        512 * 1024 * 1024,
+        "Bytes of adapters that are kept in the device's memory: those of running requests, and the most "
+        "recently used others.",
+        ge=0,
+    )
     encode_batch_size: int = option(16, "Prompts encoded together.", ge=1)
     num_threads: int | None = option(
         None,

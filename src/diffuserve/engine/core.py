@@ -31,10 +31,17 @@ _MAX_CACHED = 1 / 8  # of the memory budget, for conditioning that nobody may as
 class EngineCore:
     """Leads each request through its phases. Not thread-safe, but for `decoder`: its callers take turns.
 
-    `on_decoded` is called from the decoder's thread when finished images are ready to be collected.
+    `on_decoded` is called from the decoder's thread when finished images are ready to be collected,
+    and `release` with the id of each request that ends.
     """
 
-    def __init__(self, runner: Runner, config: EngineConfig, on_decoded: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        config: EngineConfig,
+        on_decoded: Callable[[], None],
+        release: Callable[[str], None] = lambda _request_id: None,
+    ) -> None:
         pipeline = runner.pipeline
         memory_bytes = memory_budget(pipeline.device, config.memory_budget_bytes)
         cache_bytes = min(config.prompt_cache_bytes, int(memory_bytes * _MAX_CACHED))
@@ -50,7 +57,7 @@ class EngineCore:
         )
         self.requests = Requests()
         self._planner = StepPlanner(config, self.requests, self.budgets.limits)
-        self._endings = Endings(self.requests, runner)
+        self._endings = Endings(self.requests, runner, release)
         self._predicted_seconds = 0.0
         self.collecting_seconds = 0.0
         self._has_run = False
@@ -81,9 +88,8 @@ class EngineCore:
         While the engine waits for other requests instead, `collecting_seconds` says how much longer it may.
         Raise errors that no request caused, such as a failure of a stage: the engine is then broken.
         """
-        for state in arrived:
-            self._accept(state)
-        outputs = self._abort(aborted)
+        outputs = [output for state in arrived for output in self._accept(state)]
+        outputs += self._abort(aborted)
         outputs += self._collect()
         self._retry()
         chosen = [] if self._decodes_exclusively() else self._planner.choose()
@@ -111,10 +117,13 @@ class EngineCore:
         if self._cost_fit_path is not None:
             self.cost_model.save(self._cost_fit_path)
 
-    def _accept(self, state: RequestState) -> None:
+    def _accept(self, state: RequestState) -> list[StepOutput]:
         self.requests.add(state)
+        if state.refusal is not None:
+            return [self._endings.fail(state, state.refusal)]
         if state.is_denoised:  # elsewhere
             self._decode(state)
+        return []
 
     def _abort(self, request_ids: Sequence[str]) -> list[StepOutput]:
         outputs = []

@@ -6,12 +6,13 @@ One thread steps (the caller's, or the driver's once `submit` was used) and anot
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
-from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.errors import DiffuserveError, InvalidParams
 from diffuserve.domain.models.cost import CostEstimate
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
@@ -24,12 +25,15 @@ from diffuserve.engine.loading import LoadedModel, load_model, parse_plan
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.requests.admission import Request, RequestAdmission, params_of, with_pixels
 from diffuserve.engine.requests.checkpoint import Checkpoint
-from diffuserve.engine.requests.request_state import ServingOptions
+from diffuserve.engine.requests.request_state import RequestState, ServingOptions
 from diffuserve.engine.run_runner import runner_of
 from diffuserve.engine.runner import Runner
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
-from diffuserve.models.base import Pipeline
+from diffuserve.models.adapters.lora_pair import Components
+from diffuserve.models.adapters.pool import AdapterPool, LoadAdapter
+from diffuserve.models.base import Pipeline, packed
+from diffuserve.models.layers.adapters import Adapter, Uses
 from diffuserve.models.weights.fingerprint import hash_model
 
 if TYPE_CHECKING:
@@ -48,19 +52,28 @@ class Engine(AbstractContextManager["Engine"]):
         config: EngineConfig | None = None,
         runner: Runner | None = None,
         read_weights_hash: Callable[[], str] = lambda: "",
+        adapters: Mapping[str, Callable[[], Components]] | None = None,
     ) -> None:
         """Start the decoder. `runner` runs the model, by default in this process alone.
 
-        `read_weights_hash` returns what tells the weights apart, for checkpoints.
+        `read_weights_hash` returns what tells the weights apart, for checkpoints. `adapters` read those that
+        requests may ask for by name.
         """
         self.pipeline = pipeline
         self.config = config or EngineConfig()
         self.runner = runner or runner_of(pipeline)
         self.read_weights_hash = read_weights_hash
         self._inbox = Inbox()
-        self._core = EngineCore(self.runner, self.config, on_decoded=self._inbox.announce)
+        self._adapters = AdapterPool(self._loaders(adapters or {}), self.config.adapter_bytes)
+        self._core = EngineCore(
+            self.runner, self.config, on_decoded=self._inbox.announce, release=self._adapters.release
+        )
         self._admission = RequestAdmission(
-            pipeline, self._core.budgets.memory_bytes, read_weights_hash, self.runner.progress
+            pipeline,
+            self._core.budgets.memory_bytes,
+            read_weights_hash,
+            self.runner.progress,
+            self._adapters.check,
         )
         self._loop = StepLoop(self._core, self._inbox, self._admission.checkpoint)
 
@@ -168,7 +181,7 @@ class Engine(AbstractContextManager["Engine"]):
             until_denoised=until_denoised,
         )
         state = self._admission.admit(params, options, latents, resume)
-        self._inbox.put(state)
+        self._enter(state)
         return state.request_id
 
     def checkpoint(self, request_id: str) -> Checkpoint:
@@ -229,7 +242,7 @@ class Engine(AbstractContextManager["Engine"]):
         is_one = isinstance(params, str | GenerationParams)
         wanted = [params] if isinstance(params, str | GenerationParams) else params
         states = [self._admission.admit(params_of(request)) for request in wanted]  # refuse before any starts
-        outcomes = self._loop.outcomes(states)
+        outcomes = self._loop.outcomes({state.request_id: self._enter(state) for state in states})
         failure = next((outcome for outcome in outcomes if isinstance(outcome, DiffuserveError)), None)
         if failure is not None and not return_exceptions:
             raise failure
@@ -238,7 +251,7 @@ class Engine(AbstractContextManager["Engine"]):
     async def submit(self, params: GenerationParams, *, priority: int = 0) -> GenerationResult:
         """Generate one request from asyncio; canceling the task aborts it."""
         state = self._admission.admit(params, ServingOptions(priority=priority))
-        future = self._inbox.put(state)
+        future = self._enter(state)
         self._loop.start_driver()
         try:
             return await asyncio.wrap_future(future)
@@ -249,6 +262,39 @@ class Engine(AbstractContextManager["Engine"]):
     def close(self) -> None:
         """Stop both threads; unfinished requests fail with `EngineClosed`."""
         self._loop.close()
+        self._adapters.close()
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+    def _enter(self, state: RequestState) -> "Future[GenerationResult]":
+        """Add a request, which is held back until its adapters are in memory."""
+        wanted = state.params.adapters or ()
+        uses = self._adapters.hold(state.request_id, wanted)
+        state.adapters = uses or ()
+        future = self._inbox.put(state, is_ready=uses is not None)
+        if uses is None:
+            self._adapters.load(state.request_id, wanted, partial(self._loaded, state))
+        return future
+
+    def _loaded(self, state: RequestState, outcome: Uses | Exception) -> None:
+        if isinstance(outcome, Exception):
+            state.refusal = outcome
+        else:
+            state.adapters = outcome
+        self._inbox.deliver(state.request_id)
+
+    def _loaders(self, readers: Mapping[str, Callable[[], Components]]) -> Mapping[str, LoadAdapter]:
+        """Return what loads each adapter. Raise `InvalidParams` where the model or its ranks know none."""
+        if not readers:
+            return {}
+        if not self.spec.max_adapters:
+            raise InvalidParams("adapters", ", ".join(readers), f"{self.spec.name} takes no adapters")
+        if self.runner.num_ranks > 1:
+            raise InvalidParams("adapters", ", ".join(readers), "several ranks share none; use a single one")
+        place = packed(self.pipeline).place_adapter
+        return {name: partial(_read, place, name, reader) for name, reader in readers.items()}
+
+
+def _read(place: Callable[[str, Components], Adapter], name: str, read: Callable[[], Components]) -> Adapter:
+    return place(name, read())

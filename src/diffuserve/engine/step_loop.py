@@ -1,7 +1,7 @@
 """The threads that may step an engine, one at a time: the caller's, one step or many, or the driver's."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -39,9 +39,10 @@ class StepLoop:
             return outputs
         return self._step()
 
-    def outcomes(self, states: Sequence[RequestState]) -> list[GenerationResult | DiffuserveError]:
-        """Add requests, and step until each has its outcome; abort them if that is interrupted."""
-        futures = {state.request_id: self._inbox.put(state) for state in states}
+    def outcomes(
+        self, futures: Mapping[str, Future[GenerationResult]]
+    ) -> list[GenerationResult | DiffuserveError]:
+        """Step until each of these requests has its outcome; abort them if that is interrupted."""
         try:
             self._run_until_done(futures)
         except BaseException:
@@ -80,7 +81,7 @@ class StepLoop:
                 self._checkpoint_requests.respond()
                 outputs = self._core.step(messages.arrived, messages.aborted)
                 self._inbox.settle(outputs)
-                if outputs or not self._core.goes_on:
+                if outputs or not (self._core.goes_on or self._inbox.expects):
                     return outputs
                 self._inbox.wait(self._core.seconds_to_wait)
 

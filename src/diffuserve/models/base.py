@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
 import torch
 from torch import Tensor
 
+from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.quantization import Quantization
@@ -18,8 +19,9 @@ from diffuserve.domain.models.residency import RESIDENT, Residency
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
+from diffuserve.models.adapters.lora_pair import Components
 from diffuserve.models.frames import Frames, Media, Sound
-from diffuserve.models.layers.adapters import Uses
+from diffuserve.models.layers.adapters import Adapter, Uses
 from diffuserve.models.offload.components import Component
 from diffuserve.models.run_progress import RunProgress
 from diffuserve.parallel.ranks import Ranks
@@ -225,6 +227,13 @@ class PackedPipeline(Pipeline, Protocol):
         """
         ...
 
+    def place_adapter(self, name: str, components: Components) -> Adapter:
+        """Bring an adapter, as its file has it, to the device.
+
+        Raise `InvalidAdapter`, which names it and the layer, if it does not fit the model.
+        """
+        ...
+
     def decode(
         self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
     ) -> Sequence[Sequence[Frames | Sound]]:
@@ -365,6 +374,9 @@ class PipelineDefaults:
 
     def prepare(self, batch: Sequence[DenoiseInput]) -> None:
         """Do nothing: steps need nothing beside their input."""
+
+    def place_adapter(self, name: str, components: Components) -> Adapter:
+        raise InvalidAdapter(f"adapter {name!r}: {type(self).__name__} takes none")
 
     def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames | Sound]:
         raise NotImplementedError(f"{type(self).__name__} generates no clips")

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 
 from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.domain.jobs.job import MAX_PREVIEWS, Band
+from diffuserve.domain.requests.adapter_use import MAX_ADAPTER_NAME_CHARACTERS, MAX_ADAPTER_WEIGHT
 from diffuserve.domain.requests.params import FIELDS, MAX_INPUT_IMAGES, MAX_PROMPT_CHARACTERS
 from diffuserve.domain.requests.request_fields import Dialect, FieldKind, RequestField
 from diffuserve.domain.text.json_text import has_null_character
@@ -101,6 +102,13 @@ class RequestBody(BaseModel):
 Body = TypeVar("Body", bound=RequestBody)
 
 
+class AdapterBody(RequestBody):
+    """Adapter of a request."""
+
+    name: Annotated[str, Field(min_length=1, max_length=MAX_ADAPTER_NAME_CHARACTERS), Storable]
+    weight: Annotated[float, Field(ge=-MAX_ADAPTER_WEIGHT, le=MAX_ADAPTER_WEIGHT, allow_inf_nan=False)] = 1.0
+
+
 def value_type(declared: RequestField) -> Any:
     """Return the type of a field's values, as pydantic checks them."""
     bounds: dict[str, Any] = {
@@ -120,6 +128,8 @@ def value_type(declared: RequestField) -> Any:
             return ImageName
         case FieldKind.IMAGES:
             return ImageNames
+        case FieldKind.ADAPTERS:
+            return Annotated[list[AdapterBody], Field(max_length=declared.max_length)]
 
 
 def takes_fields(dialect: Dialect | None = None) -> Callable[[type[Body]], type[Body]]:

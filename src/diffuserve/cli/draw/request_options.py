@@ -27,8 +27,13 @@ _TYPES: Mapping[FieldKind, Any] = {
     FieldKind.NUMBER: float,
     FieldKind.IMAGE: str,
     FieldKind.IMAGES: list[str],
+    FieldKind.ADAPTERS: list[str],
 }
-_METAVARS: Mapping[FieldKind, str] = {FieldKind.TEXT: "TEXT", FieldKind.CHOICE: "NAME"}
+_METAVARS: Mapping[FieldKind, str] = {
+    FieldKind.TEXT: "TEXT",
+    FieldKind.CHOICE: "NAME",
+    FieldKind.ADAPTERS: "NAME[:WEIGHT]",
+}
 _PANELS: Mapping[Topic | None, str | None] = {
     None: None,
     Topic.IMAGE: INPUT_IMAGES,

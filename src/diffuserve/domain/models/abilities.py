@@ -48,6 +48,7 @@ class ModelAbilities:
     `num_inference_steps * strength` rounded up, not down. If `has_last_frame`, a clip with a first frame
     may have its last one too, or with `needs_last_frame` must. If `has_control_image`, drawing follows such
     an image, with the default `control_scale`; models with `needs_control_image` draw along one only.
+    A request has at most `max_adapters` adapters.
 
     The images of a request are independent of one another, with seeds that count up. If `has_layers`, they
     are instead the transparent layers of one picture, of one seed, from back to front: the model draws them
@@ -99,6 +100,7 @@ class ModelAbilities:
     has_control_image: Flag = False
     needs_control_image: Flag = False
     control_scale: Number = 1.0
+    max_adapters: Count = 0
     has_strength: Flag = False
     strength: Number = 0.8
     mask_strength: Number = 1.0

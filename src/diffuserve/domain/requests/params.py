@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS, AdapterUse, adapter_uses
 from diffuserve.domain.requests.input_image import ImageInput, InputImage, converted, each_image
 from diffuserve.domain.requests.request_fields import (
     Dialect,
@@ -269,6 +270,18 @@ class GenerationParams(Sendable):
         hint="how closely to follow the control image",
         step=0.05,
     )
+    adapters: tuple[AdapterUse, ...] | list[AdapterUse] | None = request_field(
+        help="Adapter that changes how the model draws, and how much of it, by default 1; repeat it for up "
+        "to 4.",
+        description="Adapters (LoRA) that change how the model draws, up to 4, each with its `name` and how "
+        "much of it: a `weight` of 1 is the adapter as it was trained.",
+        max_length=MAX_ADAPTERS,
+        needs="max_adapters",
+        refusal="takes no adapters; leave adapters out",
+        neutral=((),),
+        option=("--adapter",),
+        aliases=("loras", "lora", "cross_attention_kwargs"),
+    )
     last_image: ImageInput | None = request_field(
         help="Last frame of a clip that begins with an image, by its {names}.",
         description="Last frame of a clip whose first one is `image`; named as that is.",
@@ -287,6 +300,7 @@ class GenerationParams(Sendable):
     def __post_init__(self) -> None:
         if isinstance(self.image, list):
             object.__setattr__(self, "image", tuple(self.image))
+        object.__setattr__(self, "adapters", adapter_uses(self.adapters))
         for declared in FIELDS.values():
             declared.check(getattr(self, declared.name))
         if not self.prompt.strip():
@@ -362,14 +376,14 @@ _OF_CLIPS = tuple(
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, InputImage):
+    if isinstance(value, InputImage | AdapterUse):
         return value.to_dict()
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def _restored(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return InputImage.from_dict(value)
+        return AdapterUse.of(value) if "name" in value else InputImage.from_dict(value)
     return tuple(_restored(item) for item in value) if isinstance(value, list) else value
 
 

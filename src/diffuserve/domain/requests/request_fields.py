@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, get_args, get_origin
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.input_image import InputImage, Mode
 from diffuserve.domain.text.nearest import did_you_mean
 
@@ -27,6 +28,7 @@ class FieldKind(StrEnum):
     NUMBER = "number"
     IMAGE = "image"
     IMAGES = "images"
+    ADAPTERS = "adapters"
 
 
 class Topic(StrEnum):
@@ -58,7 +60,7 @@ class RequestField:
     `help` is a sentence for people, as the command line shows it, and `description` what the OpenAPI document
     and the reference say instead. Numbers lie between `ge`, or above `gt`, and `le`; `remedy` ends the error
     of others. A text has at most `max_length` characters, and of images there are at most so many, whose
-    pixels are in `mode`.
+    pixels are in `mode`. Of adapters there are at most so many, too.
 
     Models take the field if the attribute `needs` of their spec is true, and if they have one of `samplers`,
     which alone read it. Others refuse it with the words `refusal` after their name, unless the value is one
@@ -144,6 +146,8 @@ class RequestField:
             case FieldKind.IMAGE | FieldKind.IMAGES:
                 is_named = isinstance(value, InputImage | str) and value != ""
                 return None if is_named else "must name an image"
+            case FieldKind.ADAPTERS:
+                return None  # each checks itself
 
     def _fault_of_text(self, value: object) -> str | None:
         if not isinstance(value, str):
@@ -204,6 +208,8 @@ def request_fields(request: type) -> Mapping[str, RequestField]:
 
 def _kind_of(annotation: Any, declared: RequestField) -> FieldKind:
     kinds = get_args(annotation) or (annotation,)
+    if any(get_origin(kind) is tuple and AdapterUse in get_args(kind) for kind in kinds):
+        return FieldKind.ADAPTERS
     if any(get_origin(kind) is tuple for kind in kinds):
         return FieldKind.IMAGES
     if InputImage in kinds:

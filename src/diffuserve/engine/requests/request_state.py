@@ -17,6 +17,7 @@ from diffuserve.engine.requests.phases import MOVES, RequestPhase
 from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.frames import Media
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.run_progress import RunProgress
 from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
 
@@ -94,6 +95,7 @@ DEFAULT_OPTIONS = ServingOptions()
 class RequestState:
     """Owned by the engine's stepping thread, which alone changes its `phase`; in decoding by the decoder's.
 
+    `adapters` are those it asked for, in the device's memory; a `refusal` is why they are not there.
     `step_bytes` is the predicted peak memory of the request's part of a step; `skipped` counts the
     steps in which other requests went first; `latents` exist from the first step on, and `generators`, one
     for each image, with them, and `guides` as in `InitialLatents`. `memory` is what the sampler remembers
@@ -118,6 +120,8 @@ class RequestState:
     phase: RequestPhase = RequestPhase.WAITING
     exclusive: bool = False
     untried: bool = False
+    adapters: Uses = ()
+    refusal: Exception | None = None
     conditioning: Conditioning | None = None
     generators: Sequence[torch.Generator] = ()
     latents: Tensor | None = None
@@ -244,7 +248,13 @@ class RequestState:
         assert self.latents is not None
         at = self.schedule_step
         return DenoiseInput(
-            self.params, self.conditioning, self.latents, at.timestep, at.input_scale, self.guides
+            self.params,
+            self.conditioning,
+            self.latents,
+            at.timestep,
+            at.input_scale,
+            self.guides,
+            self.adapters,
         )
 
     def turn_input(self) -> DenoiseInput:

@@ -1,6 +1,7 @@
 """The ends of requests: their results and failures, and the second try of those that ran out of memory."""
 
 import logging
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -25,10 +26,13 @@ log = logging.getLogger(__name__)
 
 
 class Endings:
-    """Ends requests, and has what is kept for them released; used by the stepping thread."""
+    """Ends requests, and has what is kept for them released; used by the stepping thread.
 
-    def __init__(self, requests: Requests, runner: Runner) -> None:
-        self._requests, self._runner = requests, runner
+    `release` is called with the id of each that ends.
+    """
+
+    def __init__(self, requests: Requests, runner: Runner, release: Callable[[str], None]) -> None:
+        self._requests, self._runner, self._release = requests, runner, release
 
     def finish(self, state: RequestState, media: list[Media], latents: Tensor | None = None) -> StepOutput:
         """End a request with what it has made."""
@@ -69,6 +73,7 @@ class Endings:
     def _forget(self, state: RequestState) -> None:
         self._requests.move(state, RequestPhase.ENDED)
         self._runner.forget(state.request_id)
+        self._release(state.request_id)
 
 
 def _as_failure(request_id: str, cause: Exception) -> DiffuserveError:

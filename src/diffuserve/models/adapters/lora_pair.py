@@ -1,5 +1,6 @@
 """A layer's part of an adapter, as files have it."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -14,3 +15,7 @@ class LoraPair(NamedTuple):
     down: Tensor
     up: Tensor
     scale: float = 1.0
+
+
+Components = Mapping[str, Mapping[str, LoraPair]]
+"""The pairs of a file, by a model's component and by the layer's name in checkpoints."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidAdapter
-from diffuserve.models.adapters.lora_pair import LoraPair
+from diffuserve.models.adapters.lora_pair import Components, LoraPair
 from diffuserve.models.layers.adapters import Adapter, Delta
 from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.quantized_linear import QuantizedLinear, input_dtype
@@ -25,7 +25,7 @@ class AdaptedModule:
 
 def place_adapter(
     name: str,
-    components: Mapping[str, Mapping[str, LoraPair]],
+    components: Components,
     places: Mapping[str, AdaptedModule],
     device: torch.device,
 ) -> Adapter:

@@ -9,6 +9,7 @@ from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
 from diffuserve.domain.requests.samplers import FLOW_SAMPLERS
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
@@ -76,6 +77,7 @@ class FluxFamily:
             "size_multiple": pixels,
             "sampler": checkpoint_sampler(folder, "FLUX.1", _SCHEDULERS),
             "samplers": FLOW_SAMPLERS,
+            "max_adapters": MAX_ADAPTERS,
         }
         images = _IMAGES.get(folder.pipeline_class, _ANY_IMAGE)
         defaults = architecture | images | _defaults(folder, config)

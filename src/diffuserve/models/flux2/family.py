@@ -9,6 +9,7 @@ from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
 from diffuserve.domain.requests.samplers import FLOW_SAMPLERS
 from diffuserve.models.autoencoder.config import PatchedAutoencoderConfig
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
@@ -68,6 +69,7 @@ class Flux2Family:
             "size_multiple": pixels,
             "sampler": checkpoint_sampler(folder, "FLUX.2"),
             "samplers": FLOW_SAMPLERS,
+            "max_adapters": MAX_ADAPTERS,
         }
         return build_spec(folder, architecture | {**_DEFAULTS, **_abilities(folder)})
 

@@ -76,7 +76,7 @@ class Linear(nn.Module):
         adapted = self._adapted(adapters)
         if self.gelu and adapted:
             return self._gelu_adapted(x, adapted)
-        y = self._tiled(x, self.gelu)
+        y = self._tiled(x, gelu=self.gelu)
         for each in adapted:
             self._add(y[each.rows], x[each.rows], each.deltas)
         return y
@@ -89,12 +89,14 @@ class Linear(nn.Module):
     ) -> Float[Tensor, "rows out"]:
         """Return the product of rows whose features are in two tensors.
 
-        On CUDA the products of both are added up, which saves writing the rows side by side.
+        On CUDA the products of both are added up, which saves writing the rows side by side. Elsewhere that
+        is done a tile at a time, which stays in the cache.
         """
-        if not first.is_cuda:
-            return self(torch.cat([first, second], dim=-1), adapters)
-        left, right = self.weight.split([first.shape[1], second.shape[1]], dim=1)
-        y = F.linear(first, left, self.bias).addmm_(second, right.t())
+        if first.is_cuda:
+            left, right = self.weight.split([first.shape[1], second.shape[1]], dim=1)
+            y = F.linear(first, left, self.bias).addmm_(second, right.t())
+        else:
+            y = self._tiled(first, second, gelu=False)
         for each in self._adapted(adapters):
             rows = torch.cat([first[each.rows], second[each.rows]], dim=-1)
             self._add(y[each.rows], rows, each.deltas)
@@ -137,16 +139,19 @@ class Linear(nn.Module):
                         F.pad(own, (0, 0, 0, padding)).addmm_(change, delta.up, alpha=weight)[: len(own)]
                     )
 
-    def _tiled(self, x: Tensor, gelu: bool) -> Tensor:
+    def _tiled(self, *parts: Tensor, gelu: bool) -> Tensor:
+        """Return the product of rows whose features are in one tensor or in several."""
         if self.tiling is None:
-            return self._product(x, gelu)
-        if len(x) <= self.tiling.rows:
+            return self._product(_side_by_side(parts), gelu)
+        if len(parts[0]) <= self.tiling.rows:
+            x = _side_by_side(parts)
             padding = self.tiling.padding(len(x))
             padded = F.pad(x, (0, 0, 0, padding)) if padding else x
             return self._product(padded, gelu)[: len(x)]
-        result = x.new_empty(x.shape[0], self.out_features)
-        for tile, part in zip(x.split(self.tiling.rows), result.split(self.tiling.rows), strict=True):
-            self._fill(part, tile, self.tiling.padding(len(tile)), gelu)
+        result = parts[0].new_empty(len(parts[0]), self.out_features)
+        tiles = zip(*(part.split(self.tiling.rows) for part in parts), strict=True)
+        for tile, target in zip(tiles, result.split(self.tiling.rows), strict=True):
+            self._fill(target, _side_by_side(tile), self.tiling.padding(len(target)), gelu)
         return result
 
     def _fill(
@@ -154,9 +159,15 @@ class Linear(nn.Module):
     ) -> None:
         if padding:
             result.copy_(self._product(F.pad(tile, (0, 0, 0, padding)), gelu)[: len(tile)])
-        elif gelu:
+        elif gelu and _fuses_gelu(tile):
             result.copy_(self._product(tile, gelu))
-        elif self.bias is None:
+        else:
+            self._fill_plain(result, tile)
+            if gelu:
+                torch.ops.aten.gelu_(result, approximate="tanh")
+
+    def _fill_plain(self, result: Float[Tensor, "rows out"], tile: Float[Tensor, "rows in"]) -> None:
+        if self.bias is None:
             torch.mm(tile, self.weight.t(), out=result)
         else:
             torch.addmm(self.bias, tile, self.weight.t(), out=result)
@@ -166,13 +177,22 @@ class Linear(nn.Module):
             return F.linear(x, self.weight, self.bias)
         if torch.compiler.is_compiling():  # the compiler supports neither operation below
             return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
-        if x.device.type == "cpu" and x.dtype == torch.bfloat16 and fuses_gelu(x.dtype):
+        if _fuses_gelu(x):
             return linear_gelu(x, self.weight, self.bias)  # half the time of a separate tanh-GELU
         if (
             x.is_cuda and self.bias is not None
         ):  # in the product's epilogue; on CUDA this is the tanh approximation too
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
         return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=-1)
+
+
+def _fuses_gelu(x: Tensor) -> bool:
+    """Return whether a product with GELU is one kernel on the CPU."""
+    return x.device.type == "cpu" and x.dtype == torch.bfloat16 and fuses_gelu(x.dtype)
 
 
 def name_layers(module: nn.Module) -> None:

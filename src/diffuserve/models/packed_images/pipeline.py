@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.adapters.lora_pair import LoraPair
+from diffuserve.models.adapters.lora_pair import Components
 from diffuserve.models.adapters.placing import AdaptedModule, place_adapter
 from diffuserve.models.autoencoder.image_autoencoder import ImageAutoencoder
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
@@ -133,7 +133,7 @@ class PackedImagePipeline(ImagePipeline):
         own = rank_workload(workload, self.ranks)
         return rank_bytes(self.transformer.shape.step_bytes(own, self.dtype.itemsize), self.ranks)
 
-    def place_adapter(self, name: str, components: Mapping[str, Mapping[str, LoraPair]]) -> Adapter:
+    def place_adapter(self, name: str, components: Components) -> Adapter:
         places = {"transformer": AdaptedModule(self.transformer, self.transformer.placements())}
         return place_adapter(name, components, places, self.device)
 

@@ -9,6 +9,7 @@ from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
 from diffuserve.domain.requests.samplers import FLOW_SAMPLERS
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
 from diffuserve.models.folders.folder import ModelFolder
@@ -89,6 +90,7 @@ class QwenImageFamily:
             "size_multiple": pixels,
             "sampler": checkpoint_sampler(folder, "Qwen-Image"),
             "samplers": FLOW_SAMPLERS,
+            "max_adapters": MAX_ADAPTERS,
         }
         images = _IMAGES.get(folder.pipeline_class, _STARTS)
         traits: Mapping[str, type] = {"grid_positions": bool} if images is not _STARTS else {}

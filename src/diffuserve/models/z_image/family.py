@@ -9,6 +9,7 @@ from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
 from diffuserve.domain.requests.samplers import FLOW_SAMPLERS
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
@@ -66,6 +67,7 @@ class ZImageFamily:
             "size_multiple": pixels,
             "sampler": checkpoint_sampler(folder, "Z-Image"),
             "samplers": FLOW_SAMPLERS,
+            "max_adapters": MAX_ADAPTERS,
             "max_input_images": 1,
             "has_mask": True,
             "has_strength": True,

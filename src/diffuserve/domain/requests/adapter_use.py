@@ -1,0 +1,83 @@
+"""The adapters of a request."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.sendable import Sendable
+
+MAX_ADAPTERS = 4
+MAX_ADAPTER_WEIGHT = 10.0
+MAX_ADAPTER_NAME_CHARACTERS = 100
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_ADAPTER_NAME_CHARACTERS - 1}}}")
+
+
+@dataclass(frozen=True)
+class AdapterUse(Sendable):
+    """An adapter that a request asks for by its `name`, and how much of it: 1 as it was trained, 0 nothing.
+
+    Raise `InvalidParams` for a name that no adapter has, and a weight outside -10…10.
+    """
+
+    name: str
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            remedy = "must be a name of letters, digits, '.', '_' and '-'"
+            raise InvalidParams("adapters", self.name, remedy)
+        is_number = isinstance(self.weight, int | float) and not isinstance(self.weight, bool)
+        if not is_number or not math.isfinite(self.weight) or abs(self.weight) > MAX_ADAPTER_WEIGHT:
+            remedy = f"the weight of adapter {self.name!r} must be a number in -10…10"
+            raise InvalidParams("adapters", self.weight, remedy)
+        object.__setattr__(self, "weight", float(self.weight))
+
+    @classmethod
+    def of(cls, value: object) -> "AdapterUse":
+        """Return what a value says: a use, its fields by name, or `NAME[:WEIGHT]`.
+
+        Raise `InvalidParams` for anything else.
+        """
+        if isinstance(value, AdapterUse):
+            return value
+        if isinstance(value, str):
+            return cls._parsed(value)
+        if isinstance(value, Mapping) and "name" in value and not value.keys() - {"name", "weight"}:
+            return cls(**value)
+        raise InvalidParams("adapters", value, "must have a name and may have a weight")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {"name": self.name, "weight": self.weight}
+
+    @classmethod
+    def _parsed(cls, text: str) -> "AdapterUse":
+        name, separator, weight = text.partition(":")
+        try:
+            return cls(name, float(weight) if separator else 1.0)
+        except ValueError as error:
+            if isinstance(error, InvalidParams):
+                raise
+            raise InvalidParams("adapters", text, "must be NAME or NAME:WEIGHT") from error
+
+
+def adapter_uses(value: object) -> tuple[AdapterUse, ...] | None:
+    """Return the uses that a request's value says; `None` if it says nothing.
+
+    Raise `InvalidParams` for more than four, and for one adapter twice.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, tuple | list):
+        raise InvalidParams("adapters", value, "must be a list of adapters, each with a name and a weight")
+    uses = tuple(map(AdapterUse.of, value))
+    if len(uses) > MAX_ADAPTERS:
+        raise InvalidParams("adapters", len(uses), f"at most {MAX_ADAPTERS} adapters are allowed")
+    names = [use.name for use in uses]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidParams("adapters", twice, "is given twice; give each adapter once")
+    return uses
