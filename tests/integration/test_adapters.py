@@ -168,7 +168,7 @@ def test_an_adapter_that_cannot_be_used_fails_its_request_alone(reference: Any, 
 
 
 def test_unknown_adapters_are_refused_by_name(engine: Engine) -> None:
-    with pytest.raises(InvalidParams, match="adapters='c'.*known: a, b"):
+    with pytest.raises(InvalidParams, match=r"adapters='c'.*known: a, b"):
         engine.generate(GenerationParams(prompt="a ring", adapters=(AdapterUse("c"),)))
 
 

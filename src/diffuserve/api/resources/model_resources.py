@@ -40,6 +40,7 @@ _LIMITS = (
     "samplers",
     "min_input_images",
     "max_input_images",
+    "max_adapters",
     "max_reference_pixels",
     "min_reference_side",
     "scales_references",

@@ -65,7 +65,7 @@ class AdapterUse(Sendable):
 
 
 def adapter_uses(value: object) -> tuple[AdapterUse, ...] | None:
-    """Return the uses that a request's value says; `None` if it says nothing.
+    """Return the uses that a request's value says; `None` if there are none.
 
     Raise `InvalidParams` for more than four, and for one adapter twice.
     """
@@ -80,4 +80,4 @@ def adapter_uses(value: object) -> tuple[AdapterUse, ...] | None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InvalidParams("adapters", twice, "is given twice; give each adapter once")
-    return uses
+    return uses or None

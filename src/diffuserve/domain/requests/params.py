@@ -278,9 +278,8 @@ class GenerationParams(Sendable):
         max_length=MAX_ADAPTERS,
         needs="max_adapters",
         refusal="takes no adapters; leave adapters out",
-        neutral=((),),
         option=("--adapter",),
-        aliases=("loras", "lora", "cross_attention_kwargs"),
+        aliases=("loras", "lora"),
     )
     last_image: ImageInput | None = request_field(
         help="Last frame of a clip that begins with an image, by its {names}.",
