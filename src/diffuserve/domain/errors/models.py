@@ -43,6 +43,16 @@ class InvalidModel(DiffuserveError, ValueError):
     code = "invalid_model"
 
 
+class InvalidAdapter(DiffuserveError, ValueError):
+    """An adapter does not fit the model, has tensors of other shapes or numbers that are not finite, or is
+    not among those that are loaded.
+
+    Remedy: the message names the adapter and the tensor; use one that was trained for this model.
+    """
+
+    code = "invalid_adapter"
+
+
 class DeviceUnavailable(DiffuserveError, ValueError):
     """The device is not on this machine, or the dtype is unknown.
 

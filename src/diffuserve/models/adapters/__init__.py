@@ -1,0 +1,1 @@
+"""Adapters of requests: read from files, and kept in a device's memory."""

@@ -1,0 +1,16 @@
+"""A layer's part of an adapter, as files have it."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class LoraPair(NamedTuple):
+    """Two matrices that add `scale · up · down` to a layer's weight.
+
+    `down` has the shape (rank, inputs, …) and `up` (outputs, rank, …), with a kernel's sides in convolutions.
+    """
+
+    down: Tensor
+    up: Tensor
+    scale: float = 1.0
