@@ -201,11 +201,12 @@ def main() -> None:
 
 
 def dtypes() -> list[str]:
-    """Return float32, and what the engine chooses on this CPU if it is another."""
-    from benchmarks.shared.default_dtype import engine_dtype
-    from diffuserve.models.machine.devices import dtype_name
+    """Return float32, and bf16 if the engine chooses it on this CPU."""
+    import torch
 
-    return list(dict.fromkeys(("fp32", dtype_name(engine_dtype()))))
+    from benchmarks.shared.default_dtype import engine_dtype
+
+    return ["fp32", "bf16"] if engine_dtype() is torch.bfloat16 else ["fp32"]
 
 
 def run_dtype(

@@ -1,9 +1,10 @@
-"""Count what ranks of a plan exchange in a guided step of Wan 2.1's 14B, and what each has and computes.
+"""Count what ranks exchange in a guided step of large models, and what each has and computes.
 
     python -m benchmarks collectives
 
-A clip of 81 frames of 832×480 pixels, in bf16, on tensors that have shapes and no memory: no GPU is
-needed, and no time is measured. Results go to `benchmarks/results/` as JSON and as a table.
+A clip of 81 frames of 832×480 pixels by Wan 2.1's 14B, and an image of 1024×1024 by Qwen-Image, in bf16, on
+tensors that have shapes and no memory: no GPU is needed, and no time is measured. Results go to
+`benchmarks/results/` as JSON and as tables.
 """
 
 import argparse
@@ -11,9 +12,12 @@ from dataclasses import asdict
 
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from diffuserve.models.layers.joint.packing import Grid
 from diffuserve.parallel.plan import ParallelPlan
 from support.collective_counter import Exchange
-from support.wan_step import CLIP, RankStep, count_rank
+from support.packed_step import QWEN_IMAGE, shared_step
+from support.rank_step import RankStep, SharedStep, count_rank
+from support.wan_step import CLIP, wan_step
 
 PLANS = (
     "sequence=1",
@@ -29,7 +33,8 @@ PLANS = (
     "cfg=2,sequence=4",
     "cfg=2,tensor=2,sequence=2",
 )
-_TITLE = "# What ranks exchange in a guided step of Wan 2.1's 14B\n\n"
+_TITLE = "# What ranks exchange in a guided step\n\n"
+_SQUARE = Grid(64, 64)  # 1024×1024 pixels
 _KINDS = {"all-reduce": "allreduce_", "all-to-all": "alltoall_base_", "all-gather": "allgather_"}
 _GIGA, _TERA = 1e9, 1e12
 
@@ -40,12 +45,26 @@ def main() -> None:
     )
     parser.add_argument("--label", default="fake-cuda", help="names the result files: collectives_LABEL_DATE")
     options = parser.parse_args()
-    counted = {text: count_rank(ParallelPlan.parse(text)) for text in PLANS}
-    caption = f"A rank's part of two passes of {CLIP.tokens:,} tokens"
-    text = _TITLE + markdown_table(caption, [row_of(*each) for each in counted.items()])
+    plans = {text: ParallelPlan.parse(text) for text in PLANS}
+    counted = {
+        name: {text: count_rank(step, plan) for text, plan in plans.items()} for name, step in steps().items()
+    }
+    tables = [
+        markdown_table(name, [row_of(*each) for each in plans.items()]) for name, plans in counted.items()
+    ]
+    text = _TITLE + "\n\n".join(tables)
     print(text)
-    content = {plan: asdict(step) for plan, step in counted.items()}
+    content = {name: {plan: asdict(step) for plan, step in plans.items()} for name, plans in counted.items()}
     write_report(RESULTS / f"collectives_{options.label}", content, text, read_conditions(["torch"]))
+
+
+def steps() -> dict[str, SharedStep]:
+    """Return the steps by what they are."""
+    image = shared_step(QWEN_IMAGE, QWEN_IMAGE.shapes(1, _SQUARE))
+    return {
+        f"Wan 2.1 14B: two passes of {CLIP.tokens:,} tokens": wan_step(),
+        f"Qwen-Image: two passes of {_SQUARE.tokens:,} tokens and their texts": image,
+    }
 
 
 def row_of(plan: str, step: RankStep) -> dict[str, str]:

@@ -33,8 +33,9 @@ class BarePipelines:
 
     def __init__(self, models: Models) -> None:
         import torch
-        from diffusers import DiffusionPipeline
+        from diffusers import DiffusionPipeline, logging
 
+        logging.set_verbosity_error()  # a call's own default for guidance makes some pipelines warn
         if models.has_one_core:
             torch.set_num_threads(1)
         self._models, self._torch, self._kind = models, torch, DiffusionPipeline

@@ -1,5 +1,6 @@
 """Tables of the families and the bundled models, as they answer themselves; no weights are read."""
 
+import json
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -10,12 +11,38 @@ from diffuserve.models.bundled import bundled_models
 from diffuserve.models.family import Capabilities
 from diffuserve.models.folders.folder import open_configs
 from diffuserve.models.registry import find_capabilities, known_families, read_spec
-from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
-from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
-from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
 from reference.markdown import code, table
 
 _OWN = "diffuserve.models."
+_QWEN_3_4B = {
+    "model_type": "qwen3",
+    "vocab_size": 151_936,
+    "hidden_size": 2_560,
+    "intermediate_size": 9_728,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+_QWEN_2_5_VL_7B = {
+    "model_type": "qwen2_5_vl",
+    "vocab_size": 152_064,
+    "hidden_size": 3_584,
+    "intermediate_size": 18_944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+}
+_CONFIGS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
+    "Flux2KleinPipeline": {
+        "transformer": {"joint_attention_dim": 7_680},
+        "text_encoder": _QWEN_3_4B,
+        "vae": {},
+    },
+    "QwenImagePipeline": {"transformer": {}, "text_encoder": _QWEN_2_5_VL_7B},
+    "ZImagePipeline": {"transformer": {}, "text_encoder": _QWEN_3_4B},
+}
+"""The configs of models of families without a bundled one, by the class of the pipeline."""
 _ABILITIES: Mapping[str, Callable[[Capabilities], bool]] = {
     "whose blocks can be compiled (`compilable`)": lambda able: able.compilable is not None,
     "whose weights can be cut over GPUs (`shared`)": lambda able: bool(able.shared),
@@ -60,21 +87,22 @@ def _package_of(module: str) -> str:
 
 
 def _abilities() -> str:
-    """Return what can be done with a model of each family: a bundled one, or a small random one."""
+    """Return what can be done with a model of each family: a bundled one, or its configs alone."""
     with TemporaryDirectory() as root:
-        models = [*bundled_models(), *map(str, _small_models(Path(root)))]
+        models = [*bundled_models(), *(_write_configs(Path(root), name) for name in _CONFIGS)]
         families = {_family_of(model): find_capabilities(model) for model in models}
     rows = ([what, *(_yes(able(each)) for each in families.values())] for what, able in _ABILITIES.items())
     return table(("an architecture", *map(code, families)), rows)
 
 
-def _small_models(root: Path) -> list[Path]:
-    """Write a small model of each family that has no bundled one."""
-    return [
-        write_flux2_checkpoint(root / "flux2"),
-        write_qwen_image_checkpoint(root / "qwen-image"),
-        write_z_image_checkpoint(root / "z-image"),
-    ]
+def _write_configs(root: Path, pipeline_class: str) -> str:
+    """Write the configs of a model, and return its folder."""
+    folder = root / pipeline_class
+    for component, config in _CONFIGS[pipeline_class].items():
+        (folder / component).mkdir(parents=True)
+        (folder / component / "config.json").write_text(json.dumps(config), "utf-8")
+    (folder / "model_index.json").write_text(json.dumps({"_class_name": pipeline_class}), "utf-8")
+    return str(folder)
 
 
 def _family_of(model: str) -> str:

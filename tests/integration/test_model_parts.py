@@ -29,16 +29,27 @@ from diffuserve.parallel.ranks import Ranks, SequenceRanks
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
+from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
 
 DENOISING, DECODING = Parts(decoding=False), Parts(encoding=False, denoising=False)
 FOLLOWING = Parts(encoding=False)
-_ENCODERS = ("Encoder", "Qwen", "Caption")  # in the names of modules that encode
+_ENCODERS = ("Encoder", "QwenModel", "QwenVision", "Caption")  # in the names of modules that encode
+
+
+def write_qwen_image_editor(folder: Path) -> Path:
+    """Write an editor whose references are small."""
+    write_qwen_image_checkpoint(folder, kind="edit-plus")
+    (folder / "diffuserve.json").write_text('{"max_reference_pixels": 4096}')
+    return folder
+
+
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "flux": write_flux_checkpoint,
     "flux2": write_flux2_checkpoint,
+    "qwen-image-edit": write_qwen_image_editor,
     "unet": write_unet_checkpoint,
     "wan": write_wan_checkpoint,
     "wan-i2v": lambda folder: write_wan_checkpoint(folder, kind="i2v"),

@@ -158,7 +158,7 @@ def test_clips_of_the_reference_differ_from_one_another(checkpoint: Checkpoints)
         {},
         {"prompt": "two blue rings"},
         {"seed": 4},
-        {"negative_prompt": "x"},
+        {"negative_prompt": "three green stars on the wide grass"},
         {"guidance_scale": 1.0},
     )
     first, *changed = (reference.draw(replace(SHORT, **other))[0] for other in others)

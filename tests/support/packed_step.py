@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.models.cost import Workload
+from diffuserve.models.base import map_tensors
 from diffuserve.models.flux import positions as flux_positions
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.transformer import FluxTransformer
@@ -30,6 +31,7 @@ from diffuserve.models.layers.joint.packing import (
     SequenceShape,
     pack_layout,
 )
+from diffuserve.models.layers.joint.sharding import shard_layout
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.packed_images.transformer import PackedTransformer, TransformerConfig
 from diffuserve.models.qwen_image import positions as qwen_image_positions
@@ -39,6 +41,7 @@ from diffuserve.models.z_image import positions as z_image_positions
 from diffuserve.models.z_image.config import ZImageConfig
 from diffuserve.models.z_image.transformer import ZImageTransformer
 from support.kernel_counter import KernelCounter, fake_cuda
+from support.rank_step import FirstRank, SharedStep
 
 _CUDA = torch.device("cuda:0")
 _ITEM_BYTES = 2  # of bf16
@@ -49,7 +52,8 @@ class StepModel:
     """A transformer at its full size, and what its sequences are.
 
     `channels` and `text_width` are those of its inputs' tokens. `prompts` are the tokens of an image's texts,
-    with a sequence for each: one, or two where a negative prompt guides.
+    each of which is a sequence: one, or two where a negative prompt guides. `cuts_factors`: of several ranks
+    each has some channels of every factor.
     """
 
     config: TransformerConfig
@@ -58,6 +62,7 @@ class StepModel:
     channels: int
     text_width: int
     prompts: tuple[int, ...]
+    cuts_factors: bool = True
 
     def shapes(self, images: int, grid: Grid) -> list[SequenceShape]:
         """Return the sequences of so many images of a size."""
@@ -82,7 +87,7 @@ def count_step(model: StepModel, shapes: Sequence[SequenceShape]) -> CountedStep
     step = CountedStep()
     on_cpu = pack_layout(shapes, model.rules, torch.device("cpu"))
     with fake_cuda() as fake, torch.no_grad():  # in inference mode a linear layer would arrive whole
-        layout = _moved(on_cpu, lambda tensor: fake.from_tensor(tensor).to(_CUDA))
+        layout = map_tensors(on_cpu, lambda tensor: fake.from_tensor(tensor).to(_CUDA))
         transformer: Any = _transformer(model, _counting(step))
         packed = PackedInput(
             image=_empty(len(layout.image_at), model.channels),
@@ -94,6 +99,39 @@ def count_step(model: StepModel, shapes: Sequence[SequenceShape]) -> CountedStep
         with step.kernels:
             transformer(packed)
     return step
+
+
+def shared_step(model: StepModel, shapes: Sequence[SequenceShape]) -> SharedStep:
+    """Return a step of these sequences, for ranks to share."""
+    return SharedStep(
+        [shape.image_tokens for shape in shapes],
+        [model.config.pair_operations * shape.tokens**2 for shape in shapes],
+        partial(_lay_out, model, shapes),
+        partial(_prepare, model),
+    )
+
+
+def _lay_out(
+    model: StepModel, shapes: Sequence[SequenceShape], indices: Sequence[int], num_sharing: int
+) -> PackedLayout:
+    whole = pack_layout([shapes[index] for index in indices], model.rules, torch.device("cpu"))
+    return whole if num_sharing == 1 else shard_layout(whole, 0, num_sharing).layout
+
+
+def _prepare(
+    model: StepModel, rank: FirstRank, on_cpu: PackedLayout
+) -> tuple[PackedTransformer, PackedInput]:
+    layout = map_tensors(on_cpu, rank.to_cuda)
+    num_sequences = len(layout.segments.lengths)
+    transformer: Any = rank.transformer(model.make)
+    cut = rank.plan.tensor if model.cuts_factors else 1
+    packed = PackedInput(
+        image=_empty(len(layout.image_at), model.channels),
+        text=_empty(len(layout.text_at), model.text_width),
+        factors=_empty(num_sequences, transformer.num_factors, model.config.dim // cut),
+        layout=layout,
+    )
+    return transformer, packed
 
 
 def predicted_bytes(model: StepModel, shapes: Sequence[SequenceShape]) -> int:
@@ -120,16 +158,6 @@ def _transformer(model: StepModel, attention: AttentionKernel) -> PackedTransfor
             return model.make(attention)
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-def _moved(layout: PackedLayout, move: Callable[[Tensor], Tensor]) -> PackedLayout:
-    tensors: Any = {name: move(value) for name, value in vars(layout).items() if isinstance(value, Tensor)}
-    segments: Any = {
-        name: replace(value, cu_seqlens=move(value.cu_seqlens))
-        for name, value in vars(layout).items()
-        if isinstance(value, Segments)
-    }
-    return replace(layout, **tensors, **segments)
 
 
 def _empty(*shape: int) -> Tensor:
@@ -171,6 +199,7 @@ Z_IMAGE_TURBO = StepModel(
     channels=65,  # the last one marks padding
     text_width=_Z_IMAGE.dim,  # refined before
     prompts=(128,),
+    cuts_factors=False,
 )
 Z_IMAGE = replace(Z_IMAGE_TURBO, prompts=(128, 32))
 QWEN_IMAGE = StepModel(

@@ -49,8 +49,8 @@ class AutoencoderConfig:
         """Pixels of an image, along one side, for each latent cell."""
         return int(2 ** (len(self.block_out_channels) - 1))
 
-    def decode_bytes(self, num_pixels: int, item_bytes: int, num_ranks: int = 1) -> int:
-        """Predict the peak bytes of features of decoding one image, whole or in strips, on each rank.
+    def decode_bytes(self, num_pixels: int, item_bytes: int) -> int:
+        """Predict the peak bytes of features of decoding one image, whole or in strips.
 
         The widest features are those that enter a residual block. Whole, they are kept for its shortcut
         beside their norm, its activation, and the copy in another layout that CUDA's norm makes.
@@ -59,7 +59,7 @@ class AutoencoderConfig:
         widest = int(num_pixels * max(width / 4**level for level, width in enumerate(entering)))
         if not needs_strips(num_pixels):
             return _LIVE_FEATURES * widest * item_bytes
-        return self._map_bytes(num_pixels, item_bytes) // num_ranks + strip_bytes(widest, item_bytes)
+        return self._map_bytes(num_pixels, item_bytes) + strip_bytes(widest, item_bytes)
 
     def _map_bytes(self, num_pixels: int, item_bytes: int) -> int:
         """Return the bytes of the maps that are kept while one image is decoded in strips.

@@ -75,7 +75,7 @@ class Linear(nn.Module):
     ) -> Float[Tensor, "rows out"]:
         adapted = self._adapted(adapters)
         if not adapted:
-            return self._tiled(x, self.gelu)
+            return self._tiled(x, gelu=self.gelu)
         if self.gelu and self._fuses_gelu(x):
             return self._gelu_adapted(x, adapted)
         y = self._tiled(x, gelu=False)
@@ -91,12 +91,14 @@ class Linear(nn.Module):
     ) -> Float[Tensor, "rows out"]:
         """Return the product of rows whose features are in two tensors.
 
-        On CUDA the products of both are added up, which saves writing the rows side by side.
+        On CUDA the products of both are added up, which saves writing the rows side by side. Elsewhere that
+        is done a tile at a time, which stays in the cache.
         """
-        if not first.is_cuda:
-            return self(torch.cat([first, second], dim=-1), adapters)
-        left, right = self.weight.split([first.shape[1], second.shape[1]], dim=1)
-        y = F.linear(first, left, self.bias).addmm_(second, right.t())
+        if first.is_cuda:
+            left, right = self.weight.split([first.shape[1], second.shape[1]], dim=1)
+            y = F.linear(first, left, self.bias).addmm_(second, right.t())
+        else:
+            y = self._tiled(first, second, gelu=False)
         for each in self._adapted(adapters):
             rows = torch.cat([first[each.rows], second[each.rows]], dim=-1)
             self._add(y[each.rows], rows, each.deltas)
@@ -139,16 +141,19 @@ class Linear(nn.Module):
                         F.pad(own, (0, 0, 0, padding)).addmm_(change, delta.up, alpha=weight)[: len(own)]
                     )
 
-    def _tiled(self, x: Tensor, gelu: bool) -> Tensor:
+    def _tiled(self, *parts: Tensor, gelu: bool) -> Tensor:
+        """Return the product of rows whose features are in one tensor or in several."""
         if self.tiling is None:
-            return self._product(x, gelu)
-        if len(x) <= self.tiling.rows:
+            return self._product(_side_by_side(parts), gelu)
+        if len(parts[0]) <= self.tiling.rows:
+            x = _side_by_side(parts)
             padding = self.tiling.padding(len(x))
             padded = F.pad(x, (0, 0, 0, padding)) if padding else x
             return self._product(padded, gelu)[: len(x)]
-        result = x.new_empty(x.shape[0], self.out_features)
-        for tile, part in zip(x.split(self.tiling.rows), result.split(self.tiling.rows), strict=True):
-            self._fill(part, tile, self.tiling.padding(len(tile)), gelu)
+        result = parts[0].new_empty(len(parts[0]), self.out_features)
+        tiles = zip(*(part.split(self.tiling.rows) for part in parts), strict=True)
+        for tile, target in zip(tiles, result.split(self.tiling.rows), strict=True):
+            self._fill(target, _side_by_side(tile), self.tiling.padding(len(target)), gelu)
         return result
 
     def _fill(
@@ -156,9 +161,15 @@ class Linear(nn.Module):
     ) -> None:
         if padding:
             result.copy_(self._product(F.pad(tile, (0, 0, 0, padding)), gelu)[: len(tile)])
-        elif gelu:
+        elif gelu and self._fuses_gelu(tile):
             result.copy_(self._product(tile, gelu))
-        elif self.bias is None:
+        else:
+            self._fill_plain(result, tile)
+            if gelu:
+                torch.ops.aten.gelu_(result, approximate="tanh")
+
+    def _fill_plain(self, result: Float[Tensor, "rows out"], tile: Float[Tensor, "rows in"]) -> None:
+        if self.bias is None:
             torch.mm(tile, self.weight.t(), out=result)
         else:
             torch.addmm(self.bias, tile, self.weight.t(), out=result)
@@ -169,7 +180,7 @@ class Linear(nn.Module):
         # The compiler supports neither operation that fuses them.
         if torch.compiler.is_compiling() or not self._fuses_gelu(x):
             return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
-        if x.is_cuda:  # in the product's epilogue; on CUDA this is the tanh approximation too
+        if x.is_cuda and self.bias is not None:  # in the epilogue, where it is the tanh approximation too
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
         return linear_gelu(x, self.weight, self.bias)  # half the time of a separate tanh-GELU
 
@@ -178,6 +189,10 @@ class Linear(nn.Module):
         if x.is_cuda:
             return self.bias is not None
         return x.device.type == "cpu" and x.dtype == torch.bfloat16 and fuses_gelu(x.dtype)
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=-1)
 
 
 def name_layers(module: nn.Module) -> None:

@@ -109,8 +109,7 @@ class RowLinear(Linear):
         second: Float[Tensor, "rows second_in"],
         adapters: RowAdapters | None = None,
     ) -> Float[Tensor, "rows out"]:
-        part = super().of_parts(first, second, adapters)
-        return self.ranks.add_up(part) if first.is_cuda else part  # elsewhere `forward` has added them up
+        return self.ranks.add_up(super().of_parts(first, second, adapters))
 
 
 def shard_layers(

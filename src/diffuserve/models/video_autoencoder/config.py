@@ -58,6 +58,8 @@ class VideoVaeConfig:
         """Read a folder's config. Raise `InvalidModel` for values out of bounds or not supported."""
         values, origin = folder.config("vae")
         is_of_images = values.get("_class_name") == _IMAGE_CLASS
+        if is_of_images and (channels := values.get("input_channels", 3)) != 3:
+            raise InvalidModel(f"{origin}: input_channels={channels!r} must be 3: red, green and blue")
         config = parse_config(cls, _in_words_of_wan(values) if is_of_images else values, origin)
         for problem in config._problems():
             raise InvalidModel(f"{origin}: {problem}")
@@ -142,6 +144,4 @@ class VideoVaeConfig:
 
 def _in_words_of_wan(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of an `AutoencoderKLQwenImage` by the names of an `AutoencoderKLWan`'s values."""
-    channels = values.get("input_channels", 3)
-    no_scales = {"scale_factor_temporal": None, "scale_factor_spatial": None}
-    return {**values, **no_scales, "in_channels": channels, "out_channels": channels}
+    return {**values, "scale_factor_temporal": None, "scale_factor_spatial": None}

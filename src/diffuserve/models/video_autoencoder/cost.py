@@ -97,8 +97,8 @@ def decode_bytes(config: VideoVaeConfig, width: int, height: int, item_bytes: in
     return chunk_bytes(config, width, height, item_bytes) + cache_bytes(config, width, height, item_bytes)
 
 
-def image_bytes(config: VideoVaeConfig, num_pixels: int, item_bytes: int = 4, num_ranks: int = 1) -> int:
-    """Return the peak bytes of decoding one image, a clip's first frame, whole or in strips, on each rank.
+def image_bytes(config: VideoVaeConfig, num_pixels: int, item_bytes: int = 4) -> int:
+    """Return the peak bytes of decoding one image, a clip's first frame, whole or in strips.
 
     Whole it is that of a norm: the stage's input, the block's and what that has convolved are kept, and the
     norm makes two copies in float32.
@@ -106,7 +106,7 @@ def image_bytes(config: VideoVaeConfig, num_pixels: int, item_bytes: int = 4, nu
     cells = num_pixels // config.scale**2
     if needs_strips(num_pixels):
         maps = _map_scalars(config, is_clip=False) * cells
-        return maps * item_bytes // num_ranks + strip_bytes(maps, item_bytes)
+        return maps * item_bytes + strip_bytes(maps, item_bytes)
     widest = max(features * 4**stage for stage, features in enumerate(config.decoder_widths[1:]))
     return widest * cells * (3 * item_bytes + 2 * 4)
 

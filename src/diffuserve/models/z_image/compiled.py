@@ -61,7 +61,7 @@ class _End(nn.Module):
 
 def block_shape(config: ZImageConfig) -> str:
     """Return the values that the blocks of a checkpoint depend on."""
-    return f"z-image-{config.n_heads}x{config.head_dim}"
+    return f"z-image-{config.n_heads}x{config.head_dim}-eps-{config.norm_eps:g}"
 
 
 def compilable_z_image(

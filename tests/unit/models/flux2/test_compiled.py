@@ -52,7 +52,7 @@ def _velocity(transformer: Flux2Transformer, shapes: tuple[SequenceShape, ...]) 
     packed = PackedInput(
         image=draw(sum(shape.image_tokens for shape in shapes), SMALL.in_channels),
         text=draw(sum(shape.text for shape in shapes), SMALL.joint_attention_dim),
-        factors=transformer.factors(4.0, [100.0 * number for number in range(len(shapes))]),
+        factors=transformer.factors(4.0, (), [100.0 * number for number in range(len(shapes))]),
         layout=pack_layout(shapes, layout_rules(SMALL.axes_dims_rope, SMALL.rope_theta), CPU),
     )
     velocity: Tensor = transformer(packed)

@@ -90,7 +90,7 @@ def predict(model: Flux2Transformer, wanted: list[Sequence], device: torch.devic
         packed = PackedInput(
             image=torch.cat([each.image for each in wanted]).to(device),
             text=torch.cat([each.text for each in wanted]).to(device),
-            factors=torch.cat([model.factors(each.guidance, [each.timestep]) for each in wanted]),
+            factors=torch.cat([model.factors(each.guidance, (), [each.timestep]) for each in wanted]),
             layout=pack_layout([each.shape for each in wanted], rules, device),
         )
         velocity: Tensor = model(packed)

@@ -20,6 +20,7 @@ from diffuserve.models.weights.loading import Placement, checkpoint_dtype, load_
 from diffuserve.safety.text_model import read_config
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
+from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 
@@ -41,6 +42,7 @@ UNET_CONFIGS = (
     "scheduler/scheduler_config.json",
 )
 FLUX2_CONFIGS = (*CONFIGS, "text_encoder/config.json")
+EDITOR_CONFIGS = (*FLUX2_CONFIGS, "processor/processor_config.json")
 WAN_CONFIGS = (
     "model_index.json",
     "diffuserve.json",
@@ -264,6 +266,21 @@ def test_no_value_of_a_config_breaks_the_reading_of_a_folder_of_flux_2(
     sound_flux2: Path, file: str, data: st.DataObject
 ) -> None:
     check_reading(sound_flux2, file, data)
+
+
+@pytest.fixture(scope="module")
+def sound_editor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_qwen_image_checkpoint(tmp_path_factory.mktemp("sound") / "editor", kind="edit-plus")
+    (folder / "diffuserve.json").write_text(json.dumps({"name": "editor", "grid_positions": True}))
+    return folder
+
+
+@settings(FUZZ, max_examples=60)
+@given(file=st.sampled_from(EDITOR_CONFIGS), data=st.data())
+def test_no_value_of_a_config_breaks_the_reading_of_a_folder_of_qwen_image_edit(
+    sound_editor: Path, file: str, data: st.DataObject
+) -> None:
+    check_reading(sound_editor, file, data)
 
 
 @pytest.fixture(scope="module")

@@ -73,8 +73,8 @@ def test_the_product_equals_the_formula(gelu: bool, tiling: Tiling | None) -> No
     y = layer(x, RowAdapters.of(LENGTHS, USES))
     torch.testing.assert_close(y.double(), reference(layer, x), rtol=0, atol=5e-6)
     assert torch.equal(y[:16], layer(x[:16])) or tiling != Tiling(16, 16)
-    parts = layer.of_parts(x[:, :32], x[:, 32:], RowAdapters.of(LENGTHS, USES))
-    assert torch.equal(parts, y)
+    if not gelu:  # products of parts have no activation
+        assert torch.equal(layer.of_parts(x[:, :32], x[:, 32:], RowAdapters.of(LENGTHS, USES)), y)
 
 
 def test_products_in_parts_have_adapters_on_cuda_too() -> None:

@@ -79,7 +79,9 @@ def test_mistral_reads_what_its_own_template_writes(reference: Any, tmp_path: Pa
     folder = written(reference, tmp_path)
     file = tmp_path / "tokenizer" / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"padding_side": "left"}), "utf-8")
-    reference = transformers.Qwen2Tokenizer.from_pretrained(file.parent, local_files_only=True)
+    reference = transformers.Qwen2Tokenizer.from_pretrained(
+        file.parent, local_files_only=True, trust_remote_code=False
+    )
     ours = PromptTokenizer.read(folder, "tokenizer", template=mistral_chat(SYSTEM))
     told = [messages(prompt, SYSTEM) for prompt in PROMPTS]
     options = {"padding": "max_length", "truncation": True, "max_length": 90}
@@ -129,5 +131,5 @@ def test_an_added_token_with_an_id_of_its_own_is_refused(tmp_path: Path) -> None
 
 def test_transformers_reads_the_split_tokenizer_alike(tmp_path: Path) -> None:
     folder, reference = split(qwen_tokenizer(), tmp_path), qwen_tokenizer()
-    theirs = transformers.Qwen2Tokenizer.from_pretrained(folder.path / "tokenizer", local_files_only=True)
+    theirs = transformers.Qwen2Tokenizer.from_pretrained(folder.path / "tokenizer", local_files_only=True, trust_remote_code=False)
     assert theirs(PROMPTS).input_ids == reference(PROMPTS).input_ids

@@ -112,5 +112,5 @@ def test_parameters_of_the_published_one_are_named_and_shaped_as_in_the_referenc
 
 
 def test_channels_for_transparency_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidModel, match="in_channels=4"):
+    with pytest.raises(InvalidModel, match="input_channels=4 must be 3"):
         read({"input_channels": 4}, tmp_path)

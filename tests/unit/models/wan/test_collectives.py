@@ -5,7 +5,8 @@ import pytest
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.packing import ClipShape
 from diffuserve.parallel.plan import ParallelPlan
-from support.wan_step import RankStep, count_rank
+from support.rank_step import RankStep, count_rank
+from support.wan_step import wan_step
 
 CONFIG = WanTransformerConfig(num_attention_heads=8, attention_head_dim=128, ffn_dim=4096, num_layers=2)
 CLIP = ClipShape(3, 16, 16, text=100, padding=412)
@@ -14,7 +15,7 @@ OUTPUTS = CLIP.tokens * CONFIG.num_outputs * CONFIG.patch_cells * 2
 
 
 def count(plan: str) -> RankStep:
-    return count_rank(ParallelPlan.parse(plan), [CLIP, CLIP], CONFIG)
+    return count_rank(wan_step([CLIP, CLIP], CONFIG), ParallelPlan.parse(plan))
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     ("kind", "text", "most"),
     [
         ("i2v", "tensor=2", 0.6),
-        ("a14b", "cfg=2", 1.0),
+        pytest.param("a14b", "cfg=2", 1.0, marks=pytest.mark.slow),
         pytest.param("a14b", "tensor=4", 0.4, marks=pytest.mark.slow),
         pytest.param("a14b", "tensor=2,sequence=2", 0.6, marks=pytest.mark.slow),
         pytest.param("i2v", "cfg=2,sequence=2", 1.0, marks=pytest.mark.slow),

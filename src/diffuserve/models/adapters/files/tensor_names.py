@@ -1,0 +1,69 @@
+"""What a tensor of an adapter file is, by the ending of its name. Importing this loads no torch."""
+
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+
+class Role(Enum):
+    """What a tensor is to the layer that it changes: matrices, the number that scales them, or additions."""
+
+    DOWN = auto()
+    UP = auto()
+    ALPHA = auto()
+    BIAS = auto()
+    CHANGE = auto()
+
+
+class NamedPart(NamedTuple):
+    """A tensor's role, and the name of its layer in the file, with the file's own prefix."""
+
+    module: str
+    role: Role
+
+
+_ENDINGS: Final = (
+    (".lora_linear_layer.down.weight", Role.DOWN),
+    (".lora_linear_layer.up.weight", Role.UP),
+    (".lora.down.weight", Role.DOWN),
+    (".lora.up.weight", Role.UP),
+    (".lora_A.default_0.weight", Role.DOWN),
+    (".lora_B.default_0.weight", Role.UP),
+    (".lora_A.default.weight", Role.DOWN),
+    (".lora_B.default.weight", Role.UP),
+    (".lora_A.weight", Role.DOWN),
+    (".lora_B.weight", Role.UP),
+    (".lora_down.weight", Role.DOWN),
+    (".lora_up.weight", Role.UP),
+    (".down.weight", Role.DOWN),  # of XLabs and of diffusers' former attention processors
+    (".up.weight", Role.UP),
+    (".alpha", Role.ALPHA),
+    (".lora_A.bias", Role.BIAS),
+    (".lora_B.bias", Role.BIAS),
+    (".diff_b", Role.BIAS),
+    (".diff", Role.CHANGE),
+)
+"""Endings that are read; one that ends with another stands before it."""
+
+_OTHER_METHODS: Final = (
+    (("dora_scale", "lora_magnitude_vector"), "a magnitude of DoRA"),
+    (("lokr_",), "a factor of LoKr"),
+    (("hada_",), "a factor of LoHa"),
+    (("lora_mid",), "the core of a Tucker decomposition"),
+    (("oft_", "boft_"), "a rotation of OFT"),
+    (("on_input", "ia3_"), "a factor of IA³"),
+    (("query_norm.scale", "key_norm.scale"), "a norm of a control adapter, which draws by control images"),
+    (("image_proj.", "ip_adapter."), "part of an IP-Adapter, which gives a model pictures"),
+)
+
+
+def part_of(name: str) -> NamedPart | None:
+    """Return what a tensor is; `None` if its name has no ending that is known."""
+    for ending, role in _ENDINGS:
+        if name.endswith(ending) and name != ending:
+            return NamedPart(name.removesuffix(ending), role)
+    return None
+
+
+def other_method(name: str) -> str | None:
+    """Return in words what a tensor is that belongs to another method than LoRA; `None` for all others."""
+    return next((what for marks, what in _OTHER_METHODS if any(mark in name for mark in marks)), None)
