@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import FluxPipeline
+from safetensors.torch import save_file
 from torch import nn
 
 from diffuserve.domain.errors import InvalidParams, RequestAborted, RequestFailed
@@ -134,6 +135,21 @@ def test_mixed_requests_draw_what_diffusers_does(
         assert psnr(result.images[0], draw(reference, params, adapters)) >= MIN_PSNR
         if params.adapters:
             assert psnr(result.images[0], draw(reference, params, {"a": {}, "b": {}})) < 40
+
+
+def test_adapters_come_from_files(
+    reference: Any, adapters: Mapping[str, dict[str, LoraPair]], tmp_path: Path, engine: Engine
+) -> None:
+    tensors = {}
+    for layer, (down, up, scale) in adapters["a"].items():
+        tensors[f"transformer.{layer}.lora_A.weight"] = down.contiguous()
+        tensors[f"transformer.{layer}.lora_B.weight"] = (scale * up).contiguous()
+    save_file(tensors, tmp_path / "a.safetensors")
+    wanted, files = requests()[1], {"a": tmp_path / "a.safetensors"}
+    folder = reference.folder
+    with Engine.load(folder, device="cpu", dtype="fp32", config=CONFIG, adapters=files) as loaded:
+        drawn = loaded.generate(wanted).images[0]
+    assert psnr(drawn, engine.generate(wanted).images[0]) >= MIN_PSNR
 
 
 def test_neighbors_do_not_wait_for_an_adapter(engine: Engine, readers: Readers) -> None:

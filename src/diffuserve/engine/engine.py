@@ -21,7 +21,7 @@ from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.inbox import Inbox
-from diffuserve.engine.loading import LoadedModel, load_model, parse_plan
+from diffuserve.engine.loading import LoadedModel, adapter_readers, load_model, parse_plan
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.requests.admission import Request, RequestAdmission, params_of, with_pixels
 from diffuserve.engine.requests.checkpoint import Checkpoint
@@ -88,6 +88,7 @@ class Engine(AbstractContextManager["Engine"]):
         parts: Parts = ALL_PARTS,
         quantization: str | None = None,
         offload: str | None = None,
+        adapters: Mapping[str, str | Path] | None = None,
     ) -> "Engine":
         """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
@@ -96,17 +97,24 @@ class Engine(AbstractContextManager["Engine"]):
         `dtype` is "bfloat16", "float16" or "float32" ("bf16", "fp16" or "fp32" for short) or a torch dtype.
         It defaults to the checkpoint's; a CPU without bf16 instructions uses float32 instead of bf16.
         `quantization` is "none", "int8", "fp8" or "int4"; by default the folder's own. `offload` is "none",
-        "text", "model" or "layers". Raises `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
+        "text", "model" or "layers". `adapters` are safetensors files by the names that requests use. Raises
+        `ModelNotFound`, `InvalidModel`, `InvalidAdapter`, `DeviceUnavailable`.
         """
         config = config or EngineConfig()
         plan = parse_plan(device, dtype, quantization, offload, config.deterministic, parts)
-        return cls.of(load_model(model, plan), config)
+        readers = adapter_readers(model, adapters or {})
+        return cls.of(load_model(model, plan), config, readers)
 
     @classmethod
-    def of(cls, model: LoadedModel, config: EngineConfig) -> "Engine":
-        """Return an engine that runs a loaded model."""
+    def of(
+        cls,
+        model: LoadedModel,
+        config: EngineConfig,
+        adapters: Mapping[str, Callable[[], Components]] | None = None,
+    ) -> "Engine":
+        """Return an engine that runs a loaded model; `adapters` read those that it may be asked for."""
         read_hash = cache(partial(hash_model, model.name, model.pipeline.quantization))
-        return cls(model.pipeline, config, read_weights_hash=read_hash)
+        return cls(model.pipeline, config, read_weights_hash=read_hash, adapters=adapters)
 
     @property
     def spec(self) -> ModelSpec:

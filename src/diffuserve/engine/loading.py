@@ -1,7 +1,9 @@
 """Loads the model that an engine runs; several engines may share a loaded model."""
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,12 @@ from diffuserve.domain.models.offload import parse_offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.quantization import parse_quantization
 from diffuserve.engine.model_runner import enough_memory
+from diffuserve.models.adapters.files.adapter_file import open_adapter
+from diffuserve.models.adapters.files.base_layers import plan_for
+from diffuserve.models.adapters.files.read_adapter import read_adapter
+from diffuserve.models.adapters.lora_pair import Components
 from diffuserve.models.base import Pipeline
+from diffuserve.models.folders.folder import open_model
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
 from diffuserve.models.machine.host import keep_freed_memory, one_thread
 from diffuserve.models.registry import load_pipeline
@@ -48,6 +55,25 @@ def parse_plan(
     )
 
 
+def adapter_readers(
+    model: str | Path, files: Mapping[str, str | Path]
+) -> Mapping[str, Callable[[], Components]]:
+    """Return what reads each adapter from its safetensors file, by the name that requests use.
+
+    Raise `InvalidAdapter` for one that does not fit the model, by the file's header alone.
+    """
+    if not files:
+        return {}
+    folder = open_model(model_name(model))
+    plans = {name: plan_for(open_adapter(Path(file)), folder) for name, file in files.items()}
+    return {name: partial(read_adapter, plan) for name, plan in plans.items()}
+
+
+def model_name(model: str | Path) -> str:
+    """Return the name of a model, or the absolute path of its folder."""
+    return str(model.expanduser().absolute()) if isinstance(model, Path) else model
+
+
 def load_model(model: str | Path, plan: LoadPlan) -> LoadedModel:
     """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
@@ -57,6 +83,6 @@ def load_model(model: str | Path, plan: LoadPlan) -> LoadedModel:
         log.warning("%s is slow here: this CPU has no instructions for it, as for float32", plan.dtype)
     if plan.device.type == "cpu":
         keep_freed_memory()
-    name = str(model.expanduser().absolute()) if isinstance(model, Path) else model
+    name = model_name(model)
     with one_thread(), enough_memory(name, plan.device):
         return LoadedModel(name, load_pipeline(name, plan))
