@@ -74,12 +74,14 @@ class Linear(nn.Module):
         self, x: Float[Tensor, "rows in"], adapters: RowAdapters | None = None
     ) -> Float[Tensor, "rows out"]:
         adapted = self._adapted(adapters)
-        if self.gelu and adapted:
+        if not adapted:
+            return self._tiled(x, gelu=self.gelu)
+        if self.gelu and self._fuses_gelu(x):
             return self._gelu_adapted(x, adapted)
-        y = self._tiled(x, gelu=self.gelu)
+        y = self._tiled(x, gelu=False)
         for each in adapted:
             self._add(y[each.rows], x[each.rows], each.deltas)
-        return y
+        return F.gelu(y, approximate="tanh") if self.gelu else y
 
     def of_parts(
         self,
@@ -112,7 +114,7 @@ class Linear(nn.Module):
     def _gelu_adapted(self, x: Tensor, adapted: Sequence[AdaptedRows]) -> Tensor:
         """Return the layer's result where something is added before the activation.
 
-        Other rows keep the product that includes the activation, and with it their bits.
+        Other rows keep the kernel that includes the activation, and with it their bits.
         """
         result = x.new_empty(len(x), self.out_features)
         for each in with_others(adapted, len(x)):
@@ -159,7 +161,7 @@ class Linear(nn.Module):
     ) -> None:
         if padding:
             result.copy_(self._product(F.pad(tile, (0, 0, 0, padding)), gelu)[: len(tile)])
-        elif gelu and _fuses_gelu(tile):
+        elif gelu and self._fuses_gelu(tile):
             result.copy_(self._product(tile, gelu))
         else:
             self._fill_plain(result, tile)
@@ -175,24 +177,22 @@ class Linear(nn.Module):
     def _product(self, x: Tensor, gelu: bool) -> Tensor:
         if not gelu:
             return F.linear(x, self.weight, self.bias)
-        if torch.compiler.is_compiling():  # the compiler supports neither operation below
+        # The compiler supports neither operation that fuses them.
+        if torch.compiler.is_compiling() or not self._fuses_gelu(x):
             return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
-        if _fuses_gelu(x):
-            return linear_gelu(x, self.weight, self.bias)  # half the time of a separate tanh-GELU
-        if (
-            x.is_cuda and self.bias is not None
-        ):  # in the product's epilogue; on CUDA this is the tanh approximation too
+        if x.is_cuda and self.bias is not None:  # in the epilogue, where it is the tanh approximation too
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
-        return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
+        return linear_gelu(x, self.weight, self.bias)  # half the time of a separate tanh-GELU
+
+    def _fuses_gelu(self, x: Tensor) -> bool:
+        """Return whether one kernel computes the product and the activation."""
+        if x.is_cuda:
+            return self.bias is not None
+        return x.device.type == "cpu" and x.dtype == torch.bfloat16 and fuses_gelu(x.dtype)
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=-1)
-
-
-def _fuses_gelu(x: Tensor) -> bool:
-    """Return whether a product with GELU is one kernel on the CPU."""
-    return x.device.type == "cpu" and x.dtype == torch.bfloat16 and fuses_gelu(x.dtype)
 
 
 def name_layers(module: nn.Module) -> None:

@@ -73,6 +73,9 @@ class QuantizedLinear(Linear):
     ) -> None:
         result.copy_(self._product(F.pad(tile, (0, 0, 0, padding)), gelu)[: len(tile)])
 
+    def _fuses_gelu(self, x: Tensor) -> bool:
+        return False
+
     def _product(self, x: Tensor, gelu: bool) -> Tensor:
         assert self._product_of is not None, "the layer was not prepared"
         y = self._product_of(x, self.quantized, self.bias)

@@ -1,5 +1,7 @@
 """Adapters are added to the rows of the sequences that use them, and to no others."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,7 +25,8 @@ LENGTHS = (20, 0, 33, 7, 40)
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) / shape[-1] ** 0.5
+    drawn = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return drawn / math.sqrt(shape[-1])
 
 
 def make_layer(gelu: bool = False, tiling: Tiling | None = None) -> nn.ModuleDict:
@@ -70,8 +73,8 @@ def test_the_product_equals_the_formula(gelu: bool, tiling: Tiling | None) -> No
     y = layer(x, RowAdapters.of(LENGTHS, USES))
     torch.testing.assert_close(y.double(), reference(layer, x), rtol=0, atol=5e-6)
     assert torch.equal(y[:16], layer(x[:16])) or tiling != Tiling(16, 16)
-    parts = layer.of_parts(x[:, :32], x[:, 32:], RowAdapters.of(LENGTHS, USES))
-    assert torch.equal(parts, y)
+    if not gelu:  # products of parts have no activation
+        assert torch.equal(layer.of_parts(x[:, :32], x[:, 32:], RowAdapters.of(LENGTHS, USES)), y)
 
 
 def test_products_in_parts_have_adapters_on_cuda_too() -> None:
