@@ -1,4 +1,4 @@
-"""Plans which tensors of an adapter file change which layer, by the header alone. Importing this loads no torch."""
+"""Plans which tensors of an adapter file change which layer, by its header. Importing this loads no torch."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -127,7 +127,7 @@ def _repeated(located: Mapping[str, Located]) -> Iterator[str]:
         if place.found.is_own
     }
     for module, (component, found) in located.items():
-        if not found.is_own and any((component, target.layer) in own for target in found.targets):
+        if not found.is_own and all((component, target.layer) in own for target in found.targets):
             yield module
 
 
