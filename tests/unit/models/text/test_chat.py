@@ -131,5 +131,7 @@ def test_an_added_token_with_an_id_of_its_own_is_refused(tmp_path: Path) -> None
 
 def test_transformers_reads_the_split_tokenizer_alike(tmp_path: Path) -> None:
     folder, reference = split(qwen_tokenizer(), tmp_path), qwen_tokenizer()
-    theirs = transformers.Qwen2Tokenizer.from_pretrained(folder.path / "tokenizer", local_files_only=True, trust_remote_code=False)
+    theirs = transformers.Qwen2Tokenizer.from_pretrained(
+        folder.path / "tokenizer", local_files_only=True, trust_remote_code=False
+    )
     assert theirs(PROMPTS).input_ids == reference(PROMPTS).input_ids

@@ -1,1 +1,1 @@
-"""Adapter files as people share them: recognized by their header, planned, and read into pairs of matrices."""
+"""Adapter files as people share them: recognized by their header, planned, and read into matrices."""

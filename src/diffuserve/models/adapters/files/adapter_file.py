@@ -56,5 +56,5 @@ def _check_tensors(file: SafetensorsFile) -> None:
             raise InvalidAdapter(f"{file.path}: {name[:80]}…: a name of {len(name):,} characters")
         if info.stored_as not in _DTYPES:
             raise InvalidAdapter(
-                f"{file.path}: {name} is stored as {info.stored_as}; adapters are read in {', '.join(_DTYPES)}"
+                f"{file.path}: {name} is stored as {info.stored_as}; read are {', '.join(_DTYPES)}"
             )

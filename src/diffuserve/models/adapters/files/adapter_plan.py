@@ -1,4 +1,4 @@
-"""Plans which tensors of an adapter file change which layer, by the header alone. Importing this loads no torch."""
+"""Plans which tensors of an adapter file change which layer, by its header. Importing this loads no torch."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from diffuserve.models.adapters.files.adapter_file import MAX_RANK
 from diffuserve.models.adapters.files.layer_table import Target
 from diffuserve.models.adapters.files.layouts import LAYOUTS, AdapterLayout, Located
 from diffuserve.models.adapters.files.stated_scales import StatedScale, stated_scales
-from diffuserve.models.adapters.files.tensor_names import Role, other_method, part_of
+from diffuserve.models.adapters.files.tensor_names import TensorRole, other_method, part_of
 from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile
 
 Shape = tuple[int, ...]
@@ -78,7 +78,7 @@ def plan_adapter(file: CheckpointFile, family: str) -> AdapterPlan:
     return AdapterPlan(file, family, dict(pairs), tuple(sorted(dropped)), stated_scales(file))
 
 
-_Parts = dict[Role, str]
+_Parts = dict[TensorRole, str]
 
 
 class _Sorted(NamedTuple):
@@ -107,7 +107,7 @@ def _modules(file: CheckpointFile, layout: AdapterLayout) -> _Sorted:
 
 
 _MERGE = "merge it into its model with the tool that made it"
-_UNSUPPORTED = {Role.BIAS: "adds to a bias", Role.CHANGE: "changes a whole weight"}
+_UNSUPPORTED = {TensorRole.BIAS: "adds to a bias", TensorRole.CHANGE: "changes a whole weight"}
 
 
 def _locate(file: CheckpointFile, layout: AdapterLayout, module: str, parts: _Parts) -> Located:
@@ -127,15 +127,15 @@ def _repeated(located: Mapping[str, Located]) -> Iterator[str]:
         if place.found.is_own
     }
     for module, (component, found) in located.items():
-        if not found.is_own and any((component, target.layer) in own for target in found.targets):
+        if not found.is_own and all((component, target.layer) in own for target in found.targets):
             yield module
 
 
 def _pair(file: CheckpointFile, module: str, parts: _Parts, target: Target) -> PlannedPair:
-    for role in (Role.DOWN, Role.UP):
+    for role in (TensorRole.DOWN, TensorRole.UP):
         if role not in parts:
             raise InvalidAdapter(f"{file.path}: {module} has no {role.name.lower()} matrix")
-    down, up, alpha = parts[Role.DOWN], parts[Role.UP], parts.get(Role.ALPHA)
+    down, up, alpha = parts[TensorRole.DOWN], parts[TensorRole.UP], parts.get(TensorRole.ALPHA)
     rank = _rank(file, down, up)
     if alpha is not None and file.tensors[alpha].shape not in ((), (1,)):
         raise InvalidAdapter(

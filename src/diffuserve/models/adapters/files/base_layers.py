@@ -1,4 +1,4 @@
-"""Whether an adapter fits a model, by the headers of both: before anything loads, and without torch."""
+"""Checks that an adapter fits a model, by the headers of both: before anything loads, and without torch."""
 
 from diffuserve.domain.errors import InvalidAdapter, InvalidModel
 from diffuserve.models.adapters.files.adapter_plan import AdapterPlan, PlannedPair, Shape, plan_adapter

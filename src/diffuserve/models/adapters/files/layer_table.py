@@ -54,7 +54,7 @@ def one(layer: str) -> Targets:
 
 
 def shared(*layers: str, shares: tuple[int, ...] = ()) -> Targets:
-    """Return layers that are side by side in the file's layer, with these shares of its outputs, or equal ones."""
+    """Return layers that are side by side in the file's, with these shares of its outputs, or equal ones."""
     parts = shares or (1,) * len(layers)
     ends = [Fraction(sum(parts[: index + 1]), sum(parts)) for index in range(len(parts))]
     starts = [Fraction(0), *ends[:-1]]

@@ -4,7 +4,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 
-class Role(Enum):
+class TensorRole(Enum):
     """What a tensor is to the layer that it changes: matrices, the number that scales them, or additions."""
 
     DOWN = auto()
@@ -18,29 +18,29 @@ class NamedPart(NamedTuple):
     """A tensor's role, and the name of its layer in the file, with the file's own prefix."""
 
     module: str
-    role: Role
+    role: TensorRole
 
 
 _ENDINGS: Final = (
-    (".lora_linear_layer.down.weight", Role.DOWN),
-    (".lora_linear_layer.up.weight", Role.UP),
-    (".lora.down.weight", Role.DOWN),
-    (".lora.up.weight", Role.UP),
-    (".lora_A.default_0.weight", Role.DOWN),
-    (".lora_B.default_0.weight", Role.UP),
-    (".lora_A.default.weight", Role.DOWN),
-    (".lora_B.default.weight", Role.UP),
-    (".lora_A.weight", Role.DOWN),
-    (".lora_B.weight", Role.UP),
-    (".lora_down.weight", Role.DOWN),
-    (".lora_up.weight", Role.UP),
-    (".down.weight", Role.DOWN),  # of XLabs and of diffusers' former attention processors
-    (".up.weight", Role.UP),
-    (".alpha", Role.ALPHA),
-    (".lora_A.bias", Role.BIAS),
-    (".lora_B.bias", Role.BIAS),
-    (".diff_b", Role.BIAS),
-    (".diff", Role.CHANGE),
+    (".lora_linear_layer.down.weight", TensorRole.DOWN),
+    (".lora_linear_layer.up.weight", TensorRole.UP),
+    (".lora.down.weight", TensorRole.DOWN),
+    (".lora.up.weight", TensorRole.UP),
+    (".lora_A.default_0.weight", TensorRole.DOWN),
+    (".lora_B.default_0.weight", TensorRole.UP),
+    (".lora_A.default.weight", TensorRole.DOWN),
+    (".lora_B.default.weight", TensorRole.UP),
+    (".lora_A.weight", TensorRole.DOWN),
+    (".lora_B.weight", TensorRole.UP),
+    (".lora_down.weight", TensorRole.DOWN),
+    (".lora_up.weight", TensorRole.UP),
+    (".down.weight", TensorRole.DOWN),  # of XLabs and of diffusers' former attention processors
+    (".up.weight", TensorRole.UP),
+    (".alpha", TensorRole.ALPHA),
+    (".lora_A.bias", TensorRole.BIAS),
+    (".lora_B.bias", TensorRole.BIAS),
+    (".diff_b", TensorRole.BIAS),
+    (".diff", TensorRole.CHANGE),
 )
 """Endings that are read; one that ends with another stands before it."""
 

@@ -1,0 +1,127 @@
+"""What cannot be applied is refused by the tensor's name, a foreign base by its shapes: by headers alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from diffuserve.domain.errors import InvalidAdapter
+from diffuserve.models.adapters.files.adapter_file import open_adapter
+from diffuserve.models.adapters.files.adapter_plan import plan_adapter
+from diffuserve.models.adapters.files.base_layers import plan_for
+from diffuserve.models.adapters.files.read_adapter import read_adapter
+from diffuserve.models.adapters.files.recognize_adapter import recognize_adapter
+from diffuserve.models.folders.folder import ModelFolder
+
+LAYER = "transformer_blocks.0.attn.to_q"
+MODULE = f"transformer.{LAYER}"
+Tensors = dict[str, Tensor]
+
+
+def _pair(module: str = MODULE, inputs: int = 8, outputs: int = 8, rank: int = 2) -> Tensors:
+    return {
+        f"{module}.lora_A.weight": torch.randn(rank, inputs),
+        f"{module}.lora_B.weight": torch.randn(outputs, rank),
+    }
+
+
+def _saved(folder: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> Path:
+    save_file(tensors, folder / "adapter.safetensors", metadata)
+    return folder / "adapter.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "told"),
+    [
+        (
+            {f"{MODULE}.lora_magnitude_vector": torch.ones(8)},
+            f"{MODULE}.lora_magnitude_vector is a magnitude of DoRA",
+        ),
+        ({f"{MODULE}.lokr_w1": torch.ones(2, 2)}, f"{MODULE}.lokr_w1 is a factor of LoKr"),
+        ({f"{MODULE}.hada_w1_a": torch.ones(2, 2)}, f"{MODULE}.hada_w1_a is a factor of LoHa"),
+        ({f"{MODULE}.lora_B.bias": torch.ones(8)}, f"{MODULE}.lora_B.bias adds to a bias"),
+        (
+            _pair("transformer.transformer_blocks.0.attn.to_x"),
+            "attn.to_x.lora_A.weight: FLUX.1 has no such layer",
+        ),
+        ({f"{MODULE}.alpha": torch.ones(3)}, f"{MODULE}.alpha has the shape (3,)"),
+        ({"surprise.weight": torch.ones(2, 2)}, "surprise.weight is no part of a LoRA"),
+        (_pair("double_blocks.0.txt_attn.qkv", outputs=25), "txt_attn.qkv.lora_B.weight: 25 outputs"),
+        (
+            _pair("single_transformer_blocks.0.proj_mlp", rank=4096),
+            "proj_mlp.lora_A.weight has the rank 4,096",
+        ),
+        (
+            {"double_blocks.0.img_mlp.0.lora_A.weight": torch.ones(2, 8)},
+            "double_blocks.0.img_mlp.0 has no up matrix",
+        ),
+    ],
+)
+def test_what_cannot_be_applied_is_named(tmp_path: Path, tensors: Tensors, told: str) -> None:
+    file = open_adapter(_saved(tmp_path, {**_pair(), **tensors}))
+    with pytest.raises(InvalidAdapter) as refused:
+        plan_adapter(file, "flux")
+    assert told in str(refused.value)
+
+
+def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    tensors = _pair()
+    tensors[f"{MODULE}.lora_B.weight"][3, 1] = torch.nan
+    plan = plan_adapter(open_adapter(_saved(tmp_path, tensors)), "flux")
+    with pytest.raises(InvalidAdapter, match=r"to_q\.lora_B\.weight has numbers that are not finite"):
+        read_adapter(plan)
+
+
+@pytest.mark.parametrize("alpha", ["1e9", "NaN", "true", '"8"'])
+def test_a_stated_alpha_is_bounded(tmp_path: Path, alpha: str) -> None:
+    metadata = {"lora_adapter_metadata": f'{{"transformer.lora_alpha": {alpha}}}'}
+    with pytest.raises(InvalidAdapter, match=r"transformer\.lora_alpha of its header"):
+        plan_adapter(open_adapter(_saved(tmp_path, _pair(), metadata)), "flux")
+
+
+def test_pickles_folders_and_endless_headers_are_not_opened(tmp_path: Path) -> None:
+    pickle, endless = tmp_path / "adapter.pt", tmp_path / "endless.safetensors"
+    endless.write_bytes((2**40).to_bytes(8, "little"))
+    for path, told in ((pickle, "alone"), (tmp_path / "no.safetensors", "no such"), (endless, "a header of")):
+        with pytest.raises(InvalidAdapter, match=told):
+            open_adapter(path)
+
+
+def test_families_that_share_names_are_told_by_others(tmp_path: Path) -> None:
+    attention = open_adapter(_saved(tmp_path, _pair()))
+    assert recognize_adapter(attention) == ("flux", "flux2", "qwen_image")
+    alone = open_adapter(_saved(tmp_path, {**_pair(), **_pair("transformer.transformer_blocks.0.img_mod.1")}))
+    assert recognize_adapter(alone) == ("qwen_image",)
+    with pytest.raises(InvalidAdapter, match="no LoRA for a model that takes adapters"):
+        recognize_adapter(open_adapter(_saved(tmp_path, {"weight": torch.ones(2)})))
+
+
+def _base(folder: Path, width: int) -> ModelFolder:
+    (folder / "transformer").mkdir()
+    index = {"_class_name": "FluxPipeline", "transformer": ["diffusers", "FluxTransformer2DModel"]}
+    (folder / "model_index.json").write_text(json.dumps(index))
+    weights = {f"{LAYER}.weight": torch.zeros(width, width)}
+    save_file(weights, folder / "transformer" / "diffusion_pytorch_model.safetensors")
+    return ModelFolder(folder)
+
+
+def test_a_base_of_other_widths_or_layers_is_named(tmp_path: Path) -> None:
+    base = _base(tmp_path, width=8)
+    assert plan_for(open_adapter(_saved(tmp_path, _pair())), base).rank == 2
+    with pytest.raises(InvalidAdapter, match=r"changes \(16, 8\) numbers .* which has \(8, 8\)"):
+        plan_for(open_adapter(_saved(tmp_path, _pair(outputs=16))), base)
+    for foreign in (MODULE.replace(".0.", ".7."), "unet.mid_block.attentions.0.proj_in"):
+        with pytest.raises(InvalidAdapter, match=r"made for"):
+            plan_for(open_adapter(_saved(tmp_path, _pair(foreign))), base)
+
+
+def test_a_fused_layer_beside_its_parts_says_nothing_new(tmp_path: Path) -> None:
+    parts = [_pair(f"lora_unet_layers_0_attention_to_{name}") for name in ("q", "k", "v")]
+    fused = _pair("lora_unet_layers_0_attention_qkv", outputs=24)
+    file = open_adapter(_saved(tmp_path, {**parts[0], **parts[1], **parts[2], **fused}))
+    assert plan_adapter(file, "z_image").ignored == tuple(sorted(fused))
+    with pytest.raises(InvalidAdapter, match="to_q is changed twice"):
+        plan_adapter(open_adapter(_saved(tmp_path, {**parts[0], **fused})), "z_image")
