@@ -18,7 +18,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import load_model, parse_plan
-from diffuserve.models.adapters.lora_pair import Components, LoraPair
+from diffuserve.models.layers.lora_pair import Components, LoraPair
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from support.images import psnr
 

@@ -30,10 +30,10 @@ from diffuserve.engine.run_runner import runner_of
 from diffuserve.engine.runner import Runner
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
-from diffuserve.models.adapters.lora_pair import Components
 from diffuserve.models.adapters.pool import AdapterPool, LoadAdapter
 from diffuserve.models.base import Pipeline, packed
 from diffuserve.models.layers.adapters import Adapter, Uses
+from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.weights.fingerprint import hash_model
 
 if TYPE_CHECKING:

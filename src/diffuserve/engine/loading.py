@@ -14,9 +14,9 @@ from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.adapters.files.adapter_file import open_adapter
 from diffuserve.models.adapters.files.base_layers import plan_for
 from diffuserve.models.adapters.files.read_adapter import read_adapter
-from diffuserve.models.adapters.lora_pair import Components
 from diffuserve.models.base import Pipeline
 from diffuserve.models.folders.folder import open_model
+from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
 from diffuserve.models.machine.host import keep_freed_memory, one_thread
 from diffuserve.models.registry import load_pipeline

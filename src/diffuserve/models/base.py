@@ -19,9 +19,9 @@ from diffuserve.domain.models.residency import RESIDENT, Residency
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
-from diffuserve.models.adapters.lora_pair import Components
 from diffuserve.models.frames import Frames, Media, Sound
 from diffuserve.models.layers.adapters import Adapter, Uses
+from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.offload.components import Component
 from diffuserve.models.run_progress import RunProgress
 from diffuserve.parallel.ranks import Ranks

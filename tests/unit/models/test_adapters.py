@@ -16,9 +16,9 @@ from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.loading import load_model, parse_plan
 from diffuserve.engine.model_runner import image_generators
-from diffuserve.models.adapters.lora_pair import LoraPair
 from diffuserve.models.base import DenoiseInput
 from diffuserve.models.layers.adapters import Uses
+from diffuserve.models.layers.lora_pair import LoraPair
 from diffuserve.models.packed_images.pipeline import PackedImagePipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint

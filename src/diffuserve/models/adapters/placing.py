@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidAdapter
-from diffuserve.models.adapters.lora_pair import Components, LoraPair
 from diffuserve.models.layers.adapters import Adapter, Delta
 from diffuserve.models.layers.linear import Linear
+from diffuserve.models.layers.lora_pair import Components, LoraPair
 from diffuserve.models.layers.quantized_linear import QuantizedLinear, input_dtype
 from diffuserve.models.weights.loading import Placement
 

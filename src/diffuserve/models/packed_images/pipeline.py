@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.adapters.lora_pair import Components
 from diffuserve.models.adapters.placing import AdaptedModule, place_adapter
 from diffuserve.models.autoencoder.image_autoencoder import ImageAutoencoder
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
@@ -33,6 +32,7 @@ from diffuserve.models.layers.joint.packing import (
     pack_layout,
 )
 from diffuserve.models.layers.joint.sharding import Shard, shard_layout
+from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.layers.sequence_parallel import rank_bytes, rank_workload, sharing_sequences, ulysses
 from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffuserve.domain.models.quantization import Quantization
-from diffuserve.models.adapters.lora_pair import LoraPair
 from diffuserve.models.adapters.placing import AdaptedModule, place_adapter
 from diffuserve.models.layers.adapters import Adapter, Delta, PassAdapters, RowAdapters, Uses, key_of
 from diffuserve.models.layers.linear import Linear, Tiling, name_layers
+from diffuserve.models.layers.lora_pair import LoraPair
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.tensor_parallel import TensorShard

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from diffuserve.domain.errors import InvalidAdapter, InvalidModel
 from diffuserve.models.adapters.files.adapter_plan import AdapterPlan, PlannedPair
-from diffuserve.models.adapters.lora_pair import LoraPair
 from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile
+from diffuserve.models.layers.lora_pair import LoraPair
 
 Pairs = dict[str, LoraPair]
 
