@@ -40,7 +40,13 @@ TOLERANCE = 2e-4
 Pairs = Mapping[str, LoraPair]
 
 
-@pytest.fixture(scope="module", params=WRITERS)
+SLOW = ("flux2", "qwen_image")  # their layers are those of the two others
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WRITERS],
+)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return WRITERS[request.param](tmp_path_factory.mktemp(request.param) / "model")
 
