@@ -118,6 +118,17 @@ def test_a_base_of_other_widths_or_layers_is_named(tmp_path: Path) -> None:
             plan_for(open_adapter(_saved(tmp_path, _pair(foreign))), base)
 
 
+@pytest.mark.parametrize("given", ["text_model.", ""])
+@pytest.mark.parametrize("held", ["text_model.", ""])
+def test_text_encoders_have_the_name_of_their_module_or_not(tmp_path: Path, given: str, held: str) -> None:
+    base, layer = _base(tmp_path, width=8), "encoder.layers.0.mlp.fc1"
+    (tmp_path / "text_encoder").mkdir()
+    weights = {f"{held}{layer}.weight": torch.zeros(8, 8)}
+    save_file(weights, tmp_path / "text_encoder" / "model.safetensors")
+    plan = plan_for(open_adapter(_saved(tmp_path, _pair(f"text_encoder.{given}{layer}"))), base)
+    assert list(plan.pairs["text_encoder"]) == [f"text_model.{layer}"]
+
+
 def test_a_fused_layer_beside_its_parts_says_nothing_new(tmp_path: Path) -> None:
     parts = [_pair(f"lora_unet_layers_0_attention_to_{name}") for name in ("q", "k", "v")]
     fused = _pair("lora_unet_layers_0_attention_qkv", outputs=24)

@@ -58,5 +58,13 @@ def _weight_shapes(base: ModelFolder, component: str, plan: AdapterPlan) -> dict
         stored = stored_tensors(file)
         for weight in stored_weights(stored):
             tensor = stored[weight.tensor]
-            shapes[weight.name] = tensor.shape[:1] if tensor.dtype == _PACKED else tensor.shape
+            shapes[_with_module(component, weight.name)] = (
+                tensor.shape[:1] if tensor.dtype == _PACKED else tensor.shape
+            )
     return shapes
+
+
+def _with_module(component: str, name: str) -> str:
+    """Return a weight's name as adapters have it: newer checkpoints of text encoders leave a module out."""
+    is_short = component.startswith("text_encoder") and name.startswith("encoder.layers.")
+    return f"text_model.{name}" if is_short else name

@@ -89,7 +89,9 @@ def _clip() -> dict[str, Targets]:
         named[f"{block}.self_attn.{before}_lora"] = one(f"{block}.self_attn.{own}")
     for name in ("mlp.fc1", "mlp.fc2"):
         named[f"{block}.{name}"] = one(f"{block}.{name}")
-    return named | {"text_projection": one("text_projection")}
+    # Encoders without a projection have lost the module's name in newer versions of transformers.
+    short = {name.removeprefix("text_model."): targets for name, targets in named.items()}
+    return named | short | {"text_projection": one("text_projection")}
 
 
 UNET: Final = LayerTable(_unet())
