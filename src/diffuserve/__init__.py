@@ -11,12 +11,14 @@ from diffuserve.version import __version__
 if TYPE_CHECKING:
     from diffuserve.domain.errors import DiffuserveError
     from diffuserve.domain.models.spec import ModelSpec
+    from diffuserve.domain.requests.adapter_use import AdapterUse
     from diffuserve.domain.requests.params import GenerationParams
     from diffuserve.engine.config import EngineConfig
     from diffuserve.engine.engine import Engine
     from diffuserve.engine.outputs import GenerationResult, StepOutput
 
 __all__ = [
+    "AdapterUse",
     "DiffuserveError",
     "Engine",
     "EngineConfig",
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AdapterUse": "diffuserve.domain.requests.adapter_use",
     "DiffuserveError": "diffuserve.domain.errors",
     "Engine": "diffuserve.engine.engine",
     "EngineConfig": "diffuserve.engine.config",

@@ -12,6 +12,8 @@ from diffusers import FluxPipeline
 from safetensors.torch import save_file
 from torch import nn
 
+from diffuserve.cli.display.console import Console
+from diffuserve.cli.draw.loading import load_engine
 from diffuserve.domain.errors import InvalidParams, RequestAborted, RequestFailed
 from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.params import GenerationParams
@@ -19,6 +21,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import load_model, parse_plan
 from diffuserve.models.layers.lora_pair import Components, LoraPair
+from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from support.images import psnr
 
@@ -145,11 +148,18 @@ def test_adapters_come_from_files(
         tensors[f"transformer.{layer}.lora_A.weight"] = down.contiguous()
         tensors[f"transformer.{layer}.lora_B.weight"] = (scale * up).contiguous()
     save_file(tensors, tmp_path / "a.safetensors")
-    wanted, files = requests()[1], {"a": tmp_path / "a.safetensors"}
-    folder = reference.folder
-    with Engine.load(folder, device="cpu", dtype="fp32", config=CONFIG, adapters=files) as loaded:
-        drawn = loaded.generate(wanted).images[0]
-    assert psnr(drawn, engine.generate(wanted).images[0]) >= MIN_PSNR
+    wanted, files = requests()[1], {"a": str(tmp_path / "a.safetensors")}
+    kept = {"device": "cpu", "dtype": "fp32"}
+    of_commands = EngineProcessConfig(
+        model=str(reference.folder), engine=CONFIG, adapter_files=files, prepare_models=False, **kept
+    )
+    expected = engine.generate(wanted).images[0]
+    for load in (
+        lambda: Engine.load(reference.folder, config=CONFIG, adapters=files, **kept),
+        lambda: load_engine(of_commands, Console(stderr=True)),
+    ):
+        with load() as loaded:
+            assert psnr(loaded.generate(wanted).images[0], expected) >= MIN_PSNR
 
 
 def test_neighbors_do_not_wait_for_an_adapter(engine: Engine, readers: Readers) -> None:

@@ -44,6 +44,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         "dtype",
         "quantization",
         "offload",
+        "adapter_files",
         "compiled",
         "tiers",
     ),

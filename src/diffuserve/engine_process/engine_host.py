@@ -17,7 +17,7 @@ import torch
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.workers.worker import LeaseEnd
 from diffuserve.engine.engine import Engine
-from diffuserve.engine.loading import LoadedModel, load_model
+from diffuserve.engine.loading import LoadedModel, adapter_readers, load_model
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine_process import device_memory
 from diffuserve.engine_process.agent_link import AgentLink
@@ -323,7 +323,8 @@ def load_host(config: EngineProcessConfig, link: AgentLink, model: LoadedModel |
         loading.begin_weights(config.model, config.parts)
         model = read_model(config, on_read=loading.add)
     read_hash = weights_hash_of(model.pipeline, image_output)
-    engine = Engine(model.pipeline, config.engine, read_weights_hash=read_hash)
+    adapters = adapter_readers(config.model, config.adapter_files)
+    engine = Engine(model.pipeline, config.engine, read_weights_hash=read_hash, adapters=adapters)
     return warm_host(engine, image_output, link, loading)
 
 

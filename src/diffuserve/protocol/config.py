@@ -75,6 +75,11 @@ class EngineProcessConfig:
         "in turns) or layers (all but the autoencoder's, layer by layer). It saves a GPU's memory and costs "
         "speed; images stay as they are.",
     )
+    adapter_files: Mapping[str, str] = option(
+        default_factory=dict,
+        help="Files of adapters (LoRA, safetensors) by the names that requests give: "
+        '{"my-style": "my-style.safetensors"}.',
+    )
     prepare_models: bool = option(
         True,
         "On CPUs, keep a copy of a cached model's weights in the engine's own layout, which engines map "

@@ -47,6 +47,8 @@ Examples:
 
   diffuserve generate "a lighthouse" --model black-forest-labs/FLUX.1-schnell -o lighthouse.png
 
+  diffuserve generate "a red boat" --adapter-files '{"ink": "ink.safetensors"}' --adapter ink:0.8
+
   diffuserve generate "a red ball falls" --model my-wan --frames 17 -o ball.mp4
 
   diffuserve generate "it bounces" --model my-wan --image ball.png --seconds 2 -o bounce.webm
@@ -56,7 +58,7 @@ Examples:
 
 
 @options.takes_settings(
-    *("model", "device", "dtype", "quantization", "offload", "deterministic"),
+    *("model", "device", "dtype", "quantization", "offload", "deterministic", "adapter_files"),
     *("prompt_filter", "image_filter", "allow_unjudged_audio", "file_metadata"),
     *options.MODEL_STORE_OPTIONS,
 )

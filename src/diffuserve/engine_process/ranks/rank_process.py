@@ -9,6 +9,7 @@ import torch
 
 from diffuserve.engine.costs.memory import memory_budget
 from diffuserve.engine.engine import Engine
+from diffuserve.engine.loading import adapter_readers
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.engine_process.engine_host import EngineHost, warm_host, weights_hash_of
@@ -48,7 +49,8 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
         budget = _rank_budget(pipeline.device, config.engine.memory_budget_bytes)
         engine_config = replace(config.engine, num_threads=1, memory_budget_bytes=budget)
         read_hash = weights_hash_of(pipeline, image_output)
-        engine = Engine(pipeline, engine_config, LeadRunner(pipeline, ranks), read_hash)
+        adapters = adapter_readers(config.model, config.adapter_files)
+        engine = Engine(pipeline, engine_config, LeadRunner(pipeline, ranks), read_hash, adapters)
         host = warm_host(engine, image_output, link, loading)
         on_host(host)
         host.run()
