@@ -149,16 +149,20 @@ def test_adapters_come_from_files(
         tensors[f"transformer.{layer}.lora_B.weight"] = (scale * up).contiguous()
     save_file(tensors, tmp_path / "a.safetensors")
     wanted, files = requests()[1], {"a": str(tmp_path / "a.safetensors")}
-    kept = {"device": "cpu", "dtype": "fp32"}
-    of_commands = EngineProcessConfig(
-        model=str(reference.folder), engine=CONFIG, adapter_files=files, prepare_models=False, **kept
-    )
     expected = engine.generate(wanted).images[0]
-    for load in (
-        lambda: Engine.load(reference.folder, config=CONFIG, adapters=files, **kept),
-        lambda: load_engine(of_commands, Console(stderr=True)),
+    of_commands = EngineProcessConfig(
+        model=str(reference.folder),
+        device="cpu",
+        dtype="fp32",
+        engine=CONFIG,
+        adapter_files=files,
+        prepare_models=False,
+    )
+    for loaded in (
+        Engine.load(reference.folder, device="cpu", dtype="fp32", config=CONFIG, adapters=files),
+        load_engine(of_commands, Console(stderr=True)),
     ):
-        with load() as loaded:
+        with loaded:
             assert psnr(loaded.generate(wanted).images[0], expected) >= MIN_PSNR
 
 
