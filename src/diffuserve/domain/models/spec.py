@@ -120,7 +120,7 @@ class ModelSpec(ModelAbilities):
     def latent_bytes(self, params: GenerationParams) -> int:
         """Return the bytes of finished latents, at most: 16 channels of float32 for 8×8 pixels of a frame.
 
-        So it is in FLUX.1 and Wan 2.1; other models have fewer, or as FLUX.2 more in two bytes each.
+        So it is in most models; others have fewer, or more in two bytes each.
         """
         return params.num_images * self.image_tokens(params) * self.pixels_per_token
 

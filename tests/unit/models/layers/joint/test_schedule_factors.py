@@ -14,6 +14,7 @@ from torch import Tensor
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.transformer import FluxTransformer, Levels
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.joint import schedule_factors
 from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors
@@ -44,9 +45,9 @@ def calls(transformer: FluxTransformer, monkeypatch: pytest.MonkeyPatch) -> list
     seen: list[Levels] = []
     make = transformer.factors
 
-    def record(levels: Levels) -> Tensor:
+    def record(levels: Levels, adapters: RowAdapters | None) -> Tensor:
         seen.append(levels)
-        return make(levels)
+        return make(levels, adapters)
 
     monkeypatch.setattr(transformer, "factors", record)
     return seen
@@ -60,7 +61,7 @@ class _Factors:
         self.cache = ScheduleFactors(transformer.num_factors * transformer.config.dim * 4)
 
     def of(self, pooled: Tensor, guidance: float, timesteps: Sequence[float]) -> Tensor:
-        make = partial(self._transformer.factors_of, pooled, guidance)
+        make = partial(self._transformer.factors_of, pooled, guidance, ())
         return self.cache.of_prompt(pooled, guidance, timesteps, make)
 
 
