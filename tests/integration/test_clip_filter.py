@@ -44,7 +44,7 @@ def chosen_clips(model: Path) -> tuple[int, int, float]:
     scoring = open_image_filter("opennsfw", {"nsfw": {"threshold": 0.0, "action": "blur"}})
     assert scoring is not None
     with Engine.load(str(model), device="cpu", dtype="float32") as engine:
-        scores = {seed: scores_of(engine, scoring, seed) for seed in range(1, 13)}
+        scores = {seed: scores_of(engine, scoring, seed) for seed in range(1, 7)}
     margin = 0.0005  # another process may sum in another order
     for late, of_late in scores.items():
         worst = max(of_late)
@@ -90,7 +90,7 @@ async def test_a_clip_with_a_blocked_frame_gets_no_url_and_what_was_shown_live_i
     plane: Plane, start: Start, tmp_path: Path
 ) -> None:
     """INV-7."""
-    model = write_wan_checkpoint(tmp_path / "clips", kind="tiny", seed=5)
+    model = write_wan_checkpoint(tmp_path / "clips", kind="tiny", seed=1)
     late, harmless, threshold = chosen_clips(model)
     start(engine_command=(), model=str(model), device="cpu", dtype="float32", images=blocking(threshold))
     await eventually(lambda: is_ready(plane))
