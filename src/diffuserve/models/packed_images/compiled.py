@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Float, Float32, Int
@@ -81,14 +81,18 @@ class _DoubleEnd(nn.Module):
         )
 
 
-class _SingleStart(nn.Module):
-    """A block with a single stream until attention, and its feed-forward network if that begins there."""
+class HalfOf(nn.Module, Generic[Block]):
+    """A half of a block, which has the block's submodules under their names."""
 
-    def __init__(self, block: SingleStream) -> None:
+    def __init__(self, block: Block) -> None:
         super().__init__()
-        self._block = (block,)
+        self._block = (block,)  # no submodule
         for name, module in block.named_children():
             self.register_module(name, module)
+
+
+class _SingleStart(HalfOf[SingleStream]):
+    """A block with a single stream until attention, and its feed-forward network if that begins there."""
 
     def forward(
         self,
@@ -102,18 +106,12 @@ class _SingleStart(nn.Module):
         return (raw.prepared(rotation), *([rest] if block.starts_both else []))
 
 
-class _SingleEnd(nn.Module):
+class _SingleEnd(HalfOf[SingleStream]):
     """A single-stream block from attention on.
 
     A feed-forward network that has not begun reads normalized tokens: computing the norm again costs less
     than keeping it.
     """
-
-    def __init__(self, block: SingleStream) -> None:
-        super().__init__()
-        self._block = (block,)
-        for name, module in block.named_children():
-            self.register_module(name, module)
 
     def forward(
         self,

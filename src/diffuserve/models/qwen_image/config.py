@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, with_config
 
-from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.config import SCHEMA, Depth, Width, parse_config
 from diffuserve.domain.models.cost import Workload
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
+from diffuserve.models.packed_images.rotary_axes import check_axes
 
 TRANSFORMER_LAYERS = QuantizedLayers(
     r"transformer_blocks\.\d+\.(attn\.(to_(qkv|q|k|v|out\.0|add_out)|add_(qkv|q|k|v)_proj)"
@@ -71,12 +71,7 @@ class QwenImageConfig:
         Raise `InvalidModel`, which names `origin`, for a value of another type or out of bounds.
         """
         config = parse_config(cls, values, origin)
-        axes = config.axes_dims_rope
-        if sum(axes) != config.attention_head_dim or any(axis % 2 for axis in axes):
-            raise InvalidModel(
-                f"{origin}: axes_dims_rope={list(axes)} must be even numbers that sum to "
-                f"attention_head_dim={config.attention_head_dim}"
-            )
+        check_axes(config.axes_dims_rope, config.attention_head_dim, origin)
         return config
 
     @classmethod

@@ -62,7 +62,7 @@ class QwenConfig:
 
     @property
     def shared(self) -> Mapping[str, int]:
-        """How many there are of what ranks share, by its name."""
+        """Return how many there are of what ranks share, by its name."""
         return {
             "key and value heads in its text encoder": self.num_key_value_heads,
             "features in its text encoder's layers": self.intermediate_size,

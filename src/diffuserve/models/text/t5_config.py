@@ -38,7 +38,7 @@ class T5Config:
 
     @property
     def shared(self) -> Mapping[str, int]:
-        """How many there are of what ranks share, by its name."""
+        """Return how many there are of what ranks share, by its name."""
         return {
             "attention heads in its text encoder": self.num_heads,
             "features in its text encoder's layers": self.d_ff,

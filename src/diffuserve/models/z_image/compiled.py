@@ -5,13 +5,13 @@ from functools import partial
 
 import torch
 from jaxtyping import Float, Float32, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffuserve.models.compiled.halves import BlockHalf, CompilableBlocks, Compiled, weights_of
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.machine.devices import default_dtype
-from diffuserve.models.packed_images.compiled import Tracing, made, several
+from diffuserve.models.packed_images.compiled import HalfOf, Tracing, made, several
 from diffuserve.models.weights.loading import checkpoint_dtype
 from diffuserve.models.z_image.config import ZImageConfig
 from diffuserve.models.z_image.transformer import FACTORS, Row, ZImageBlock, halves
@@ -20,13 +20,8 @@ HALVES = ("start", "end")
 _ROWS = 64  # tokens to trace with
 
 
-class _Start(nn.Module):
+class _Start(HalfOf[ZImageBlock]):
     """A block until attention."""
-
-    def __init__(self, block: ZImageBlock) -> None:
-        super().__init__()
-        self._block = (block,)
-        self.attention, self.attention_norm1 = block.attention, block.attention_norm1
 
     def forward(
         self,
@@ -39,14 +34,8 @@ class _Start(nn.Module):
         return (block.raw_qkv(x, first, None).prepared(rotation),)
 
 
-class _End(nn.Module):
+class _End(HalfOf[ZImageBlock]):
     """A block from attention on."""
-
-    def __init__(self, block: ZImageBlock) -> None:
-        super().__init__()
-        self._block = (block,)
-        for name, module in block.named_children():
-            self.register_module(name, module)
 
     def forward(
         self,
