@@ -7,6 +7,7 @@ import asyncio
 import gc
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
@@ -64,6 +65,23 @@ def _restored_logging() -> Iterator[None]:
     """Undo what a test, or a command that it runs, configures."""
     with restored_logging():
         yield
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Run each operation on one thread, as in deterministic mode.
+
+    These tensors are small: on a busy machine two threads mostly wait for one another.
+    """
+    if "torch" not in sys.modules:  # nor needed by these tests, and it takes seconds
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -89,25 +89,29 @@ def test_steps_have_the_memory_that_decoding_leaves_them(
         assert go.wait(HANG_SECONDS)
 
     pipeline.on_decode = hold
-    first, second = image("first", num_inference_steps=100), image("second", num_inference_steps=100)
-    step_bytes = pipeline.step_bytes(SPEC.workload(SPEC.resolve(first, seed=0)))
+    beside, after = (
+        [image(f"{when} {i}", num_inference_steps=9) for i in range(2)] for when in ("beside", "after")
+    )
+    step_bytes = pipeline.step_bytes(SPEC.workload(SPEC.resolve(beside[0], seed=0)))
     pipeline.bytes_per_decoded_pixel = step_bytes // (32 * 32)
     config = EngineConfig(memory_budget_bytes=2 * step_bytes, prompt_cache_bytes=0, num_threads=1)
     with Engine(pipeline, config) as engine:
         decoded = clip() if num_latent_frames > 1 else image("decoded")
-        engine.add(decoded, latents=torch.zeros(1, 3, num_latent_frames, 4, 4))
-        engine.add(first)
-        while not is_decoding.is_set():
+        held = engine.add(decoded, latents=torch.zeros(1, 3, num_latent_frames, 4, 4))
+        engine.add(beside[0])
+        engine.step()
+        assert is_decoding.wait(HANG_SECONDS)
+        engine.add(beside[1])
+        for _ in range(4):
             engine.step()
-        engine.add(second)
-        for _ in range(3):
-            engine.step()
-        beside = len(pipeline.denoised_batches)
+        assert {len(batch) for batch in pipeline.denoised_batches} == {1}
         go.set()
+        while not any(output.request_id == held and output.result for output in engine.step()):
+            pass
+        for params in after:
+            engine.add(params)
         drain(engine)
-    sizes = [len(batch) for batch in pipeline.denoised_batches]
-    assert max(sizes[:beside]) == 1
-    assert max(sizes[beside:]) == 2
+    assert max(len(batch) for batch in pipeline.denoised_batches) == 2
 
 
 @pytest.mark.parametrize(("cache_bytes", "most"), [(0, 2), (2**20, 1)])

@@ -24,6 +24,11 @@ from support.plane import NULL_ENGINE, Plane
 from support.waiting import HANG_SECONDS
 
 
+@pytest.fixture(autouse=True, scope="module")
+def on_one_thread(one_thread: None) -> None:
+    """Run each operation on one thread, and engines that are not told otherwise."""
+
+
 @pytest.fixture
 def artifacts(tmp_path: Path) -> LocalArtifactStore:
     return LocalArtifactStore(tmp_path / "artifacts")
