@@ -17,7 +17,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.loading import load_model, parse_plan
 from diffuserve.engine.model_runner import image_generators
 from diffuserve.models.base import DenoiseInput
-from diffuserve.models.layers.adapters import Uses
+from diffuserve.models.layers.adapters import Uses, of_prompts
 from diffuserve.models.layers.lora_pair import LoraPair
 from diffuserve.models.packed_images.pipeline import PackedImagePipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
@@ -35,7 +35,6 @@ PROMPTS = ("a red circle", "a blue star", "ring ring ring", "two squares")
 UNREAD = tuple(  # the text after Qwen-Image's last block
     f"transformer_blocks.1.{name}" for name in ("attn.add_q_proj", "attn.to_add_out", "txt_mlp.")
 )
-ENCODING = ("cap_embedder", "context_refiner")  # of Z-Image: they refine prompts before the first step
 TOLERANCE = 2e-4
 Pairs = Mapping[str, LoraPair]
 
@@ -69,11 +68,7 @@ def transformer_of(folder: Path) -> Any:
 
 def linear_layers(folder: Path) -> dict[str, nn.Linear]:
     layers = transformer_of(folder).named_modules()
-    return {
-        name: layer
-        for name, layer in layers
-        if isinstance(layer, nn.Linear) and not name.startswith(ENCODING)
-    }
+    return {name: layer for name, layer in layers if isinstance(layer, nn.Linear)}
 
 
 def random_pair(layer: nn.Linear, rank: int, seed: int, gain: float = 0.3) -> LoraPair:
@@ -117,8 +112,9 @@ def denoise_inputs(
         )
         for i, (prompt, (width, height)) in enumerate(zip(PROMPTS, sizes, strict=False))
     ]
-    inputs = []
-    for params, conditioning, own in zip(wanted, pipeline.encode(wanted), uses, strict=False):
+    inputs, uses = [], uses[: len(wanted)]
+    encoded = pipeline.encode(wanted, [of_prompts(own) for own in uses])
+    for params, conditioning, own in zip(wanted, encoded, uses, strict=True):
         initial = pipeline.init_latents(params, conditioning, image_generators(params))
         at = pipeline.schedule(params).timesteps[1]
         inputs.append(DenoiseInput(params, conditioning, initial.latents, at, 1.0, initial.guides, own))

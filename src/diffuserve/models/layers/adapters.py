@@ -34,12 +34,14 @@ class Delta:
 class Adapter:
     """An adapter in a device's memory: its deltas by the name of the layer. Adapters equal only themselves.
 
-    Its `key` tells it from all others, even from a later one of the same name, and keeps no tensors.
+    Its `key` tells it from all others, even from a later one of the same name, and keeps no tensors. If it
+    `changes_prompts`, some of its layers encode them.
     """
 
     name: str
     deltas: Mapping[str, Sequence[Delta]]
     key: object = field(default_factory=object)
+    changes_prompts: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -48,6 +50,11 @@ class Adapter:
 
 Uses = tuple[tuple[Adapter, float], ...]
 """The adapters of a request, each with its weight."""
+
+
+def of_prompts(uses: Uses) -> Uses:
+    """Return those that change how prompts are encoded."""
+    return tuple((adapter, weight) for adapter, weight in uses if adapter.changes_prompts)
 
 
 def key_of(uses: Uses) -> Hashable:

@@ -195,11 +195,14 @@ def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=-1)
 
 
-def name_layers(module: nn.Module) -> None:
-    """Give every `Linear` inside `module` its full name there, by which it knows its adapters."""
+def name_layers(module: nn.Module, prefix: str = "") -> None:
+    """Give every `Linear` inside `module` its full name there, by which it knows its adapters.
+
+    Where several modules of a pipeline have layers of one name, a `prefix` tells them apart.
+    """
     for name, layer in module.named_modules():
         if isinstance(layer, Linear):
-            layer.name = name
+            layer.name = prefix + name
 
 
 def set_tiling(module: nn.Module, tiling: Tiling) -> None:

@@ -15,6 +15,7 @@ from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.batches import run_in_groups, split_by_counts
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Frames
+from diffuserve.models.layers.adapters import Adapter, Uses
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.sequence_parallel import (
     rank_bytes,
@@ -121,7 +122,9 @@ class WanPipeline(LoadedPipeline):
         return (self.text.key(params), self.images.key(params))
 
     @torch.inference_mode()
-    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+    def encode(
+        self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()
+    ) -> list[Conditioning]:
         texts = self.text.encode(params, one_by_one=self.deterministic)
         pairs = zip(texts, self.images.encode(params), strict=True)
         return [replace(text, first_frame=image) for text, image in pairs]

@@ -150,10 +150,10 @@ def test_ranks_share_an_adapter_as_they_share_the_weight(by_inputs: bool) -> Non
         kept = range(rank * width // 2, (rank + 1) * width // 2)
         share = TensorShard(dim, width, ((kept.start, kept.stop),))
         layer = Linear(WIDE // 2, NARROW) if by_inputs else Linear(WIDE, NARROW // 2)
-        module = AdaptedModule(
-            nn.ModuleDict({"own": layer}), {"its.weight": Placement("own.weight", share=share)}
-        )
-        [delta] = place_adapter("a", {"m": {"its": pair}}, {"m": module}, CPU).deltas["own"]
+        layers = nn.ModuleDict({"own": layer})
+        name_layers(layers)
+        module = AdaptedModule("m", layers, {"its.weight": Placement("own.weight", share=share)})
+        [delta] = place_adapter("a", {"m": {"its": pair}}, [module], CPU).deltas["own"]
         parts.append((x[:, kept.start : kept.stop] if by_inputs else x) @ delta.down @ delta.up)
     shared = parts[0] + parts[1] if by_inputs else torch.cat(parts, dim=1)
     torch.testing.assert_close(shared, whole)
