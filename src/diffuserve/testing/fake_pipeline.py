@@ -131,9 +131,7 @@ class FakePipeline(PipelineDefaults):
         size = (params.width, params.height) if params.input_images else None
         return (params.prompt, params.negative_prompt or "", params.input_images, size)
 
-    def encode(
-        self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()
-    ) -> list[Conditioning]:
+    def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
         with self._lock:
             self.encoded_batches.append(list(params))
         self.on_encode(params)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,23 +14,26 @@ import torch
 from torch import nn
 
 from diffuserve.domain.errors import InvalidAdapter
+from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.loading import load_model, parse_plan
 from diffuserve.engine.model_runner import image_generators
-from diffuserve.models.base import DenoiseInput
+from diffuserve.models.base import DenoiseInput, PackedPipeline, packed
 from diffuserve.models.layers.adapters import Uses, of_prompts
 from diffuserve.models.layers.lora_pair import LoraPair
-from diffuserve.models.packed_images.pipeline import PackedImagePipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
 from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
+from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
+from support.lockstep_program import striped
 
 WRITERS: Mapping[str, Callable[[Path], Path]] = {
     "flux": lambda folder: write_flux_checkpoint(folder, kind="dev", seed=5),
     "flux2": lambda folder: write_flux2_checkpoint(folder, seed=5),
     "z_image": lambda folder: write_z_image_checkpoint(folder, seed=5),
     "qwen_image": lambda folder: write_qwen_image_checkpoint(folder, seed=5),
+    "wan": lambda folder: write_wan_checkpoint(folder, kind="i2v", seed=5),
 }
 PROMPTS = ("a red circle", "a blue star", "ring ring ring", "two squares")
 UNREAD = tuple(  # the text after Qwen-Image's last block
@@ -51,11 +55,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @cache
-def loaded(folder: Path, deterministic: bool = False) -> PackedImagePipeline:
-    plan = parse_plan("cpu", "float32", None, None, deterministic)
-    pipeline = load_model(folder, plan).pipeline
-    assert isinstance(pipeline, PackedImagePipeline)
-    return pipeline
+def loaded(folder: Path, deterministic: bool = False) -> PackedPipeline:
+    return packed(load_model(folder, parse_plan("cpu", "float32", None, None, deterministic)).pipeline)
 
 
 @cache
@@ -104,13 +105,11 @@ def merged(folder: Path, uses: Sequence[tuple[Pairs, float]]) -> Path:
 
 
 def denoise_inputs(
-    pipeline: PackedImagePipeline, uses: Sequence[Uses], sizes: Sequence[tuple[int, int]]
+    pipeline: PackedPipeline, uses: Sequence[Uses], sizes: Sequence[tuple[int, int]]
 ) -> list[DenoiseInput]:
     wanted = [
-        pipeline.spec.resolve(
-            GenerationParams(prompt=prompt, width=width, height=height, num_inference_steps=4, seed=i), seed=0
-        )
-        for i, (prompt, (width, height)) in enumerate(zip(PROMPTS, sizes, strict=False))
+        pipeline.spec.resolve(replace(_request(pipeline.spec, prompt, *size), seed=i), seed=0)
+        for i, (prompt, size) in enumerate(zip(PROMPTS, sizes, strict=False))
     ]
     inputs, uses = [], uses[: len(wanted)]
     encoded = pipeline.encode(wanted, [of_prompts(own) for own in uses])
@@ -119,6 +118,13 @@ def denoise_inputs(
         at = pipeline.schedule(params).timesteps[1]
         inputs.append(DenoiseInput(params, conditioning, initial.latents, at, 1.0, initial.guides, own))
     return inputs
+
+
+def _request(spec: ModelSpec, prompt: str, width: int, height: int) -> GenerationParams:
+    own = GenerationParams(prompt=prompt, width=width, height=height, num_inference_steps=4)
+    if spec.family != "wan":
+        return own
+    return replace(own, num_frames=5, image=striped(width, height, "RGB"))
 
 
 SIZES = ((64, 64), (64, 96), (64, 64), (96, 64))
@@ -140,8 +146,7 @@ def test_a_mixed_step_predicts_what_merged_weights_do(folder: Path) -> None:
     torch.testing.assert_close(mixed[0], plain[0], rtol=0, atol=TOLERANCE)
     for index, names in enumerate(wanted):
         weights = merged(folder, [(pairs[name], weight) for name, weight in names])
-        reference = load_model(weights, parse_plan("cpu", "float32", None, None)).pipeline
-        assert isinstance(reference, PackedImagePipeline)
+        reference = packed(load_model(weights, parse_plan("cpu", "float32", None, None)).pipeline)
         [alone] = reference.denoise(denoise_inputs(reference, [()] * 4, SIZES)[index : index + 1])
         error = (mixed[index] - alone).abs().max() / alone.abs().max()
         assert error < TOLERANCE

@@ -30,7 +30,7 @@ from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
-from diffuserve.engine.model_runner import ModelRunner
+from diffuserve.engine.model_runner import AdaptedPrompt, ModelRunner
 from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.swapping import go_on_from, progress_of
@@ -115,9 +115,9 @@ class LeadRunner(ModelRunner):
     def encode(self, states: Sequence[RequestState]) -> list[Conditioning | Exception]:
         if not self._ranks.plan.is_sharded:
             return super().encode(states)
-        params = [state.params for state in states]
-        self._ranks.commands.broadcast(EncodeCommand(tuple(params)))
-        return isolate(params, agreed(self._ranks, self._encode))
+        prompts = [AdaptedPrompt.of(state) for state in states]
+        self._ranks.commands.broadcast(EncodeCommand(tuple(each.params for each in prompts)))
+        return isolate(prompts, agreed(self._ranks, self._encode))
 
     def step(self, states: Sequence[RequestState]) -> list[StepOutcome]:
         self._announce(states)
@@ -198,7 +198,8 @@ class FollowerRank:
     def encode(self, command: EncodeCommand) -> None:
         """Encode with all ranks; rank 0 keeps the results, which come back with the requests that join."""
         encode = agreed(self._ranks, self._runner._encode)
-        self._stages.run(Stage.DENOISE, [partial(isolate, command.params, encode)])
+        prompts = [AdaptedPrompt(params) for params in command.params]
+        self._stages.run(Stage.DENOISE, [partial(isolate, prompts, encode)])
 
     def step(self, command: StepCommand) -> None:
         """Take one step with all ranks."""

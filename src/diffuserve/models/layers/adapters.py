@@ -103,6 +103,11 @@ class RowAdapters:
             start = stop
         return cls(tuple(runs)) if runs else None
 
+    def part(self, rows: range) -> "RowAdapters | None":
+        """Return those of some rows, which are counted from 0 then; `None` if none has any."""
+        runs = _part(self, rows, 0)
+        return RowAdapters(runs) if runs else None
+
     def on(self, layer: str) -> list[AdaptedRows]:
         """Return the rows to which something is added in a layer."""
         found = (AdaptedRows(run.start, run.stop, tuple(_deltas(run.uses, layer))) for run in self.runs)

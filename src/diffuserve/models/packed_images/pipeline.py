@@ -152,9 +152,7 @@ class PackedImagePipeline(ImagePipeline):
         return (text, params.images, params.mask, params.width, params.height)
 
     @torch.inference_mode()
-    def encode(
-        self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()
-    ) -> list[Conditioning]:
+    def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
         adapters = adapters or [()] * len(params)
         texts = self.text_encoder.encode(params, adapters, one_by_one=self.deterministic)
         return [self.images.encode(text, wanted) for text, wanted in zip(texts, params, strict=True)]

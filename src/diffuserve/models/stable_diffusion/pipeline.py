@@ -97,9 +97,7 @@ class StableDiffusionPipeline(ImagePipeline):
         return (self.text.key(params), self.images.key(params))
 
     @torch.inference_mode()
-    def encode(
-        self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()
-    ) -> list[Conditioning]:
+    def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
         texts = self.text.encode(params, one_by_one=self.deterministic)
         pairs = zip(texts, self.images.encode(params), strict=True)
         return [replace(text, image=image) for text, image in pairs]
