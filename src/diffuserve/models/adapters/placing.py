@@ -84,13 +84,16 @@ def _delta(name: str, pair: LoraPair, found: _Found, device: torch.device) -> De
     layer, place = found.layer, found.place
     width = layer.out_features // place.num_parts
     _check(name, pair, layer, place)
-    down, up = pair.down.float(), pair.up.float() * pair.scale
+    down, up, bias = pair.down.float(), pair.up.float() * pair.scale, pair.bias
     if place.share is not None and place.share.dim == 1:
         down = place.share.of(down)
+        bias = bias if place.share.is_first else None  # the ranks' sum has it once
     elif place.share is not None:
         up = place.share.of(up)
-    dtype = input_dtype(layer)
-    return Delta(_moved(down.t(), device, dtype), _moved(up.t(), device, dtype), place.part * width)
+        bias = None if bias is None else place.share.of(bias)
+    dtype, first = input_dtype(layer), place.part * width
+    down, up = _moved(down.t(), device, dtype), _moved(up.t(), device, dtype)
+    return Delta(down, up, first, None if bias is None else _moved(bias, device, dtype))
 
 
 def _check(name: str, pair: LoraPair, layer: Linear, place: Placement) -> None:
@@ -104,7 +107,9 @@ def _check(name: str, pair: LoraPair, layer: Linear, place: Placement) -> None:
         raise InvalidAdapter(
             f"{name}: {_shapes(pair)} do not fit a layer of {wanted[1]} to {wanted[0]} channels"
         )
-    numbers = (pair.down, pair.up, torch.tensor(pair.scale))
+    if pair.bias is not None and pair.bias.shape != wanted[:1]:
+        raise InvalidAdapter(f"{name}: a bias of {tuple(pair.bias.shape)} is not of {wanted[0]} channels")
+    numbers = [pair.down, pair.up, torch.tensor(pair.scale), *([] if pair.bias is None else [pair.bias])]
     if not all(bool(each.isfinite().all()) for each in numbers):
         raise InvalidAdapter(f"{name}: has numbers that are not finite")
 

@@ -1,6 +1,6 @@
 """Low-rank adapters of requests over packed rows (LoRA, Hu et al. 2021, arXiv:2106.09685).
 
-    y[rows, columns] += weight · (x[rows] · down) · up
+    y[rows, columns] += weight · ((x[rows] · down) · up + bias)
 
 Requests of one pass may have different adapters, or none: each adapter is added to the rows of those that
 use it. Which row a layer reads is fixed by its place, so adapters are arguments of layers: forgetting one is
@@ -24,10 +24,15 @@ class Delta:
     down: Float[Tensor, "in rank"]
     up: Float[Tensor, "rank columns"]
     first: int = 0
+    bias: Float[Tensor, "columns"] | None = None
 
     @property
     def columns(self) -> slice:
         return slice(self.first, self.first + self.up.shape[1])
+
+    @property
+    def num_bytes(self) -> int:
+        return self.down.nbytes + self.up.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +50,7 @@ class Adapter:
 
     @property
     def num_bytes(self) -> int:
-        return sum(each.down.nbytes + each.up.nbytes for deltas in self.deltas.values() for each in deltas)
+        return sum(each.num_bytes for deltas in self.deltas.values() for each in deltas)
 
 
 Uses = tuple[tuple[Adapter, float], ...]

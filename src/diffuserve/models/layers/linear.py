@@ -140,6 +140,8 @@ class Linear(nn.Module):
                     own.copy_(
                         F.pad(own, (0, 0, 0, padding)).addmm_(change, delta.up, alpha=weight)[: len(own)]
                     )
+                if delta.bias is not None:
+                    own.add_(delta.bias, alpha=weight)
 
     def _tiled(self, *parts: Tensor, gelu: bool) -> Tensor:
         """Return the product of rows whose features are in one tensor or in several."""
