@@ -1,17 +1,13 @@
 """Adapters of requests: each changes its own request alone, as if its weights had been those of the model."""
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import diffusers
 import pytest
 import torch
-from torch import nn
 
 from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.domain.models.spec import ModelSpec
@@ -27,6 +23,7 @@ from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoin
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
 from support.lockstep_program import striped
+from support.lora_pairs import Pairs, linear_layers, random_pair, random_pairs, transformer_of
 
 WRITERS: Mapping[str, Callable[[Path], Path]] = {
     "flux": lambda folder: write_flux_checkpoint(folder, kind="dev", seed=5),
@@ -40,7 +37,6 @@ UNREAD = tuple(  # the text after Qwen-Image's last block
     f"transformer_blocks.1.{name}" for name in ("attn.add_q_proj", "attn.to_add_out", "txt_mlp.")
 )
 TOLERANCE = 2e-4
-Pairs = Mapping[str, LoraPair]
 
 
 SLOW = ("flux2", "qwen_image")  # their layers are those of the two others
@@ -57,34 +53,6 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @cache
 def loaded(folder: Path, deterministic: bool = False) -> PackedPipeline:
     return packed(load_model(folder, parse_plan("cpu", "float32", None, None, deterministic)).pipeline)
-
-
-@cache
-def transformer_of(folder: Path) -> Any:
-    index = json.loads((folder / "model_index.json").read_text())
-    return getattr(diffusers, index["transformer"][1]).from_pretrained(
-        folder / "transformer", local_files_only=True, trust_remote_code=False
-    )
-
-
-def linear_layers(folder: Path) -> dict[str, nn.Linear]:
-    layers = transformer_of(folder).named_modules()
-    return {name: layer for name, layer in layers if isinstance(layer, nn.Linear)}
-
-
-def random_pair(layer: nn.Linear, rank: int, seed: int, gain: float = 0.3) -> LoraPair:
-    generator = torch.Generator().manual_seed(seed)
-    down = torch.randn(rank, layer.in_features, generator=generator) / layer.in_features**0.5
-    up = gain * torch.randn(layer.out_features, rank, generator=generator) / rank**0.5
-    return LoraPair(down, up, scale=0.5 + seed % 2)
-
-
-@cache
-def random_pairs(folder: Path, rank: int, seed: int) -> Pairs:
-    return {
-        name: random_pair(layer, rank, seed + i)
-        for i, (name, layer) in enumerate(linear_layers(folder).items())
-    }
 
 
 def merged(folder: Path, uses: Sequence[tuple[Pairs, float]]) -> Path:
@@ -177,7 +145,7 @@ def test_requests_without_adapters_keep_their_bits_beside_neighbors_with_them(fo
 def test_foreign_layers_and_shapes_are_refused_by_name(folder: Path) -> None:
     pipeline = loaded(folder)
     name, layer = next(iter(linear_layers(folder).items()))
-    down, up, _ = random_pair(layer, 4, 0)
+    down, up, *_ = random_pair(layer, 4, 0)
     bad: dict[str, tuple[str, LoraPair]] = {
         "no such linear layer": ("mid_block.conv", LoraPair(down, up)),
         "do not fit": (name, LoraPair(down[:, 1:], up)),
