@@ -105,9 +105,11 @@ def _on_cuda(adapter: Adapter) -> Adapter:
     return Adapter(adapter.name, {"own": moved})
 
 
-def test_quantized_layers_add_adapters_in_full_precision() -> None:
+@pytest.mark.parametrize("kind", [Quantization.INT8, Quantization.FP8, Quantization.INT4])
+@pytest.mark.parametrize("is_weight_only", [False, True])
+def test_quantized_layers_add_adapters_in_full_precision(kind: Quantization, is_weight_only: bool) -> None:
     layers, x = make_layer(), random(sum(LENGTHS), WIDE, seed=5)
-    quantize_layers(layers, QuantizedLayers("own", is_weight_only=True), Quantization.INT8)
+    quantize_layers(layers, QuantizedLayers("own", is_weight_only), kind)
     name_layers(layers)
     rows = RowAdapters.of(LENGTHS, USES)
     change = layers["own"](x, rows) - layers["own"](x)
