@@ -81,7 +81,7 @@ class Linear(nn.Module):
         y = self._tiled(x, gelu=False)
         for each in adapted:
             self._add(y[each.rows], x[each.rows], each.deltas)
-        return F.gelu(y, approximate="tanh") if self.gelu else y
+        return torch.ops.aten.gelu_(y, approximate="tanh") if self.gelu else y
 
     def of_parts(
         self,
