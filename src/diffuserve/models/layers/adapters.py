@@ -7,10 +7,10 @@ use it. Which row a layer reads is fixed by its place, so adapters are arguments
 an error of types or of a test, and no step runs without it in silence.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 
@@ -29,6 +29,10 @@ class Delta:
     @property
     def columns(self) -> slice:
         return slice(self.first, self.first + self.up.shape[1])
+
+    @property
+    def rank(self) -> int:
+        return self.down.shape[1]
 
     @property
     def num_bytes(self) -> int:
@@ -106,10 +110,22 @@ class AdapterRun:
 
 
 @dataclass(frozen=True)
+class Masks:
+    """The weights of channels between two products, by row, and where a row has no part in one."""
+
+    weights: Float[Tensor, "rows channels"]
+    others: Bool[Tensor, "rows channels"]
+
+
+@dataclass(frozen=True)
 class RowAdapters:
-    """The adapters of the rows of a packed row. Runs are in order, and rows outside them have none."""
+    """The adapters of the rows of a packed row. Runs are in order, and rows outside them have none.
+
+    `masks` are kept for layers that stack them.
+    """
 
     runs: tuple[AdapterRun, ...]
+    masks: MutableMapping[Hashable, Masks] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, lengths: Sequence[int], uses: Sequence[Uses]) -> "RowAdapters | None":
