@@ -142,6 +142,33 @@ def requests() -> list[GenerationParams]:
     ]
 
 
+DISTILLED: Mapping[str, tuple[str, str | None]] = {
+    "LCM-LoRA": ("lcm", None),
+    "Lightning": ("euler", "trailing"),
+    "Turbo": ("euler_ancestral", "trailing"),
+    "Hyper-SD": ("ddim", "trailing"),
+}
+
+
+def test_adapters_that_draw_in_four_steps_have_their_samplers_beside_other_requests(folder: Path) -> None:
+    adapters = {"a": {"unet": random_adapter(folder, 4)["unet"]}}
+    plain = replace(requests()[1], adapters=None)
+    few = GenerationParams(
+        prompt="a ring", num_inference_steps=4, guidance_scale=1.0, adapters=(AdapterUse("a"),)
+    )
+    distilled = [
+        replace(few, seed=seed, sampler=sampler, timestep_spacing=spacing)
+        for seed, (sampler, spacing) in enumerate(DISTILLED.values())
+    ]
+    with engine_of(folder, adapters) as engine:
+        results = engine.generate([plain, *distilled])
+        assert engine.stats.mean_requests_per_step > 2, "requests share steps"
+    for params, result in zip([plain, *distilled], results, strict=True):
+        with adapted(folder, params.adapters or (), adapters) as reference:
+            [expected] = draw_with(reference, params)
+        assert psnr(result.images[0], expected) >= MIN_PSNR, params
+
+
 def denoise_inputs(pipeline: StableDiffusionPipeline, uses: Sequence[Uses]) -> list[DenoiseInput]:
     wanted = [
         pipeline.spec.resolve(
