@@ -72,7 +72,7 @@ def _check(plan: AdapterPlan, base: ModelFolder, layer: str, pair: PlannedPair, 
 
 
 def _own_layout(base: ModelFolder) -> AdapterLayout | None:
-    """Return a layout with the names that a model's denoiser has for its layers; `None` without a denoiser."""
+    """Return a layout of the names of a model's own layers; `None` if it has no denoiser."""
     denoiser = next((name for name in _DENOISERS if base.index.get(name)), None)
     if denoiser is None:
         return None

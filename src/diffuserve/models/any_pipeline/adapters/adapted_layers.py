@@ -43,6 +43,15 @@ def _now() -> PassAdapters | None:
     return found
 
 
+def by_component(uses: Uses) -> Mapping[str, Uses]:
+    """Return adapters by the components that they change."""
+    found = defaultdict[str, list[tuple[Adapter, float]]](list)
+    for adapter, weight in uses:
+        for component in dict.fromkeys(layer.partition(".")[0] for layer in adapter.deltas):
+            found[component].append((adapter, weight))
+    return {component: tuple(own) for component, own in found.items()}
+
+
 class AdaptedLayers:
     """The layers of a pipeline's modules. Those that no adapter has named yet are as diffusers made them."""
 
@@ -131,9 +140,8 @@ def _check(name: str, pair: LoraPair, shape: tuple[int, ...]) -> None:
     rank = pair.down.shape[0]
     is_pair = rank > 0 and tuple(pair.up.shape) == (shape[0], rank, *(1 for _ in shape[2:]))
     if not is_pair or tuple(pair.down.shape[1:]) != shape[1:]:
-        raise InvalidAdapter(
-            f"{name}: down {tuple(pair.down.shape)} and up {tuple(pair.up.shape)} do not fit a layer of {shape}"
-        )
+        shapes = f"down {tuple(pair.down.shape)} and up {tuple(pair.up.shape)}"
+        raise InvalidAdapter(f"{name}: {shapes} do not fit a layer of {shape}")
     if pair.bias is not None and tuple(pair.bias.shape) != shape[:1]:
         raise InvalidAdapter(f"{name}: a bias of {tuple(pair.bias.shape)} is not of {shape[0]} channels")
     numbers = [pair.down, pair.up, torch.tensor(pair.scale), *([] if pair.bias is None else [pair.bias])]
