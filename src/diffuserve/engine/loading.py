@@ -16,7 +16,7 @@ from diffuserve.models.adapters.files.adapter_file import open_adapter
 from diffuserve.models.adapters.files.base_layers import plan_for
 from diffuserve.models.adapters.files.read_adapter import read_adapter
 from diffuserve.models.adapters.pool import LoadAdapter
-from diffuserve.models.base import Pipeline, packed
+from diffuserve.models.base import Pipeline
 from diffuserve.models.folders.folder import open_model
 from diffuserve.models.layers.adapters import Adapter
 from diffuserve.models.layers.lora_pair import Components
@@ -83,8 +83,9 @@ def adapter_loaders(
         return {}
     if not pipeline.spec.max_adapters:
         raise InvalidParams("adapters", ", ".join(readers), f"{pipeline.spec.name} takes no adapters")
-    place = packed(pipeline).place_adapter
-    return {name: partial(_load_adapter, place, name, reader) for name, reader in readers.items()}
+    return {
+        name: partial(_load_adapter, pipeline.place_adapter, name, reader) for name, reader in readers.items()
+    }
 
 
 def _load_adapter(
