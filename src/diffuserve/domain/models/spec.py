@@ -105,11 +105,11 @@ class ModelSpec(ModelAbilities):
         num_passes = self.num_passes(params)
         text, image = self.text_tokens(params), self.image_tokens(params)
         drawn = params.num_images + 1 if self.has_layers else 1  # layers, and what they make up
-        beside = self.control_work * len(self.control_uses(params))
-        sequence = math.ceil((drawn * image + self.reference_tokens(params)) * (1 + beside))
+        sequence = drawn * image + self.reference_tokens(params) + text * self.has_joint_attention
+        work = 1 + self.control_work * len(self.control_uses(params))
         return Workload(
             num_sequences=num_passes if self.has_layers else params.num_images * num_passes,
-            sequence_tokens=text + sequence if self.has_joint_attention else sequence,
+            sequence_tokens=math.ceil(sequence * work),
             text_tokens=text * num_passes,
             num_pixels=params.num_images * self._decoded_pixels(params, 0, params.num_frames or 1),
             num_inference_steps=self.num_steps(params),
