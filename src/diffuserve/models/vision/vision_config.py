@@ -17,7 +17,7 @@ _Deviation = Annotated[float, Field(gt=0, le=1_000)]
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class ClipVisionConfig(ClipLayersConfig):
-    """The values of CLIP's `image_encoder/config.json` that shape the encoder, with transformers' defaults."""
+    """The values of CLIP's `config.json` that shape its image encoder, with transformers' defaults."""
 
     hidden_size: Width = 768
     intermediate_size: Width = 3072
@@ -36,7 +36,7 @@ class ClipVisionConfig(ClipLayersConfig):
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class SiglipVisionConfig(ClipLayersConfig):
-    """The values of SigLIP's `image_encoder/config.json` that shape the encoder, with transformers' defaults."""
+    """The values of SigLIP's `config.json` that shape its image encoder, with transformers' defaults."""
 
     hidden_size: Width = 768
     intermediate_size: Width = 3072
