@@ -382,7 +382,7 @@ def _plain(value: Any) -> Any:
 
 def _restored(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return AdapterUse.of(value) if "name" in value else InputImage.from_dict(value)
+        return AdapterUse.from_dict(value) if "name" in value else InputImage.from_dict(value)
     return tuple(_restored(item) for item in value) if isinstance(value, list) else value
 
 
