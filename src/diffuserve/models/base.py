@@ -185,8 +185,11 @@ class Pipeline(Protocol):
 class PackedPipeline(Pipeline, Protocol):
     """A model whose requests share one forward pass: it holds nothing of them, the engine holds all."""
 
-    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+    def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
         """Encode prompts and input images, in batches where possible; return results in order.
+
+        `adapters` are, for each request, those of its adapters that change how prompts are encoded; without
+        any argument there are none.
 
         This draws no random numbers: the result holds the distribution of an input image's latents, from
         which `init_latents` draws.

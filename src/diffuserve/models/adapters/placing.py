@@ -1,8 +1,9 @@
 """Brings an adapter to the layers of a loaded model, whatever they are called and wherever they are."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,68 +18,82 @@ from diffuserve.models.weights.loading import Placement
 
 @dataclass(frozen=True)
 class AdaptedModule:
-    """A module that takes adapters; `placements` say where its checkpoint's tensors are."""
+    """A module that takes adapters of a component; `placements` say where its checkpoint's tensors are.
 
+    If it `encodes`, it is part of how prompts are encoded.
+    """
+
+    component: str
     module: nn.Module
     placements: Mapping[str, Placement]
+    encodes: bool = False
 
 
 def place_adapter(
     name: str,
     components: Components,
-    places: Mapping[str, AdaptedModule],
+    modules: Sequence[AdaptedModule],
     device: torch.device,
 ) -> Adapter:
     """Return an adapter on the device, in the layers' dtype.
 
-    `components` have pairs by the names of layers in checkpoints, and `places` the modules of the model that
+    `components` have pairs by the names of layers in checkpoints, and `modules` are those of the model that
     take adapters. If ranks share the weights, each keeps its part. Raise `InvalidAdapter`, which names the
     adapter and the layer.
     """
-    deltas: dict[str, list[Delta]] = {}
+    deltas = defaultdict[str, list[Delta]](list)
+    encodes = False
     try:
         for component, pairs in components.items():
-            deltas |= _placed(component, pairs, places, device)
+            own = _of_component(component, modules)
+            for layer_name, pair in pairs.items():
+                found = _find(layer_name, own)
+                deltas[found.layer.name].append(_delta(layer_name, pair, found, device))
+                encodes |= found.encodes
     except InvalidAdapter as error:
         raise InvalidAdapter(f"adapter {name!r}: {error}") from error
-    return Adapter(name, deltas)
+    return Adapter(name, dict(deltas), changes_prompts=encodes)
 
 
-def _placed(
-    component: str,
-    pairs: Mapping[str, LoraPair],
-    places: Mapping[str, AdaptedModule],
-    device: torch.device,
-) -> dict[str, list[Delta]]:
-    if component not in places:
-        known = " and ".join(places)
+class _Found(NamedTuple):
+    layer: Linear
+    place: Placement
+    encodes: bool
+
+
+def _of_component(component: str, modules: Sequence[AdaptedModule]) -> list[AdaptedModule]:
+    own = [each for each in modules if each.component == component]
+    if not own:
+        known = " and ".join(dict.fromkeys(each.component for each in modules))
         raise InvalidAdapter(f"it changes {component}; this model takes adapters of its {known} alone")
-    module, placements = places[component].module, places[component].placements
-    deltas = defaultdict[str, list[Delta]](list)
-    for name, pair in pairs.items():
-        place = placements.get(f"{name}.weight")
-        layer = None if place is None else _layer(module, place)
-        if place is None or layer is None:
-            raise InvalidAdapter(f"{name}: the model has no such linear layer")
-        deltas[place.parameter.removesuffix(".weight")].append(_delta(name, pair, layer, place, device))
-    return dict(deltas)
+    return own
 
 
-def _layer(module: nn.Module, place: Placement) -> Linear | None:
-    layer = module.get_submodule(place.parameter.rpartition(".")[0])
-    return layer if isinstance(layer, Linear) else None
+def _find(name: str, modules: Sequence[AdaptedModule]) -> _Found:
+    for each in modules:
+        place = each.placements.get(f"{name}.weight")
+        if place is not None:
+            layer = each.module.get_submodule(place.parameter.rpartition(".")[0])
+            if isinstance(layer, Linear):
+                assert layer.name, "a layer without a name finds no adapter"
+                return _Found(layer, place, each.encodes)
+    raise InvalidAdapter(f"{name}: the model has no such linear layer")
 
 
-def _delta(name: str, pair: LoraPair, layer: Linear, place: Placement, device: torch.device) -> Delta:
+def _delta(name: str, pair: LoraPair, found: _Found, device: torch.device) -> Delta:
+    layer, place = found.layer, found.place
     width = layer.out_features // place.num_parts
     _check(name, pair, layer, place)
-    down, up = pair.down.float(), pair.up.float() * pair.scale
+    down, up, bias = pair.down.float(), pair.up.float() * pair.scale, pair.bias
     if place.share is not None and place.share.dim == 1:
         down = place.share.of(down)
+        bias = bias if place.share.is_first else None  # the ranks' sum has it once
     elif place.share is not None:
         up = place.share.of(up)
-    dtype = input_dtype(layer)
-    return Delta(_moved(down.t(), device, dtype), _moved(up.t(), device, dtype), place.part * width)
+        bias = None if bias is None else place.share.of(bias)
+    dtype, first = input_dtype(layer), place.part * width
+    down, up = _moved(down.t(), device, dtype), _moved(up.t(), device, dtype)
+    return Delta(down, up, first, None if bias is None else _moved(bias, device, dtype))
 
 
 def _check(name: str, pair: LoraPair, layer: Linear, place: Placement) -> None:
@@ -92,7 +107,9 @@ def _check(name: str, pair: LoraPair, layer: Linear, place: Placement) -> None:
         raise InvalidAdapter(
             f"{name}: {_shapes(pair)} do not fit a layer of {wanted[1]} to {wanted[0]} channels"
         )
-    numbers = (pair.down, pair.up, torch.tensor(pair.scale))
+    if pair.bias is not None and pair.bias.shape != wanted[:1]:
+        raise InvalidAdapter(f"{name}: a bias of {tuple(pair.bias.shape)} is not of {wanted[0]} channels")
+    numbers = [pair.down, pair.up, torch.tensor(pair.scale), *([] if pair.bias is None else [pair.bias])]
     if not all(bool(each.isfinite().all()) for each in numbers):
         raise InvalidAdapter(f"{name}: has numbers that are not finite")
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.conditioning import ImageConditioning
 from diffuserve.models.text.clip import load_clip
@@ -72,8 +73,10 @@ class FluxTextEncoder:
     def key(self, params: GenerationParams) -> Hashable:
         return (params.prompt, params.max_sequence_length)
 
-    def encode(self, params: Sequence[GenerationParams], one_by_one: bool) -> Sequence[FluxConditioning]:
-        """Encode prompts of one length together, or each by itself."""
+    def encode(
+        self, params: Sequence[GenerationParams], adapters: Sequence[Uses], one_by_one: bool
+    ) -> Sequence[FluxConditioning]:
+        """Encode prompts of one length together, or each by itself. No adapter changes how."""
         if one_by_one:
             return [self._encode([wanted])[0] for wanted in params]
         return run_in_groups(params, lambda wanted: wanted.max_sequence_length, self._encode)

@@ -1,6 +1,6 @@
 """Low-rank adapters of requests over packed rows (LoRA, Hu et al. 2021, arXiv:2106.09685).
 
-    y[rows, columns] += weight · (x[rows] · down) · up
+    y[rows, columns] += weight · ((x[rows] · down) · up + bias)
 
 Requests of one pass may have different adapters, or none: each adapter is added to the rows of those that
 use it. Which row a layer reads is fixed by its place, so adapters are arguments of layers: forgetting one is
@@ -24,30 +24,42 @@ class Delta:
     down: Float[Tensor, "in rank"]
     up: Float[Tensor, "rank columns"]
     first: int = 0
+    bias: Float[Tensor, "columns"] | None = None
 
     @property
     def columns(self) -> slice:
         return slice(self.first, self.first + self.up.shape[1])
+
+    @property
+    def num_bytes(self) -> int:
+        return self.down.nbytes + self.up.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
     """An adapter in a device's memory: its deltas by the name of the layer. Adapters equal only themselves.
 
-    Its `key` tells it from all others, even from a later one of the same name, and keeps no tensors.
+    Its `key` tells it from all others, even from a later one of the same name, and keeps no tensors. If it
+    `changes_prompts`, some of its layers encode them.
     """
 
     name: str
     deltas: Mapping[str, Sequence[Delta]]
     key: object = field(default_factory=object)
+    changes_prompts: bool = False
 
     @property
     def num_bytes(self) -> int:
-        return sum(each.down.nbytes + each.up.nbytes for deltas in self.deltas.values() for each in deltas)
+        return sum(each.num_bytes for deltas in self.deltas.values() for each in deltas)
 
 
 Uses = tuple[tuple[Adapter, float], ...]
 """The adapters of a request, each with its weight."""
+
+
+def of_prompts(uses: Uses) -> Uses:
+    """Return those that change how prompts are encoded."""
+    return tuple((adapter, weight) for adapter, weight in uses if adapter.changes_prompts)
 
 
 def key_of(uses: Uses) -> Hashable:
@@ -95,6 +107,11 @@ class RowAdapters:
                 runs.append(AdapterRun(start, stop, own))
             start = stop
         return cls(tuple(runs)) if runs else None
+
+    def part(self, rows: range) -> "RowAdapters | None":
+        """Return those of some rows, which are counted from 0 then; `None` if none has any."""
+        runs = _part(self, rows, 0)
+        return RowAdapters(runs) if runs else None
 
     def on(self, layer: str) -> list[AdaptedRows]:
         """Return the rows to which something is added in a layer."""

@@ -81,7 +81,7 @@ class Linear(nn.Module):
         y = self._tiled(x, gelu=False)
         for each in adapted:
             self._add(y[each.rows], x[each.rows], each.deltas)
-        return F.gelu(y, approximate="tanh") if self.gelu else y
+        return torch.ops.aten.gelu_(y, approximate="tanh") if self.gelu else y
 
     def of_parts(
         self,
@@ -140,6 +140,8 @@ class Linear(nn.Module):
                     own.copy_(
                         F.pad(own, (0, 0, 0, padding)).addmm_(change, delta.up, alpha=weight)[: len(own)]
                     )
+                if delta.bias is not None:
+                    own.add_(delta.bias, alpha=weight)
 
     def _tiled(self, *parts: Tensor, gelu: bool) -> Tensor:
         """Return the product of rows whose features are in one tensor or in several."""
@@ -195,11 +197,14 @@ def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=-1)
 
 
-def name_layers(module: nn.Module) -> None:
-    """Give every `Linear` inside `module` its full name there, by which it knows its adapters."""
+def name_layers(module: nn.Module, prefix: str = "") -> None:
+    """Give every `Linear` inside `module` its full name there, by which it knows its adapters.
+
+    Where several modules of a pipeline have layers of one name, a `prefix` tells them apart.
+    """
     for name, layer in module.named_modules():
         if isinstance(layer, Linear):
-            layer.name = name
+            layer.name = prefix + name
 
 
 def set_tiling(module: nn.Module, tiling: Tiling) -> None:

@@ -19,6 +19,7 @@ from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.image_pipeline import ImagePipeline
 from diffuserve.models.input_tensors import put_back
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.layers.sequence_parallel import part_size
 from diffuserve.models.loaded_pipeline import with_dtype
 from diffuserve.models.machine.devices import flops_per_second
@@ -96,7 +97,7 @@ class StableDiffusionPipeline(ImagePipeline):
         return (self.text.key(params), self.images.key(params))
 
     @torch.inference_mode()
-    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+    def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
         texts = self.text.encode(params, one_by_one=self.deterministic)
         pairs = zip(texts, self.images.encode(params), strict=True)
         return [replace(text, image=image) for text, image in pairs]
