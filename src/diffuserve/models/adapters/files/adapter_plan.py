@@ -1,5 +1,6 @@
 """Plans which tensors of an adapter file change which layer, by its header. Importing this loads no torch."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -54,6 +55,12 @@ class AdapterPlan:
     def rank(self) -> int:
         """The largest rank of a layer."""
         return max(pair.rank for layers in self.pairs.values() for pair in layers.values())
+
+    @property
+    def num_values(self) -> int:
+        """The numbers of all matrices as layers have them: those that share one have it each, biases aside."""
+        pairs = (pair for layers in self.pairs.values() for pair in layers.values())
+        return sum(pair.rank * (pair.shape[0] + math.prod(pair.shape[1:])) for pair in pairs)
 
 
 def plan_adapter(file: CheckpointFile, family: str) -> AdapterPlan:
