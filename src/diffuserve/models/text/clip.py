@@ -6,6 +6,7 @@ kept. Importing transformers for this one class would take longer than to load a
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -35,7 +36,11 @@ def _quick_gelu(states: Tensor) -> Tensor:
     return states * torch.sigmoid(1.702 * states)
 
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"quick_gelu": _quick_gelu, "gelu": F.gelu}
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "quick_gelu": _quick_gelu,
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
 
 
 @dataclass(frozen=True)
