@@ -44,7 +44,7 @@ def add_stacked(
     # What is not a row's own may be infinite: it is replaced, not multiplied by 0.
     between.mul_(masks.weights).masked_fill_(masks.others, 0)
     first = 0
-    for _, group in groupby(pieces, key=lambda piece: piece.delta.first):
+    for _, group in groupby(pieces, key=_columns):
         own = [piece.delta for piece in group]
         up = torch.cat([delta.up for delta in own])
         y[:, own[0].columns].addmm_(between[:, first : first + len(up)], up)
@@ -61,7 +61,11 @@ def _pieces(adapted: Sequence[AdaptedRows]) -> list[Piece]:
             deltas[id(delta)] = delta
             weights.setdefault(id(delta), [0.0] * len(adapted))[index] += weight
     pieces = [Piece(delta, tuple(weights[key])) for key, delta in deltas.items()]
-    return sorted(pieces, key=lambda piece: piece.delta.first)
+    return sorted(pieces, key=_columns)
+
+
+def _columns(piece: Piece) -> tuple[int, int]:
+    return piece.delta.columns.start, piece.delta.columns.stop
 
 
 def between_products(
