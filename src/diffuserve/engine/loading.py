@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import InvalidParams
@@ -16,7 +17,8 @@ from diffuserve.models.adapters.files.adapter_file import open_adapter
 from diffuserve.models.adapters.files.base_layers import plan_for
 from diffuserve.models.adapters.files.read_adapter import read_adapter
 from diffuserve.models.adapters.pool import LoadAdapter
-from diffuserve.models.base import Pipeline, packed
+from diffuserve.models.base import Pipeline
+from diffuserve.models.folders.controlnets import controlnet_folders
 from diffuserve.models.folders.folder import open_model
 from diffuserve.models.layers.adapters import Adapter
 from diffuserve.models.layers.lora_pair import Components
@@ -46,8 +48,9 @@ def parse_plan(
     offload: str | None,
     deterministic: bool = False,
     parts: Parts = ALL_PARTS,
+    controlnets: Mapping[str, str | Path] = MappingProxyType({}),
 ) -> LoadPlan:
-    """Return a plan from the caller's words. Raise `DeviceUnavailable`, `InvalidParams`."""
+    """Return a plan from the caller's words. Raise `DeviceUnavailable`, `InvalidParams`, `InvalidModel`."""
     return LoadPlan(
         choose_device(device),
         parse_dtype(dtype),
@@ -55,6 +58,7 @@ def parse_plan(
         parts=parts,
         quantization=parse_quantization(quantization),
         offload=parse_offload(offload),
+        controlnets=controlnet_folders(controlnets),
     )
 
 
@@ -83,8 +87,9 @@ def adapter_loaders(
         return {}
     if not pipeline.spec.max_adapters:
         raise InvalidParams("adapters", ", ".join(readers), f"{pipeline.spec.name} takes no adapters")
-    place = packed(pipeline).place_adapter
-    return {name: partial(_load_adapter, place, name, reader) for name, reader in readers.items()}
+    return {
+        name: partial(_load_adapter, pipeline.place_adapter, name, reader) for name, reader in readers.items()
+    }
 
 
 def _load_adapter(

@@ -39,22 +39,38 @@ class Delta:
         return self.down.nbytes + self.up.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
 
+@dataclass(frozen=True)
+class ConvolutionDelta:
+    """What an adapter of weight 1 adds to a convolution: one with the layer's kernel, then one of 1 x 1."""
+
+    down: Float[Tensor, "rank in height width"]
+    up: Float[Tensor, "out rank 1 1"]
+    bias: Float[Tensor, "out"] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return self.down.nbytes + self.up.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+
 @dataclass(frozen=True, eq=False)
 class Adapter:
     """An adapter in a device's memory: its deltas by the name of the layer. Adapters equal only themselves.
 
-    Its `key` tells it from all others, even from a later one of the same name, and keeps no tensors. If it
-    `changes_prompts`, some of its layers encode them.
+    `convolutions` are those of convolutions, of which each has one. Its `key` tells it from all others, even
+    from a later one of the same name, and keeps no tensors. If it `changes_prompts`, some of its layers
+    encode them.
     """
 
     name: str
     deltas: Mapping[str, Sequence[Delta]]
     key: object = field(default_factory=object)
     changes_prompts: bool = False
+    convolutions: Mapping[str, ConvolutionDelta] = field(default_factory=dict)
 
     @property
     def num_bytes(self) -> int:
-        return sum(each.num_bytes for deltas in self.deltas.values() for each in deltas)
+        linear = sum(each.num_bytes for deltas in self.deltas.values() for each in deltas)
+        return linear + sum(each.num_bytes for each in self.convolutions.values())
 
 
 Uses = tuple[tuple[Adapter, float], ...]
@@ -128,6 +144,12 @@ class RowAdapters:
         """Return those of some rows, which are counted from 0 then; `None` if none has any."""
         runs = _part(self, rows, 0)
         return RowAdapters(runs) if runs else None
+
+    def times(self, count: int) -> "RowAdapters":
+        """Return those of rows that are `count` times as many: each stands for so many in its place."""
+        return RowAdapters(
+            tuple(AdapterRun(count * run.start, count * run.stop, run.uses) for run in self.runs)
+        )
 
     def on(self, layer: str) -> list[AdaptedRows]:
         """Return the rows to which something is added in a layer."""

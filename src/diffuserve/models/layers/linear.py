@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.models.layers.adapted_convolution import AdaptedConv2d
 from diffuserve.models.layers.adapters import AdaptedRows, Delta, RowAdapters, with_others
 from diffuserve.models.layers.stacked_adapters import add_stacked, between_products
 from diffuserve.models.machine.cpu_products import fuses_gelu, linear_gelu
@@ -242,13 +243,23 @@ def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=-1)
 
 
+class PositionsLinear(Linear):
+    """A `Linear` over rows that have several positions each: adapters are those of the rows."""
+
+    def forward(
+        self, x: Float[Tensor, "rows *positions in"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "rows *positions out"]:
+        of_all = None if adapters is None else adapters.times(x.shape[1:-1].numel())
+        return super().forward(x.flatten(0, -2), of_all).unflatten(0, x.shape[:-1])
+
+
 def name_layers(module: nn.Module, prefix: str = "") -> None:
-    """Give every `Linear` inside `module` its full name there, by which it knows its adapters.
+    """Give every `Linear` and convolution inside `module` its full name, by which it knows its adapters.
 
     Where several modules of a pipeline have layers of one name, a `prefix` tells them apart.
     """
     for name, layer in module.named_modules():
-        if isinstance(layer, Linear):
+        if isinstance(layer, Linear | AdaptedConv2d):
             layer.name = prefix + name
 
 

@@ -1,5 +1,6 @@
 """Plans which tensors of an adapter file change which layer, by its header. Importing this loads no torch."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -45,18 +46,21 @@ class AdapterPlan:
 
     file: CheckpointFile = field(repr=False)
     family: str
+    layout: AdapterLayout = field(repr=False)
     pairs: Mapping[str, Mapping[str, PlannedPair]]
     ignored: tuple[str, ...]
     scales: Mapping[str, StatedScale]
 
     @property
-    def layout(self) -> AdapterLayout:
-        return LAYOUTS[self.family]
-
-    @property
     def rank(self) -> int:
         """The largest rank of a layer."""
         return max(pair.rank for layers in self.pairs.values() for pair in layers.values())
+
+    @property
+    def num_values(self) -> int:
+        """The numbers of all matrices as layers have them: those that share one have it each, biases aside."""
+        pairs = (pair for layers in self.pairs.values() for pair in layers.values())
+        return sum(pair.rank * (pair.shape[0] + math.prod(pair.shape[1:])) for pair in pairs)
 
 
 def plan_adapter(file: CheckpointFile, family: str) -> AdapterPlan:
@@ -64,7 +68,14 @@ def plan_adapter(file: CheckpointFile, family: str) -> AdapterPlan:
 
     Raise `InvalidAdapter` with the name of a tensor that cannot be applied.
     """
-    layout = LAYOUTS[family]
+    return plan_in_layout(file, family, LAYOUTS[family])
+
+
+def plan_in_layout(file: CheckpointFile, family: str, layout: AdapterLayout) -> AdapterPlan:
+    """Return what an adapter file changes in models whose layers it names as a layout does.
+
+    Raise `InvalidAdapter` with the name of a tensor that cannot be applied.
+    """
     modules, dropped = _modules(file, layout)
     for module in [module for module, parts in modules.items() if _is_lone_bias(layout, module, parts)]:
         dropped += modules.pop(module).values()
@@ -81,7 +92,7 @@ def plan_adapter(file: CheckpointFile, family: str) -> AdapterPlan:
             pairs[component][target.layer] = _pair(file, module, modules[module], target)
     if not pairs:
         raise InvalidAdapter(f"{file.path}: changes no layer of {layout.title}")
-    return AdapterPlan(file, family, dict(pairs), tuple(sorted(dropped)), stated_scales(file))
+    return AdapterPlan(file, family, layout, dict(pairs), tuple(sorted(dropped)), stated_scales(file))
 
 
 _Parts = dict[TensorRole, str]
