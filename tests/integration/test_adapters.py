@@ -144,7 +144,7 @@ def test_adapters_come_from_files(
     reference: Any, adapters: Mapping[str, dict[str, LoraPair]], tmp_path: Path, engine: Engine
 ) -> None:
     tensors = {}
-    for layer, (down, up, scale) in adapters["a"].items():
+    for layer, (down, up, scale, _) in adapters["a"].items():
         tensors[f"transformer.{layer}.lora_A.weight"] = down.contiguous()
         tensors[f"transformer.{layer}.lora_B.weight"] = (scale * up).contiguous()
     save_file(tensors, tmp_path / "a.safetensors")
