@@ -4,8 +4,8 @@
     python -m benchmarks adapters --widths 192 --dtypes float32 --rounds 5    # a part; writes nothing
 
 Eight requests share a step of FLUX.1's layout, on one thread: none has an adapter, all have the same, four
-adapters have two each, or one request alone has one. Adapters have rank 16 on all linear layers. The cases take
-turns, and each figure is of CPU seconds of the stepping thread: the best of all rounds, and their median.
+adapters have two each, or one request alone has one. Adapters have rank 16 on all linear layers. The cases
+take turns, and figures are CPU seconds of the stepping thread: the best of all rounds, and their median.
 """
 
 import argparse

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ def linear_layers(folder: Path) -> dict[str, nn.Linear]:
     return {name: layer for name, layer in layers if isinstance(layer, nn.Linear)}
 
 
-def random_pair(layer: nn.Linear, rank: int, seed: int, gain: float = 0.3) -> LoraPair:
+def random_pair(layer: nn.Linear | nn.Conv2d, rank: int, seed: int, gain: float = 0.3) -> LoraPair:
     generator = torch.Generator().manual_seed(seed)
-    down = torch.randn(rank, layer.in_features, generator=generator) / layer.in_features**0.5
-    up = gain * torch.randn(layer.out_features, rank, generator=generator) / rank**0.5
+    outputs, *rest = layer.weight.shape
+    down = torch.randn(rank, *rest, generator=generator) / prod(rest) ** 0.5
+    up = gain * torch.randn(outputs, rank, *[1] * len(rest[1:]), generator=generator) / rank**0.5
     return LoraPair(down, up, scale=0.5 + seed % 2)
 
 

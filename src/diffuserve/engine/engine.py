@@ -91,6 +91,7 @@ class Engine(AbstractContextManager["Engine"]):
         quantization: str | None = None,
         offload: str | None = None,
         adapters: Mapping[str, str | Path] | None = None,
+        controlnets: Mapping[str, str | Path] | None = None,
     ) -> "Engine":
         """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
@@ -99,11 +100,13 @@ class Engine(AbstractContextManager["Engine"]):
         `dtype` is "bfloat16", "float16" or "float32" ("bf16", "fp16" or "fp32" for short) or a torch dtype.
         It defaults to the checkpoint's; a CPU without bf16 instructions uses float32 instead of bf16.
         `quantization` is "none", "int8", "fp8" or "int4"; by default the folder's own. `offload` is "none",
-        "text", "model" or "layers". `adapters` are safetensors files by the names that requests use. Raises
-        `ModelNotFound`, `InvalidModel`, `InvalidAdapter`, `DeviceUnavailable`.
+        "text", "model" or "layers". `adapters` are safetensors files by the names that requests use, and
+        `controlnets` folders of ControlNets. Raises `ModelNotFound`, `InvalidModel`, `InvalidAdapter`,
+        `DeviceUnavailable`.
         """
         config = config or EngineConfig()
-        plan = parse_plan(device, dtype, quantization, offload, config.deterministic, parts)
+        kept = (quantization, offload)
+        plan = parse_plan(device, dtype, *kept, config.deterministic, parts, controlnets or {})
         sources = adapters_of(model, adapters or {})
         return cls.of(load_model(model, plan), config, sources)
 

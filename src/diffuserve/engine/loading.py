@@ -4,18 +4,18 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from diffuserve.domain.errors import InvalidAdapter, InvalidParams
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.offload import parse_offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.quantization import parse_quantization
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.adapters.pool import AdapterPool
 from diffuserve.models.adapters.sources import AdapterSources, adapter_sources
-from diffuserve.models.base import PackedPipeline, Pipeline
-from diffuserve.models.layers.adapters import Adapter
-from diffuserve.models.layers.lora_pair import Components
+from diffuserve.models.base import Pipeline
+from diffuserve.models.folders.controlnets import controlnet_folders
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
 from diffuserve.models.machine.host import keep_freed_memory, one_thread
 from diffuserve.models.registry import load_pipeline
@@ -42,8 +42,9 @@ def parse_plan(
     offload: str | None,
     deterministic: bool = False,
     parts: Parts = ALL_PARTS,
+    controlnets: Mapping[str, str | Path] = MappingProxyType({}),
 ) -> LoadPlan:
-    """Return a plan from the caller's words. Raise `DeviceUnavailable`, `InvalidParams`."""
+    """Return a plan from the caller's words. Raise `DeviceUnavailable`, `InvalidParams`, `InvalidModel`."""
     return LoadPlan(
         choose_device(device),
         parse_dtype(dtype),
@@ -51,6 +52,7 @@ def parse_plan(
         parts=parts,
         quantization=parse_quantization(quantization),
         offload=parse_offload(offload),
+        controlnets=controlnet_folders(controlnets),
     )
 
 
@@ -69,13 +71,7 @@ def adapter_pool(pipeline: Pipeline, sources: AdapterSources, max_bytes: int) ->
     """
     if sources.named and not pipeline.spec.max_adapters:
         raise InvalidParams("adapters", ", ".join(sources.named), f"{pipeline.spec.name} takes no adapters")
-    if not isinstance(pipeline, PackedPipeline):
-        return AdapterPool(_place_none, 0)
     return AdapterPool(pipeline.place_adapter, max_bytes, pipeline.dtype.itemsize)
-
-
-def _place_none(name: str, _components: Components) -> Adapter:
-    raise InvalidAdapter(f"adapter {name!r}: this model takes none")
 
 
 def model_name(model: str | Path) -> str:

@@ -177,7 +177,7 @@ def test_foreign_layers_and_shapes_are_refused_by_name(folder: Path) -> None:
     name, layer = next(iter(linear_layers(folder).items()))
     down, up, *_ = random_pair(layer, 4, 0)
     bad: dict[str, tuple[str, LoraPair]] = {
-        "no such linear layer": ("mid_block.conv", LoraPair(down, up)),
+        "no such layer": ("mid_block.conv", LoraPair(down, up)),
         "do not fit": (name, LoraPair(down[:, 1:], up)),
         "not finite": (name, LoraPair(down, torch.full_like(up, torch.nan))),
         "takes matrices": (name, LoraPair(down[..., None], up)),
@@ -187,5 +187,5 @@ def test_foreign_layers_and_shapes_are_refused_by_name(folder: Path) -> None:
             pipeline.place_adapter("mine", {"transformer": {layer_name: pair}})
         assert layer_name in str(raised.value)
         assert "mine" in str(raised.value)
-    with pytest.raises(InvalidAdapter, match="text_encoder"):
-        pipeline.place_adapter("mine", {"text_encoder": {}})
+    with pytest.raises(InvalidAdapter, match="image_encoder"):
+        pipeline.place_adapter("mine", {"image_encoder": {}})

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidAdapter
-from diffuserve.models.layers.adapters import Adapter, Delta
+from diffuserve.models.layers.adapted_convolution import AdaptedConv2d
+from diffuserve.models.layers.adapters import Adapter, ConvolutionDelta, Delta
 from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.lora_pair import Components, LoraPair
 from diffuserve.models.layers.quantized_linear import QuantizedLinear, input_dtype
@@ -41,22 +42,26 @@ def place_adapter(
     take adapters. If ranks share the weights, each keeps its part. Raise `InvalidAdapter`, which names the
     adapter and the layer.
     """
-    deltas = defaultdict[str, list[Delta]](list)
+    deltas, convolutions = defaultdict[str, list[Delta]](list), dict[str, ConvolutionDelta]()
     encodes = False
     try:
         for component, pairs in components.items():
             own = _of_component(component, modules)
             for layer_name, pair in pairs.items():
                 found = _find(layer_name, own)
-                deltas[found.layer.name].append(_delta(layer_name, pair, found, device))
                 encodes |= found.encodes
+                if isinstance(found.layer, AdaptedConv2d):
+                    convolutions[found.layer.name] = _convolution(layer_name, pair, found.layer, device)
+                else:
+                    delta = _delta(layer_name, pair, found.layer, found.place, device)
+                    deltas[found.layer.name].append(delta)
     except InvalidAdapter as error:
         raise InvalidAdapter(f"adapter {name!r}: {error}") from error
-    return Adapter(name, dict(deltas), changes_prompts=encodes)
+    return Adapter(name, dict(deltas), changes_prompts=encodes, convolutions=convolutions)
 
 
 class _Found(NamedTuple):
-    layer: Linear
+    layer: Linear | AdaptedConv2d
     place: Placement
     encodes: bool
 
@@ -74,14 +79,24 @@ def _find(name: str, modules: Sequence[AdaptedModule]) -> _Found:
         place = each.placements.get(f"{name}.weight")
         if place is not None:
             layer = each.module.get_submodule(place.parameter.rpartition(".")[0])
-            if isinstance(layer, Linear):
+            if isinstance(layer, Linear | AdaptedConv2d):
                 assert layer.name, "a layer without a name finds no adapter"
                 return _Found(layer, place, each.encodes)
-    raise InvalidAdapter(f"{name}: the model has no such linear layer")
+    raise InvalidAdapter(f"{name}: the model has no such layer that takes adapters")
 
 
-def _delta(name: str, pair: LoraPair, found: _Found, device: torch.device) -> Delta:
-    layer, place = found.layer, found.place
+def _convolution(name: str, pair: LoraPair, layer: AdaptedConv2d, device: torch.device) -> ConvolutionDelta:
+    kernel = layer.kernel_size
+    _check_shapes(name, pair, (layer.out_channels, layer.in_channels, *kernel), "a convolution takes kernels")
+    dtype = layer.weight.dtype
+    return ConvolutionDelta(
+        pair.down.to(device, dtype, memory_format=torch.channels_last),
+        _moved(pair.up.float() * pair.scale, device, dtype),
+        None if pair.bias is None else _moved(pair.bias, device, dtype),
+    )
+
+
+def _delta(name: str, pair: LoraPair, layer: Linear, place: Placement, device: torch.device) -> Delta:
     width = layer.out_features // place.num_parts
     _check(name, pair, layer, place)
     down, up, bias = pair.down.float(), pair.up.float() * pair.scale, pair.bias
@@ -100,15 +115,19 @@ def _check(name: str, pair: LoraPair, layer: Linear, place: Placement) -> None:
     """Raise `InvalidAdapter` for matrices of other shapes, and for numbers that are not finite."""
     shape = (layer.out_features // place.num_parts, _num_inputs(layer))
     wanted = shape if place.share is None else place.share.whole_shape(shape)
-    if pair.down.dim() != 2 or pair.up.dim() != 2:
-        raise InvalidAdapter(f"{name}: a linear layer takes matrices, not {_shapes(pair)}")
-    rank = pair.down.shape[0]
-    if (pair.up.shape[0], pair.down.shape[1]) != wanted or pair.up.shape[1] != rank or rank == 0:
-        raise InvalidAdapter(
-            f"{name}: {_shapes(pair)} do not fit a layer of {wanted[1]} to {wanted[0]} channels"
-        )
-    if pair.bias is not None and pair.bias.shape != wanted[:1]:
-        raise InvalidAdapter(f"{name}: a bias of {tuple(pair.bias.shape)} is not of {wanted[0]} channels")
+    _check_shapes(name, pair, wanted, "a linear layer takes matrices")
+
+
+def _check_shapes(name: str, pair: LoraPair, wanted: Sequence[int], takes: str) -> None:
+    """Raise `InvalidAdapter` unless a pair fits a weight of outputs, inputs and a kernel's sides."""
+    if pair.down.dim() != len(wanted) or pair.up.dim() != len(wanted):
+        raise InvalidAdapter(f"{name}: {takes}, not {_shapes(pair)}")
+    outputs, *rest = wanted
+    rank, ones = pair.down.shape[0], [1] * len(rest[1:])
+    if rank == 0 or [*pair.down.shape] != [rank, *rest] or [*pair.up.shape] != [outputs, rank, *ones]:
+        raise InvalidAdapter(f"{name}: {_shapes(pair)} do not fit a layer of {rest[0]} to {outputs} channels")
+    if pair.bias is not None and pair.bias.shape != (outputs,):
+        raise InvalidAdapter(f"{name}: a bias of {tuple(pair.bias.shape)} is not of {outputs} channels")
     numbers = [pair.down, pair.up, torch.tensor(pair.scale), *([] if pair.bias is None else [pair.bias])]
     if not all(bool(each.isfinite().all()) for each in numbers):
         raise InvalidAdapter(f"{name}: has numbers that are not finite")

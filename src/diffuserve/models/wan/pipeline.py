@@ -31,8 +31,8 @@ from diffuserve.models.offload.components import Component
 from diffuserve.models.video_autoencoder.cost import decode_bytes, decode_operations
 from diffuserve.models.video_autoencoder.previews import draw_strip, preview_map
 from diffuserve.models.video_autoencoder.video_vae import VideoVae, vae_dtype
+from diffuserve.models.vision.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.checkpoint import WanCheckpoint
-from diffuserve.models.wan.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.images import FirstFrames, put_first_frame
 from diffuserve.models.wan.packing import ClipShape, Layouts, unpatchify
@@ -82,7 +82,7 @@ class WanPipeline(LoadedPipeline):
         vae_plan = replace(plan, dtype=vae_dtype(folder, self.device))
         self.vae = VideoVae(folder, vae_plan, encodes, parts.decoding)
         reads_clip = checkpoint.has_image_encoder
-        image_encoder = ClipImageEncoder(folder, encoder_plan) if reads_clip else None
+        image_encoder = ClipImageEncoder.read(folder, encoder_plan) if reads_clip else None
         self.images = FirstFrames(self.vae, image_encoder, checkpoint.reads_clip)
         self.preview_map = preview_map(folder, checkpoint.vae.z_dim, self.device)
         kernel = choose_kernel(self.device, self.dtype, self.deterministic)

@@ -75,15 +75,20 @@ def test_the_product_equals_the_formula(gelu: bool, tiling: Tiling | None) -> No
         assert torch.equal(layer.of_parts(x[:, :32], x[:, 32:], RowAdapters.of(LENGTHS, USES)), y)
 
 
-def test_products_in_parts_have_adapters_on_cuda_too() -> None:
-    layers, x = make_layer(), random(sum(LENGTHS), WIDE, seed=5)
+@pytest.mark.parametrize("gelu", [False, True])
+def test_products_on_cuda_equal_the_formula(gelu: bool) -> None:
+    layers, x = make_layer(gelu), random(sum(LENGTHS), WIDE, seed=5)
     expected = reference(_linear(layers), x)
     with pretend_cuda():
         own = {key: _on_cuda(key) for key in (A, B)}
         uses = [tuple((own[adapter], weight) for adapter, weight in each) for each in USES]
         first, second = x[:, :32].to(CUDA), x[:, 32:].to(CUDA)
-        y = _linear(layers.to(CUDA)).of_parts(first, second, RowAdapters.of(LENGTHS, uses)).to(CPU)
-    torch.testing.assert_close(torch.Tensor(y).double(), expected, rtol=0, atol=5e-6)
+        layer, adapters = _linear(layers.to(CUDA)), RowAdapters.of(LENGTHS, uses)
+        found = [layer(x.to(CUDA), adapters).to(CPU)]
+        if not gelu:
+            found.append(layer.of_parts(first, second, adapters).to(CPU))
+    for y in found:
+        torch.testing.assert_close(torch.Tensor(y).double(), expected, rtol=0, atol=5e-6)
 
 
 def _linear(layers: nn.ModuleDict) -> Linear:

@@ -46,13 +46,10 @@ class AdapterPlan:
 
     file: CheckpointFile = field(repr=False)
     family: str
+    layout: AdapterLayout = field(repr=False)
     pairs: Mapping[str, Mapping[str, PlannedPair]]
     ignored: tuple[str, ...]
     scales: Mapping[str, StatedScale]
-
-    @property
-    def layout(self) -> AdapterLayout:
-        return LAYOUTS[self.family]
 
     @property
     def rank(self) -> int:
@@ -71,7 +68,14 @@ def plan_adapter(file: CheckpointFile, family: str) -> AdapterPlan:
 
     Raise `InvalidAdapter` with the name of a tensor that cannot be applied.
     """
-    layout = LAYOUTS[family]
+    return plan_in_layout(file, family, LAYOUTS[family])
+
+
+def plan_in_layout(file: CheckpointFile, family: str, layout: AdapterLayout) -> AdapterPlan:
+    """Return what an adapter file changes in models whose layers it names as a layout does.
+
+    Raise `InvalidAdapter` with the name of a tensor that cannot be applied.
+    """
     modules, dropped = _modules(file, layout)
     for module in [module for module, parts in modules.items() if _is_lone_bias(layout, module, parts)]:
         dropped += modules.pop(module).values()
@@ -88,7 +92,7 @@ def plan_adapter(file: CheckpointFile, family: str) -> AdapterPlan:
             pairs[component][target.layer] = _pair(file, module, modules[module], target)
     if not pairs:
         raise InvalidAdapter(f"{file.path}: changes no layer of {layout.title}")
-    return AdapterPlan(file, family, dict(pairs), tuple(sorted(dropped)), stated_scales(file))
+    return AdapterPlan(file, family, layout, dict(pairs), tuple(sorted(dropped)), stated_scales(file))
 
 
 _Parts = dict[TensorRole, str]

@@ -4,11 +4,11 @@ Importing this loads no torch.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from diffuserve.models.adapters.files.layer_table import Found, LayerTable
+from diffuserve.models.adapters.files.layer_table import Found, LayerTable, one
 from diffuserve.models.adapters.files.transformer_layers import FLUX, FLUX2, QWEN_IMAGE, WAN, Z_IMAGE
 from diffuserve.models.adapters.files.unet_layers import CLIP, UNET
 
@@ -135,3 +135,8 @@ LAYOUTS: Final[Mapping[str, AdapterLayout]] = {
     ),
 }
 """The layouts by the names of the families' folders in `models`."""
+
+
+def layout_of_own_names(title: str, denoiser: str, layers: Iterable[str]) -> AdapterLayout:
+    """Return the layout of files that name a denoiser's layers as its module does."""
+    return AdapterLayout(title, denoiser, LayerTable({layer: one(layer) for layer in layers}), _ENCODERS)
