@@ -109,11 +109,11 @@ class AdaptedLayers:
         plain, called = layer.forward, self._called
 
         @functools.wraps(plain)
-        def adapted(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-            y = plain(x, *args, **kwargs)
+        def adapted(*args: Any, **kwargs: Any) -> Tensor:
+            y: Tensor = plain(*args, **kwargs)
             if (adapters := _now()) is not None:
                 called.add(name)
-                adapters.add(name, layer, x, y)
+                adapters.add(name, layer, (*args, *kwargs.values())[0], y)
             return y
 
         setattr(layer, _NAME, name)
