@@ -14,7 +14,7 @@ from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.models.any_pipeline import passes
-from diffuserve.models.any_pipeline.adapters.pass_adapters import UnevenRows
+from diffuserve.models.any_pipeline.adapters.batch_adapters import UnevenRows
 from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.merging import run_merged
 from diffuserve.models.any_pipeline.proven import MIX_ADAPTERS, SHARE_PASSES

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.any_pipeline.adapters.adapted_layers import AdaptedLayers, by_component
-from diffuserve.models.any_pipeline.adapters.pass_adapters import UnevenRows
+from diffuserve.models.any_pipeline.adapters.batch_adapters import UnevenRows
 from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.merging import run_merged
 from diffuserve.models.layers.adapters import Adapter, Uses
