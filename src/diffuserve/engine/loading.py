@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.models.offload import parse_offload
@@ -16,7 +15,6 @@ from diffuserve.models.adapters.files.adapter_file import open_adapter
 from diffuserve.models.adapters.files.base_layers import plan_for
 from diffuserve.models.adapters.files.read_adapter import read_adapter
 from diffuserve.models.base import Pipeline
-from diffuserve.models.folders.controlnets import controlnet_folders
 from diffuserve.models.folders.folder import open_model
 from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
@@ -45,9 +43,8 @@ def parse_plan(
     offload: str | None,
     deterministic: bool = False,
     parts: Parts = ALL_PARTS,
-    controlnets: Mapping[str, str | Path] = MappingProxyType({}),
 ) -> LoadPlan:
-    """Return a plan from the caller's words. Raise `DeviceUnavailable`, `InvalidParams`, `InvalidModel`."""
+    """Return a plan from the caller's words. Raise `DeviceUnavailable`, `InvalidParams`."""
     return LoadPlan(
         choose_device(device),
         parse_dtype(dtype),
@@ -55,7 +52,6 @@ def parse_plan(
         parts=parts,
         quantization=parse_quantization(quantization),
         offload=parse_offload(offload),
-        controlnets=controlnet_folders(controlnets),
     )
 
 
