@@ -24,7 +24,7 @@ from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning
 from diffuserve.models.stable_diffusion.unet import UNetHalf
 from diffuserve.models.stable_diffusion.unet_input import ControlRows, Features, UNetInput
 from diffuserve.models.weights.load_plan import LoadPlan
-from diffuserve.models.weights.loading import Placement, load_weights
+from diffuserve.models.weights.loading import load_weights
 
 
 class ControlNet(UNetHalf):
@@ -60,8 +60,7 @@ def load_controlnet(folder: ControlNetFolder, unet: UNetConfig, scale: int, plan
     config = ControlNetConfig.read(folder, unet, scale)
     with torch.device("meta"):
         net = ControlNet(config)
-    placements = {name: Placement(name) for name, _ in net.named_parameters()}
-    load_weights(net, folder.weights(), placements, plan.beside, memory_format=torch.channels_last)
+    load_weights(net, folder.weights(), net.placements(), plan.beside, memory_format=torch.channels_last)
     return net.eval()
 
 

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.machine.devices import to_device
 
 Features = Float[Tensor, "rows channels height width"]
@@ -18,7 +19,8 @@ class UNetInput:
     """A batch of latents of one size, each row with its own timestep and conditioning.
 
     SDXL adds a pooled prompt and `sizes`, the six numbers of the original and the target size; models
-    distilled with guidance add its embedding. `controls` say on which rows ControlNets run.
+    distilled with guidance add its embedding. `adapters` are those of the rows, and `controls` say on which
+    rows ControlNets run.
     """
 
     latents: Features
@@ -27,17 +29,28 @@ class UNetInput:
     pooled: Float[Tensor, "rows pooled_width"] | None = None
     sizes: Float[Tensor, "rows numbers"] | None = None
     guidance: Float[Tensor, "rows guidance_width"] | None = None
+    adapters: RowAdapters | None = None
     controls: "tuple[ControlRows, ...]" = ()
 
     def __len__(self) -> int:
         return len(self.latents)
 
-    def take(self, rows: Tensor) -> "UNetInput":
-        """Return some rows."""
+    def take(self, rows: range) -> "UNetInput":
+        """Return some rows; past the end the last one is repeated, without adapters."""
+        places = torch.arange(rows.start, rows.stop).clamp(max=len(self) - 1)
+        adapters = None if self.adapters is None else self.adapters.part(rows)
+        controls = [control.take(places.tolist()) for control in self.controls]
+        return replace(
+            self.at(places),
+            adapters=adapters,
+            controls=tuple(control for control in controls if control.rows),
+        )
+
+    def at(self, places: Tensor) -> "UNetInput":
+        """Return the rows at some places, without adapters and ControlNets."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        taken = {name: value[rows] for name, value in values.items() if isinstance(value, Tensor)}
-        own = [control.take(rows.tolist()) for control in self.controls]
-        return replace(self, **taken, controls=tuple(control for control in own if control.rows))
+        taken = {name: value[places] for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **taken, adapters=None, controls=())
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,5 @@ class ControlRows:
         device = batch.latents.device
         rows = to_device(torch.tensor(self.rows), device)
         weights = to_device(torch.tensor(self.weights, dtype=batch.latents.dtype), device)
-        own = replace(batch, controls=()).take(rows)
-        for change in self.net(own, self.embedded):
+        for change in self.net(batch.at(rows), self.embedded):
             yield rows, change * weights[:, None, None, None]
