@@ -1,5 +1,6 @@
 """Requests with ControlNets draw what diffusers' own pipelines do, beside others with other ones or none."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,22 +12,23 @@ from PIL import Image
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.requests.control_use import ControlUse
-from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
+from diffuserve.media.input_image import as_image
 from diffuserve.models.folders.controlnets import controlnet_folders
 from diffuserve.models.registry import read_offer
 from diffuserve.testing.controlnet_checkpoints import write_unet_controlnet
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from support.images import psnr
-from support.noise_images import noise_image
+from support.photos import photo
 from support.unet_reference import draw_with, load_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
-EDGES, DEPTH = noise_image(64, 64, 1), noise_image(48, 80, 2)
+EDGES, DEPTH = photo(1, 64, 64), photo(2, 48, 80)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Model:
         if not uses:
             return draw_with(self.reference, params, **inputs)
         nets = [diffusers.ControlNetModel.from_pretrained(self.controlnets[use.name]) for use in uses]
-        controls = [pil_image(use.image) for use in uses]
+        controls = [as_image(shown(use.image)) for use in uses]
         inputs |= {
             "controlnet_conditioning_scale": [use.weight for use in uses],
             "control_guidance_start": [use.start for use in uses],
@@ -57,7 +59,9 @@ class Model:
             inputs["image"] = controls
         else:
             name = "StableDiffusionXLControlNetImg2ImgPipeline"
-            pixels = pil_image(image).resize((inputs["width"], inputs["height"]), Image.Resampling.LANCZOS)
+            pixels = as_image(shown(image)).resize(
+                (inputs["width"], inputs["height"]), Image.Resampling.LANCZOS
+            )
             inputs |= {"image": pixels, "control_image": controls, "strength": params.strength}
         parts = {key: part for key, part in self.reference.components.items() if "tower" not in key}
         pipeline = getattr(diffusers, name)(**parts, controlnet=nets)
@@ -65,10 +69,9 @@ class Model:
         return draw_with(pipeline, params, **inputs)
 
 
-def pil_image(image: Any) -> Image.Image:
+def shown(image: ImageInput) -> InputImage:
     assert isinstance(image, InputImage)
-    assert image.pixels is not None
-    return Image.frombytes("RGB", (image.width, image.height), image.pixels)
+    return image
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +138,6 @@ def test_what_a_control_does_shows(model: Model) -> None:
 def test_a_controlnet_of_another_kind_is_refused_before_weights_are_read(
     change: dict[str, Any], reason: str, model: Model, tmp_path: Path
 ) -> None:
-    import json
-
     config = json.loads((model.controlnets["edges"] / "config.json").read_text("utf-8"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text(json.dumps(config | change), "utf-8")

@@ -30,6 +30,23 @@ def write_unet_controlnet(folder: Path, model: Path, *, seed: int = 1, **options
     return _write(folder, net, seed)
 
 
+def write_flux_controlnet(folder: Path, model: Path, *, seed: int = 1, **options: Any) -> Path:
+    """Write a random ControlNet for the transformer of the folder `model` into `folder` and return it.
+
+    It has two blocks with two streams and a single one; `options` override values of its config: `num_mode`
+    for several kinds of images, or `conditioning_embedding_channels` to read pixels. Raise `ImportError` as
+    `write_flux_checkpoint` does.
+    """
+    require_libraries()
+    from diffusers import FluxControlNetModel, FluxTransformer2DModel
+
+    with torch.random.fork_rng(devices=[]):
+        transformer = FluxTransformer2DModel.from_pretrained(model / "transformer", local_files_only=True)
+        own = {"num_layers": 2, "num_single_layers": 1, **options}
+        net = FluxControlNetModel.from_config({**transformer.config, **own})
+    return _write(folder, net, seed)
+
+
 def _write(folder: Path, net: Any, seed: int) -> Path:
     redraw_weights(as_module(net), torch.Generator().manual_seed(seed))
     save_module(net, folder)
