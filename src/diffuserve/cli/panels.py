@@ -45,6 +45,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         "quantization",
         "offload",
         "adapter_files",
+        "controlnets",
         "compiled",
         "tiers",
     ),

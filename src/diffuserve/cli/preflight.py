@@ -15,9 +15,10 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.costs.memory import check_memory, cpu_memory_budget
 from diffuserve.engine_process.model.model_description import check_encoder
+from diffuserve.models.folders.controlnets import controlnet_folders
 from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.machine.hardware import check_device, check_dtype, check_num_gpus, is_cpu
-from diffuserve.models.registry import check_model
+from diffuserve.models.registry import CheckedModel, check_model
 from diffuserve.modelstore.manifest import Manifest
 from diffuserve.modelstore.store import check_stored, is_stored, open_stored
 from diffuserve.parallel.plan import ParallelPlan, check_group
@@ -32,7 +33,7 @@ def model_spec(config: EngineProcessConfig) -> ModelSpec:
 
     _check_engine(config)
     pull_if_missing(config.model)
-    return check_model(config.model, config.quantization, config.offload).spec
+    return _checked(config).spec
 
 
 def fetched(config: EngineProcessConfig) -> EngineProcessConfig:
@@ -63,7 +64,7 @@ def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationPar
 
     _check_engine(config)
     pull_if_missing(config.model)
-    model, budget = check_model(config.model, config.quantization, config.offload), _memory_budget(config)
+    model, budget = _checked(config), _memory_budget(config)
     check_encoder(config.model, model.spec)
     for request in requests:
         resolved = model.spec.resolve(request, seed=0)
@@ -104,7 +105,12 @@ def _check_served(config: EngineProcessConfig, plan: ParallelPlan | None) -> Non
     if is_stored(config.model, config.stored):
         check_stored(config.model, config.stored)
     elif find_local_model(config.model) is not None:
-        check_model(config.model, config.quantization, config.offload, plan)
+        _checked(config, plan)
+
+
+def _checked(config: EngineProcessConfig, plan: ParallelPlan | None = None) -> CheckedModel:
+    controlnets = controlnet_folders(config.controlnets)
+    return check_model(config.model, config.quantization, config.offload, plan, controlnets)
 
 
 def check_server(settings: Settings, engine_command: str | None = None) -> None:

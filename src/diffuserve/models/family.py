@@ -35,7 +35,8 @@ class Capabilities:
     are of what they share, by its name, where the weights can be sharded; all ranks then encode together, and
     share the text encoder's `encoder_shared`. `shares_passes`: groups of ranks can run different passes of a
     step. `compilable` returns the blocks for the compiler, by configs and headers alone. `min_decode_bytes`
-    returns what decoding a clip takes at least: see `Pipeline.decode_bytes`.
+    returns what decoding a clip takes at least: see `Pipeline.decode_bytes`. `takes_controlnets`: ControlNets
+    can be loaded beside it; `read_spec` checks those of a folder, and tells them.
     """
 
     quantized_layers: Mapping[str, QuantizedLayers] = field(default_factory=dict)
@@ -47,6 +48,7 @@ class Capabilities:
     shares_passes: bool = False
     compilable: "Callable[[torch.device, torch.dtype | None], CompilableBlocks] | None" = None
     min_decode_bytes: Callable[[GenerationParams], int] | None = None
+    takes_controlnets: bool = False
 
 
 @runtime_checkable

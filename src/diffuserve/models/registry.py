@@ -22,7 +22,13 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.workers.worker import ModelOffer
 from diffuserve.models.family import Capabilities, PipelineFamily
-from diffuserve.models.folders.folder import ModelFolder, find_local_model, open_configs, open_model
+from diffuserve.models.folders.folder import (
+    ControlNetFolder,
+    ModelFolder,
+    find_local_model,
+    open_configs,
+    open_model,
+)
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.read_ahead import start_reading
@@ -81,7 +87,7 @@ def load_pipeline(model: str, plan: LoadPlan) -> "Pipeline":
 
     Raise `ModelNotFound` or `InvalidModel` before any weight is read.
     """
-    folder, family = _open(model)
+    folder, family = _open(model, plan.controlnets)
     family.check_files(folder)
     able = family.capabilities(folder)
     plan = replace(plan, quantization=_choose_quantization(folder, able, plan.quantization))
@@ -141,10 +147,9 @@ def read_spec(model: str) -> ModelSpec:
     return read_offer(model)[0]
 
 
-def read_offer(model: str) -> tuple[ModelSpec, CostFit]:
+def read_offer(model: str, controlnets: tuple[ControlNetFolder, ...] = ()) -> tuple[ModelSpec, CostFit]:
     """Return a model's spec and its family's default cost fit, by its configs. Raise as `load_pipeline`."""
-    folder = open_configs(model)
-    family = load_family(_find_family(folder))
+    folder, family = _found(open_configs(model), controlnets)
     spec = family.read_spec(folder)
     return spec, family.default_fit(folder, spec)
 
@@ -174,12 +179,13 @@ def check_model(
     quantization: Quantization | None = None,
     offload: Offload = Offload.NONE,
     plan: ParallelPlan | None = None,
+    controlnets: tuple[ControlNetFolder, ...] = (),
 ) -> CheckedModel:
     """Check a model as `load_pipeline` does, without torch, and return its spec. Raise as it does.
 
     `plan` is that of the ranks that will load it.
     """
-    folder, family = _open(model)
+    folder, family = _open(model, controlnets)
     family.check_files(folder)
     able = family.capabilities(folder)
     chosen = _choose_quantization(folder, able, quantization)
@@ -188,11 +194,11 @@ def check_model(
     return CheckedModel(family.read_spec(folder), folder, family, able)
 
 
-def read_local_offer(model: str) -> ModelOffer | None:
+def read_local_offer(model: str, controlnets: tuple[ControlNetFolder, ...] = ()) -> ModelOffer | None:
     """Return what a worker will offer; `None` for a model of the hub that is not on this machine."""
     if find_local_model(model) is None:
         return None
-    spec, fit = read_offer(model)
+    spec, fit = read_offer(model, controlnets)
     return ModelOffer(spec=spec, fit=fit)
 
 
@@ -302,9 +308,21 @@ def _check_sharded(kind: str, able: Capabilities, quantization: Quantization, pl
     encoder_sharing(plan, able.encoder_shared)
 
 
-def _open(model: str) -> tuple[ModelFolder, PipelineFamily]:
-    folder = open_model(model)
-    return folder, load_family(_find_family(folder))
+def _open(model: str, controlnets: tuple[ControlNetFolder, ...] = ()) -> tuple[ModelFolder, PipelineFamily]:
+    return _found(open_model(model), controlnets)
+
+
+def _found(
+    folder: ModelFolder, controlnets: tuple[ControlNetFolder, ...]
+) -> tuple[ModelFolder, PipelineFamily]:
+    """Return a folder with its ControlNets, and its family. Raise `InvalidModel` if it takes none."""
+    family = load_family(_find_family(folder))
+    if controlnets and not family.capabilities(folder).takes_controlnets:
+        raise InvalidModel(
+            f"{folder.path}: models of {folder.pipeline_class} have no ControlNets loaded beside them; leave "
+            f"controlnets={', '.join(each.name for each in controlnets)} out"
+        )
+    return replace(folder, controlnets=controlnets), family
 
 
 def _find_family(folder: ModelFolder) -> EntryPoint:

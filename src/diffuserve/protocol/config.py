@@ -80,6 +80,11 @@ class EngineProcessConfig:
         help="Files of adapters (LoRA, safetensors) by the names that requests give: "
         '{"my-style": "my-style.safetensors"}.',
     )
+    controlnets: Mapping[str, str] = option(
+        default_factory=dict,
+        help="Folders of ControlNets, in diffusers' format, by the names that requests give: "
+        '{"canny": "controlnet-canny"}; they are loaded beside the model.',
+    )
     prepare_models: bool = option(
         True,
         "On CPUs, keep a copy of a cached model's weights in the engine's own layout, which engines map "

@@ -54,6 +54,8 @@ _LIMITS = (
     "has_layers",
     "has_control_image",
     "needs_control_image",
+    "controlnets",
+    "control_modes",
     "has_previews",
     "shares_passes",
     "resumes",
@@ -115,6 +117,7 @@ def _outputs(spec: ModelSpec) -> tuple[str, ...]:
 
 def _limits(spec: ModelSpec) -> dict[str, Any]:
     own = {name: getattr(spec, name) for name in _LIMITS} | {"samplers": list(spec.samplers)}
+    own |= {"controlnets": list(spec.controlnets), "control_modes": list(spec.control_modes)}
     return own | _LIMITS_OF_ALL | ({} if spec.has_previews else {"max_previews": 0})
 
 

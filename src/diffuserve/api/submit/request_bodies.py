@@ -11,6 +11,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.domain.jobs.job import MAX_PREVIEWS, Band
 from diffuserve.domain.requests.adapter_use import MAX_ADAPTER_NAME_CHARACTERS, MAX_ADAPTER_WEIGHT
+from diffuserve.domain.requests.control_use import (
+    MAX_CONTROL_MODE,
+    MAX_CONTROL_NAME_CHARACTERS,
+    MAX_CONTROL_WEIGHT,
+)
 from diffuserve.domain.requests.params import FIELDS, MAX_INPUT_IMAGES, MAX_PROMPT_CHARACTERS
 from diffuserve.domain.requests.request_fields import Dialect, FieldKind, RequestField
 from diffuserve.domain.text.json_text import has_null_character
@@ -109,6 +114,17 @@ class AdapterBody(RequestBody):
     weight: Annotated[float, Field(ge=-MAX_ADAPTER_WEIGHT, le=MAX_ADAPTER_WEIGHT, allow_inf_nan=False)] = 1.0
 
 
+class ControlBody(RequestBody):
+    """Use of a ControlNet in a request."""
+
+    name: Annotated[str, Field(min_length=1, max_length=MAX_CONTROL_NAME_CHARACTERS), Storable]
+    image: ImageName
+    weight: Annotated[float, Field(ge=0, le=MAX_CONTROL_WEIGHT, allow_inf_nan=False)] = 1.0
+    start: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    end: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 1.0
+    mode: Annotated[int, Field(ge=0, le=MAX_CONTROL_MODE)] | None = None
+
+
 def value_type(declared: RequestField) -> Any:
     """Return the type of a field's values, as pydantic checks them."""
     bounds: dict[str, Any] = {
@@ -130,6 +146,8 @@ def value_type(declared: RequestField) -> Any:
             return ImageNames
         case FieldKind.ADAPTERS:
             return Annotated[list[AdapterBody], Field(max_length=declared.max_length)]
+        case FieldKind.CONTROLS:
+            return Annotated[list[ControlBody], Field(max_length=declared.max_length)]
 
 
 def takes_fields(dialect: Dialect | None = None) -> Callable[[type[Body]], type[Body]]:

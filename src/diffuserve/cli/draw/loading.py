@@ -36,7 +36,9 @@ def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
 
         kept = (config.quantization, config.offload)
         adapters = adapter_readers(config.model, config.adapter_files)
-        plan = parse_plan(config.device, config.dtype, *kept, config.engine.deterministic)
+        plan = parse_plan(
+            config.device, config.dtype, *kept, config.engine.deterministic, controlnets=config.controlnets
+        )
         model = load_model(config.model, replace(plan, copy=prepared_copy(config)))
         engine = Engine.of(model, config.engine, adapters)
     console.print(" · ".join(f"{name} {value}" for name, value in engine.describe().items()), style="dim")

@@ -28,11 +28,13 @@ _TYPES: Mapping[FieldKind, Any] = {
     FieldKind.IMAGE: str,
     FieldKind.IMAGES: list[str],
     FieldKind.ADAPTERS: list[str],
+    FieldKind.CONTROLS: list[str],
 }
 _METAVARS: Mapping[FieldKind, str] = {
     FieldKind.TEXT: "TEXT",
     FieldKind.CHOICE: "NAME",
     FieldKind.ADAPTERS: "NAME[:WEIGHT]",
+    FieldKind.CONTROLS: "NAME[:WEIGHT[:START-END]]=IMAGE",
 }
 _PANELS: Mapping[Topic | None, str | None] = {
     None: None,
@@ -135,7 +137,7 @@ def _takes_several(declared: RequestField) -> bool:
 def _parameter(declared: RequestField, images: str, help: str) -> inspect.Parameter:
     option = typer.Option(
         *declared.flags,
-        metavar=images if declared.is_image else _METAVARS.get(declared.kind),
+        metavar=_METAVARS.get(declared.kind, images if declared.is_image else None),
         help=help.format(names=images.replace("|", " or ")),
         autocompletion=_COMPLETIONS.get(declared.name),
         rich_help_panel=_PANELS[declared.topic],

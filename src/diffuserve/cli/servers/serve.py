@@ -86,14 +86,16 @@ async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
 
 def _local_offers(configs: "Sequence[EngineProcessConfig]") -> "list[ModelOffer]":
     """Return the worker's future offers of models on this machine, without broken ones."""
+    from diffuserve.models.folders.controlnets import controlnet_folders
     from diffuserve.models.registry import read_local_offer
     from diffuserve.modelstore.store import is_stored
 
     offers = []
     for config in configs:
         with suppress(InvalidModel):
-            offer = None if is_stored(config.model, config.stored) else read_local_offer(config.model)
-            offers += [] if offer is None else [offer]
+            if not is_stored(config.model, config.stored):
+                offer = read_local_offer(config.model, controlnet_folders(config.controlnets))
+                offers += [] if offer is None else [offer]
     return offers
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from diffuserve.domain.bounds import Count, Flag, Number, Positive, Printable
+from diffuserve.domain.requests.control_use import ControlUse
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 
@@ -48,7 +49,9 @@ class ModelAbilities:
     `num_inference_steps * strength` rounded up, not down. If `has_last_frame`, a clip with a first frame
     may have its last one too, or with `needs_last_frame` must. If `has_control_image`, drawing follows such
     an image, with the default `control_scale`; models with `needs_control_image` draw along one only.
-    A request has at most `max_adapters` adapters.
+    A request has at most `max_adapters` adapters. `controlnets` are the names of the ControlNets that are
+    loaded beside the model, the first of which a control image goes to, and `control_modes` how many kinds of
+    images each knows; 0 for a single one. `control_work` is the work of the largest beside the model's own.
 
     The images of a request are independent of one another, with seeds that count up. If `has_layers`, they
     are instead the transparent layers of one picture, of one seed, from back to front: the model draws them
@@ -98,6 +101,9 @@ class ModelAbilities:
     needs_last_frame: Flag = False
     has_layers: Flag = False
     has_control_image: Flag = False
+    controlnets: tuple[str, ...] = ()
+    control_modes: tuple[Count, ...] = ()
+    control_work: Number = 0.0
     needs_control_image: Flag = False
     control_scale: Number = 1.0
     max_adapters: Count = 0
@@ -130,6 +136,13 @@ class ModelAbilities:
         if self.has_strength or self.has_first_frame:
             return []
         return [image for image in params.images if isinstance(image, InputImage)]
+
+    def control_uses(self, params: GenerationParams) -> tuple[ControlUse, ...]:
+        """Return what a request asks of the model's ControlNets; a control image goes to the first."""
+        if params.controls or params.control_image is None or not self.controlnets:
+            return tuple(params.controls or ())
+        scale = self.control_scale if params.control_scale is None else params.control_scale
+        return (ControlUse(self.controlnets[0], params.control_image, scale),)
 
     @property
     def takes_strength(self) -> bool:

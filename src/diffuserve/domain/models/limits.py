@@ -5,10 +5,12 @@ from collections.abc import Mapping
 
 from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
 from diffuserve.domain.models.abilities import ModelAbilities
+from diffuserve.domain.requests.control_use import ControlUse
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import FIELDS, IMAGE_FIELDS, GenerationParams
 from diffuserve.domain.requests.request_fields import RequestField
 from diffuserve.domain.requests.samplers import MAX_STEPS
+from diffuserve.domain.text.nearest import did_you_mean
 
 _MAX_NAMED = 5
 _MAX_REFERENCE_RATIO = 100  # of the longer side to the shorter one, where the area is given
@@ -20,6 +22,7 @@ def check_request(spec: ModelAbilities, params: GenerationParams) -> None:
     _check_limits(spec, params)
     _check_images(spec, params)
     _check_abilities(spec, params)
+    _check_controls(spec, params)
     _check_strength(spec, params)
     _check_sampler(spec, params)
     _check_frames(spec, params)
@@ -109,6 +112,27 @@ def _check_abilities(spec: ModelAbilities, params: GenerationParams) -> None:
             raise ModelNotCapable(name, shown, f"{spec.name} {declared.refusal}")
         if value is None and declared.needed_by and getattr(spec, declared.needed_by):
             raise InvalidParams(name, None, f"{spec.name} {declared.demand}")
+
+
+def _check_controls(spec: ModelAbilities, params: GenerationParams) -> None:
+    """Refuse ControlNets that the model does not have, and kinds of control images that they do not know."""
+    field = "controls" if params.controls else "control_image"
+    for use in spec.control_uses(params):
+        if use.name not in spec.controlnets:
+            known = ", ".join(spec.controlnets)
+            hint = did_you_mean(use.name, spec.controlnets)
+            raise InvalidParams(field, use.name, f"{spec.name} has no such ControlNet; known: {known}{hint}")
+        _check_mode(field, use, spec.control_modes[spec.controlnets.index(use.name)])
+
+
+def _check_mode(field: str, use: ControlUse, num_modes: int) -> None:
+    modes = f"a mode in 0…{num_modes - 1}"
+    if use.mode is None and num_modes:
+        raise InvalidParams(field, use.name, f"knows several kinds of images; give controls with {modes}")
+    if use.mode is not None and not num_modes:
+        raise InvalidParams(field, use.mode, f"{use.name} knows one kind of images; leave mode out")
+    if use.mode is not None and use.mode >= num_modes:
+        raise InvalidParams(field, use.mode, f"{use.name} has {modes}")
 
 
 def _check_sampler(spec: ModelAbilities, params: GenerationParams) -> None:

@@ -8,7 +8,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.abilities import ModelAbilities
 from diffuserve.domain.models.cost import FIRST_LATENT_FRAME, Workload
 from diffuserve.domain.models.limits import check_request, min_strength
-from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.input_image import InputImage, each_image
 from diffuserve.domain.requests.params import IMAGE_FIELDS, GenerationParams
 from diffuserve.domain.requests.samplers import evaluations_before, num_evaluations
 
@@ -105,10 +105,11 @@ class ModelSpec(ModelAbilities):
         num_passes = self.num_passes(params)
         text, image = self.text_tokens(params), self.image_tokens(params)
         drawn = params.num_images + 1 if self.has_layers else 1  # layers, and what they make up
-        sequence = drawn * image + self.reference_tokens(params)
+        sequence = drawn * image + self.reference_tokens(params) + text * self.has_joint_attention
+        work = 1 + self.control_work * len(self.control_uses(params))
         return Workload(
             num_sequences=num_passes if self.has_layers else params.num_images * num_passes,
-            sequence_tokens=text + sequence if self.has_joint_attention else sequence,
+            sequence_tokens=math.ceil(sequence * work),
             text_tokens=text * num_passes,
             num_pixels=params.num_images * self._decoded_pixels(params, 0, params.num_frames or 1),
             num_inference_steps=self.num_steps(params),
@@ -175,7 +176,8 @@ class ModelSpec(ModelAbilities):
         low, high = self.learned_min_size, self.learned_max_size
         width, height = params.width or 0, params.height or 0
         warnings = [
-            f"the {name.replace('_', ' ')} of {image.width}x{image.height} is stretched to {width}x{height}; "
+            f"the {name.replace('_', ' ').removesuffix('s')} of {image.width}x{image.height} is stretched to "
+            f"{width}x{height}; "
             "leave out width or height to keep its proportions"
             for name, image in self._stretched(params)
             if not image.fits(width, height, self.size_multiple)
@@ -254,7 +256,8 @@ class ModelSpec(ModelAbilities):
 
         Of several images the first one counts, or the last one of those that are scaled.
         """
-        named = [image for image in (*params.images, params.control_image) if isinstance(image, InputImage)]
+        guiding = (params.control_image, *each_image(params.controls))
+        named = [image for image in (*params.images, *guiding) if isinstance(image, InputImage)]
         width, height = params.width, params.height
         if not named or (width and height):
             return width or self.width, height or self.height

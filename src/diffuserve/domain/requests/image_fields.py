@@ -14,5 +14,10 @@ def mode_of(field: str) -> Mode:
 
 def input_ids(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the ids of the images in the `input` of a job, each once."""
-    named = (image for name in IMAGE_FIELDS for image in each_image(values.get(name)))
+    named = (_image(each) for name in IMAGE_FIELDS for each in each_image(values.get(name)))
     return tuple(dict.fromkeys(image["id"] for image in named if isinstance(image, Mapping)))
+
+
+def _image(value: Any) -> Any:
+    """Return the image of a value of a field: itself, or what it has beside other things."""
+    return value.get("image", value) if isinstance(value, Mapping) else value

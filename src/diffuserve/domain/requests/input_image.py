@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from diffuserve.domain.sendable import Sendable
 
@@ -74,13 +74,27 @@ ImageInput = InputImage | str
 """An image, or a name that leads to one: a path for the engine, a file's id or a URL for the server."""
 
 
+@runtime_checkable
+class BringsImage(Protocol):
+    """A value of a request that has an image among other things."""
+
+    @property
+    def image(self) -> ImageInput: ...
+    def with_image(self, image: ImageInput) -> Self:
+        """Return the same with another image."""
+        ...
+
+
 def each_image(value: Any) -> tuple[Any, ...]:
     """Return the images of a field's value: none, one, or several."""
     if value is None:
         return ()
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
+    several = value if isinstance(value, tuple | list) else (value,)
+    return tuple(each.image if isinstance(each, BringsImage) else each for each in several)
 
 
 def converted(value: Any, convert: Callable[[ImageInput], ImageInput]) -> Any:
     """Return a field's value with each image converted; one stays one, and several stay several."""
-    return tuple(map(convert, value)) if isinstance(value, tuple | list) else convert(value)
+    if isinstance(value, tuple | list):
+        return tuple(converted(each, convert) for each in value)
+    return value.with_image(convert(value.image)) if isinstance(value, BringsImage) else convert(value)

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS, AdapterUse, adapter_uses
+from diffuserve.domain.requests.control_use import MAX_CONTROLS, ControlUse, control_uses
 from diffuserve.domain.requests.input_image import ImageInput, InputImage, converted, each_image
+from diffuserve.domain.requests.plain_values import plain, restored
 from diffuserve.domain.requests.request_fields import (
     Dialect,
     RequestField,
@@ -46,8 +48,8 @@ class GenerationParams(Sendable):
     `seconds`.
 
     `image` is the image to start from, to fill in where `mask` is white, or to edit; models that take
-    several as references take a sequence. `control_image` guides where things are, and `last_image` is where
-    a clip ends.
+    several as references take a sequence. `control_image` guides where things are, by the model's first
+    ControlNet, and `controls` by those that they name. `last_image` is where a clip ends.
 
     Raise `InvalidParams` (a `ValueError`), which names the field, the value and the remedy.
     """
@@ -270,6 +272,21 @@ class GenerationParams(Sendable):
         hint="how closely to follow the control image",
         step=0.05,
     )
+    controls: tuple[ControlUse, ...] | list[ControlUse] | None = request_field(
+        help="ControlNet, and the image that it follows; repeat it for up to 3. What it adds counts WEIGHT "
+        "times, and in the steps from START to END of 1.",
+        description="ControlNets that say where things are, up to 3, each with its `name`, one of "
+        "`limits.controlnets`, and its `image`, named as `image` is and stretched to the size of the result. "
+        "A `weight` of 1 is the ControlNet as it was trained; it acts from `start` to `end`, parts of the "
+        "steps. Those that know several kinds of control images take the number of one as `mode`.",
+        max_length=MAX_CONTROLS,
+        needs="controlnets",
+        refusal="has no ControlNets; leave controls out",
+        topic=Topic.CONTROL,
+        option=("--control",),
+        aliases=("controlnets", "controlnet"),
+        dialects=_IMAGES,
+    )
     adapters: tuple[AdapterUse, ...] | list[AdapterUse] | None = request_field(
         help="Adapter that changes how the model draws, and how much of it, by default 1; repeat it for up "
         "to 4.",
@@ -301,6 +318,7 @@ class GenerationParams(Sendable):
         if isinstance(self.image, list):
             object.__setattr__(self, "image", tuple(self.image))
         object.__setattr__(self, "adapters", adapter_uses(self.adapters))
+        object.__setattr__(self, "controls", control_uses(self.controls))
         for declared in FIELDS.values():
             declared.check(getattr(self, declared.name))
         if not self.prompt.strip():
@@ -309,6 +327,9 @@ class GenerationParams(Sendable):
             raise InvalidParams(
                 "seed", self.seed, f"seed + num_images - 1 must be below 2**63; num_images={self.num_images}"
             )
+        if self.controls and self.control_image is not None:
+            remedy = "says the same as controls; give one of them"
+            raise InvalidParams("control_image", _name(self.control_image), remedy)
         for declared in FIELDS.values():
             self._check_beside(declared)
 
@@ -344,7 +365,7 @@ class GenerationParams(Sendable):
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters that are set, ready for JSON; input images are named, not included."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: _plain(value) for name, value in values.items() if value is not None}
+        return {name: plain(value) for name, value in values.items() if value is not None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "GenerationParams":
@@ -353,7 +374,7 @@ class GenerationParams(Sendable):
         Raise `InvalidParams` for bad values.
         """
         known = {field.name for field in fields(cls)}
-        return cls(**{name: _restored(value) for name, value in values.items() if name in known})
+        return cls(**{name: restored(value) for name, value in values.items() if name in known})
 
     def _check_beside(self, declared: RequestField) -> None:
         value = getattr(self, declared.name)
@@ -373,18 +394,6 @@ _OF_CLIPS = tuple(
     for name, declared in FIELDS.items()
     if declared.topic is Topic.CLIP and name not in ("num_frames", "seconds")
 )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, InputImage | AdapterUse):
-        return value.to_dict()
-    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-def _restored(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return AdapterUse.of(value) if "name" in value else InputImage.from_dict(value)
-    return tuple(_restored(item) for item in value) if isinstance(value, list) else value
 
 
 def _name(image: object) -> object:

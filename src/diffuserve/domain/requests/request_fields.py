@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.adapter_use import AdapterUse
+from diffuserve.domain.requests.control_use import ControlUse
 from diffuserve.domain.requests.input_image import InputImage, Mode
 from diffuserve.domain.text.nearest import did_you_mean
 
@@ -29,6 +30,7 @@ class FieldKind(StrEnum):
     IMAGE = "image"
     IMAGES = "images"
     ADAPTERS = "adapters"
+    CONTROLS = "controls"
 
 
 class Topic(StrEnum):
@@ -60,7 +62,7 @@ class RequestField:
     `help` is a sentence for people, as the command line shows it, and `description` what the OpenAPI document
     and the reference say instead. Numbers lie between `ge`, or above `gt`, and `le`; `remedy` ends the error
     of others. A text has at most `max_length` characters, and of images there are at most so many, whose
-    pixels are in `mode`. Of adapters there are at most so many, too.
+    pixels are in `mode`. Of adapters and controls there are at most so many, too.
 
     Models take the field if the attribute `needs` of their spec is true, and if they have one of `samplers`,
     which alone read it. Others refuse it with the words `refusal` after their name, unless the value is one
@@ -111,8 +113,8 @@ class RequestField:
 
     @property
     def is_image(self) -> bool:
-        """True if its values are images."""
-        return self.kind in (FieldKind.IMAGE, FieldKind.IMAGES)
+        """True if its values are images, or have one each."""
+        return self.kind in (FieldKind.IMAGE, FieldKind.IMAGES, FieldKind.CONTROLS)
 
     def name_in(self, dialect: Dialect) -> str:
         """Return the name of the field in a dialect."""
@@ -146,7 +148,7 @@ class RequestField:
             case FieldKind.IMAGE | FieldKind.IMAGES:
                 is_named = isinstance(value, InputImage | str) and value != ""
                 return None if is_named else "must name an image"
-            case FieldKind.ADAPTERS:
+            case FieldKind.ADAPTERS | FieldKind.CONTROLS:
                 return None  # each checks itself
 
     def _fault_of_text(self, value: object) -> str | None:
@@ -208,9 +210,12 @@ def request_fields(request: type) -> Mapping[str, RequestField]:
 
 def _kind_of(annotation: Any, declared: RequestField) -> FieldKind:
     kinds = get_args(annotation) or (annotation,)
-    if any(get_origin(kind) is tuple and AdapterUse in get_args(kind) for kind in kinds):
+    lists = {item for kind in kinds if get_origin(kind) is tuple for item in get_args(kind)}
+    if AdapterUse in lists:
         return FieldKind.ADAPTERS
-    if any(get_origin(kind) is tuple for kind in kinds):
+    if ControlUse in lists:
+        return FieldKind.CONTROLS
+    if lists:
         return FieldKind.IMAGES
     if InputImage in kinds:
         return FieldKind.IMAGE

@@ -9,6 +9,7 @@ from diffuserve.domain.extras import Extra
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.engine_process.model.stored_model import with_patience
+from diffuserve.models.folders.controlnets import controlnet_folders, num_controlnet_bytes
 from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.registry import num_weight_bytes, read_offer, weight_folders
 from diffuserve.modelstore.configs import DescribedModel
@@ -31,10 +32,10 @@ def _described(config: EngineProcessConfig) -> ModelAnnounced:
     with describe_stored(config.model, config.stored) as stored:
         if stored is not None:
             num_bytes = _weight_bytes(stored, config.parts)
-            return _announced(str(stored.folder), stored.manifest.reference, num_bytes, config.parts)
+            return _announced(str(stored.folder), stored.manifest.reference, num_bytes, config)
     is_here = find_local_model(config.model) is not None
     num_bytes = num_weight_bytes(config.model, config.parts) if is_here else 0
-    return _announced(config.model, config.model, num_bytes, config.parts)
+    return _announced(config.model, config.model, num_bytes, config)
 
 
 def check_encoder(model: str, spec: ModelSpec) -> None:
@@ -45,10 +46,12 @@ def check_encoder(model: str, spec: ModelSpec) -> None:
         raise InvalidModel(f"{model} {remedy}")
 
 
-def _announced(folder: str, reference: str, num_bytes: int, parts: Parts) -> ModelAnnounced:
-    spec, fit = read_offer(folder)
-    if parts.decoding:
+def _announced(folder: str, reference: str, num_bytes: int, config: EngineProcessConfig) -> ModelAnnounced:
+    controlnets = controlnet_folders(config.controlnets)
+    spec, fit = read_offer(folder, controlnets)
+    if config.parts.decoding:
         check_encoder(reference, spec)
+    num_bytes += num_controlnet_bytes(controlnets)
     return ModelAnnounced(spec=spec, fit=fit, reference=reference, num_bytes=num_bytes)
 
 

@@ -38,14 +38,32 @@ _MAX_JSON_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
+class ControlNetFolder:
+    """The folder of a ControlNet in diffusers' format, by the name that requests use."""
+
+    name: str
+    path: Path
+
+    def config(self) -> tuple[dict[str, Any], str]:
+        """Return its `config.json`, and the path for messages. Raise `InvalidModel`."""
+        return ModelFolder(self.path.parent).config(self.path.name)
+
+    def weights(self) -> list[Path]:
+        """Return its safetensors files, as `ModelFolder.weights` does. Raise `InvalidModel`."""
+        return ModelFolder(self.path.parent).weights(self.path.name)
+
+
+@dataclass(frozen=True)
 class ModelFolder:
     """A folder whose `model_index.json` was read; components are checked on access.
 
-    `hub_id` is what it was downloaded as, if it was: the folder itself is named by its commit.
+    `hub_id` is what it was downloaded as, if it was: the folder itself is named by its commit. `controlnets`
+    are loaded beside the model.
     """
 
     path: Path
     hub_id: str | None = None
+    controlnets: tuple[ControlNetFolder, ...] = ()
 
     @cached_property
     def index(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class ClipLayersConfig:
     intermediate_size: Width = 2048
     num_hidden_layers: Depth = 12
     num_attention_heads: Width = 8
-    hidden_act: Literal["quick_gelu", "gelu"] = "quick_gelu"
+    hidden_act: Literal["quick_gelu", "gelu", "gelu_pytorch_tanh"] = "quick_gelu"
     layer_norm_eps: Annotated[float, Field(ge=0, le=1)] = 1e-5
 
     @classmethod

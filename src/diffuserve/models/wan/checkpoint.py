@@ -10,7 +10,7 @@ from diffuserve.domain.models.config import SCHEMA, Width, parse_config
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.model_paths import INDEX_FILE
 from diffuserve.models.video_autoencoder.config import TEMPORAL_SCALE, VideoVaeConfig
-from diffuserve.models.wan.clip_config import ClipVisionConfig, ImageProcessorConfig
+from diffuserve.models.vision.vision_config import ClipVisionConfig, ImageProcessorConfig
 from diffuserve.models.wan.config import WanTransformerConfig
 
 EXPERTS = ("transformer", "transformer_2")

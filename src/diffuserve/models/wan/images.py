@@ -19,7 +19,7 @@ from diffuserve.domain.sendable import Sendable
 from diffuserve.models.input_tensors import image_tensor
 from diffuserve.models.video_autoencoder.config import TEMPORAL_SCALE
 from diffuserve.models.video_autoencoder.video_vae import VideoVae
-from diffuserve.models.wan.clip_vision import ClipImageEncoder
+from diffuserve.models.vision.clip_vision import ClipImageEncoder
 
 Latents = Float[Tensor, "clips channels latent_frames height width"]
 

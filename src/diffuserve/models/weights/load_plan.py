@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.quantization import Quantization
+from diffuserve.models.folders.folder import ControlNetFolder
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,8 @@ class LoadPlan:
     `dtype=None` means the family's choice for the checkpoint and the device, and `quantization=None` the
     folder's own. Each of `ranks` loads the same model, and every step is shared. Weights of an `offload`
     never are on the device all at once; those that `stay_on_host` wait there, ready for it. Weights come from
-    the `copy` if it has them, and `on_read` is called with the bytes of each tensor that is read.
+    the `copy` if it has them, and `on_read` is called with the bytes of each tensor that is read. `controlnets`
+    are loaded beside the model, as they are, and stay on the device.
     """
 
     device: "torch.device"
@@ -38,6 +40,7 @@ class LoadPlan:
     stay_on_host: bool = False
     copy: "PreparedCopy | None" = None
     on_read: Callable[[int], None] | None = None
+    controlnets: tuple[ControlNetFolder, ...] = ()
 
     @property
     def chosen_dtype(self) -> "torch.dtype":
@@ -49,6 +52,11 @@ class LoadPlan:
     def kept_in(self) -> Quantization:
         """Return what the weights are kept in, once that is chosen."""
         return self.quantization or Quantization.NONE
+
+    @property
+    def beside(self) -> "LoadPlan":
+        """Return the plan of what is loaded beside the model: resident, and in numbers as they are."""
+        return replace(self, quantization=Quantization.NONE, stay_on_host=False, copy=None)
 
     @property
     def is_wanted(self) -> bool:

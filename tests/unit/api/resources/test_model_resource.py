@@ -28,6 +28,7 @@ def test_a_model_tells_each_ability_and_default_once() -> None:
         "learned_min_size",
         "learned_max_size",
         "example_prompt",
+        "control_work",
     }
     of_all = {
         "max_prompt_characters",

@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import CLIPImageProcessorPil, CLIPVisionModel
+from transformers import (
+    CLIPImageProcessorPil,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    CLIPVisionModelWithProjection,
+)
 
 from diffuserve.media.input_image import as_image, input_image
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.pretrained import load_module, load_processor
-from diffuserve.models.wan.clip_config import ImageProcessorConfig
-from diffuserve.models.wan.clip_vision import ClipImageEncoder, processed_image
+from diffuserve.models.vision.clip_vision import ClipImageEncoder
+from diffuserve.models.vision.pixels import processed_image
+from diffuserve.models.vision.vision_config import ClipVisionConfig, ImageProcessorConfig
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 
@@ -47,7 +53,7 @@ def test_gray_images_are_read_as_colored_ones(folder: ModelFolder) -> None:
 
 def test_states_before_the_last_layer_equal_those_of_transformers(folder: ModelFolder) -> None:
     reference = load_module(CLIPVisionModel, Path(folder.component("image_encoder")))
-    encoder = ClipImageEncoder(folder, LoadPlan(CPU, torch.float32))
+    encoder = ClipImageEncoder.read(folder, LoadPlan(CPU, torch.float32))
     image = input_image(noisy(60, 45))
     with torch.inference_mode():
         ours = encoder.encode(image)
@@ -55,3 +61,21 @@ def test_states_before_the_last_layer_equal_those_of_transformers(folder: ModelF
         theirs = reference(pixels, output_hidden_states=True).hidden_states[-2][0]
     assert ours.shape == (encoder.num_tokens, 24)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_the_projected_state_equals_that_of_transformers(tmp_path: Path) -> None:
+    shape = {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+    shape |= {"image_size": 28, "patch_size": 7, "projection_dim": 20}
+    torch.manual_seed(5)
+    reference = CLIPVisionModelWithProjection(CLIPVisionConfig(**shape, hidden_act="gelu")).eval()
+    reference.save_pretrained(tmp_path / "image_encoder")
+    folder = ModelFolder(tmp_path)
+    config, files = ClipVisionConfig.read(folder, "image_encoder"), folder.weights("image_encoder")
+    plan = LoadPlan(CPU, torch.float32)
+    encoder = ClipImageEncoder(config, ImageProcessorConfig.square(28), files, plan, has_projection=True)
+    with torch.inference_mode():
+        pixels = encoder.pixels(input_image(noisy(60, 45)))
+        ours, theirs = encoder.run(pixels), reference(pixels, output_hidden_states=True)
+    assert ours.embedding is not None
+    torch.testing.assert_close(ours.embedding, theirs.image_embeds, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(ours.penultimate, theirs.hidden_states[-2], atol=1e-5, rtol=1e-4)

@@ -1,0 +1,1 @@
+"""Image prompts of Stable Diffusion: IP-Adapters."""
