@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import load_model, parse_plan
+from diffuserve.models.adapters.sources import AdapterSources
 from diffuserve.models.layers.lora_pair import Components, LoraPair
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from support.adapters import sources_of
 from support.images import psnr
 
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
@@ -75,8 +78,12 @@ class Readers:
         self.reads.append(name)
         return {"transformer": self.adapters[name]}
 
-    def by_name(self) -> Mapping[str, Any]:
-        return {name: lambda name=name: self.of(name) for name in self.adapters}
+    def sources(self) -> AdapterSources:
+        sizes = {
+            name: sum(pair.down.numel() + pair.up.numel() for pair in pairs.values())
+            for name, pairs in self.adapters.items()
+        }
+        return sources_of({name: partial(self.of, name) for name in self.adapters}, sizes)
 
 
 @pytest.fixture
@@ -86,7 +93,7 @@ def readers(adapters: Mapping[str, dict[str, LoraPair]]) -> Readers:
 
 def load(folder: Path, readers: Readers, config: EngineConfig = CONFIG) -> Engine:
     pipeline = load_model(folder, parse_plan("cpu", "float32", None, None)).pipeline
-    return Engine(pipeline, config, adapters=readers.by_name())
+    return Engine(pipeline, config, adapters=readers.sources())
 
 
 @pytest.fixture
@@ -144,7 +151,7 @@ def test_adapters_come_from_files(
     reference: Any, adapters: Mapping[str, dict[str, LoraPair]], tmp_path: Path, engine: Engine
 ) -> None:
     tensors = {}
-    for layer, (down, up, scale) in adapters["a"].items():
+    for layer, (down, up, scale, _) in adapters["a"].items():
         tensors[f"transformer.{layer}.lora_A.weight"] = down.contiguous()
         tensors[f"transformer.{layer}.lora_B.weight"] = (scale * up).contiguous()
     save_file(tensors, tmp_path / "a.safetensors")
@@ -213,7 +220,7 @@ def test_adapters_of_running_requests_stay_and_others_make_room(reference: Any, 
         for params in (with_a, with_a, with_b, with_a):
             engine.generate(params)
         assert readers.reads == ["a", "b", "a"]
-        with pytest.raises(RequestFailed, match="do not fit"):
+        with pytest.raises(InvalidParams, match=r"'a, b'.*--adapter-bytes"):
             engine.generate(with_both)
 
 

@@ -12,9 +12,9 @@ from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
-from diffuserve.engine.loading import adapter_loaders
+from diffuserve.engine.loading import adapter_pool
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
-from diffuserve.models.adapters.pool import AdapterPool
+from diffuserve.engine_process.ranks.rank_adapters import RankAdapters
 from diffuserve.models.base import packed
 from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.registry import load_pipeline
@@ -26,6 +26,7 @@ from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
 from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from diffuserve.testing.z_image_checkpoints import write_z_image_checkpoint
+from support.adapters import sources_of
 from support.forked_ranks import run_on_ranks
 from support.lora_pairs import random_pairs
 from support.shared_drawing import CPU, Drawn, draw, psnr
@@ -108,9 +109,9 @@ def test_an_adapter_that_one_rank_cannot_load_fails_its_request_alone(text: str,
     def program(ranks: Ranks) -> list[str]:
         parts = rank_parts(LoadPlan(CPU).parts, ranks)
         pipeline = packed(load_pipeline(str(folder), LoadPlan(CPU, torch.float32, ranks=ranks, parts=parts)))
-        own = readers(is_broken=not ranks.is_lead)
+        own = sources_of(readers(is_broken=not ranks.is_lead))
         if not ranks.is_lead:
-            FollowerRank(pipeline, ranks, AdapterPool(adapter_loaders(pipeline, own), 2**30)).run()
+            FollowerRank(pipeline, ranks, RankAdapters(adapter_pool(pipeline, own, 2**30), own, Path)).run()
             return []
         config, runner = EngineConfig(num_threads=1), LeadRunner(pipeline, ranks)
         with Engine(pipeline, config, runner, adapters=own) as engine:

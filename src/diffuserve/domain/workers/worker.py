@@ -22,6 +22,8 @@ from diffuserve.domain.workers.peers import PeerReport
 
 MAX_WORKERS_OF_KEY = 1_000
 """Workers that the control plane remembers for an API key."""
+MAX_RESIDENT_ADAPTERS = 64
+"""Adapters in memory that a worker tells of."""
 _MAX_PEER_MODELS = 16
 _MAX_LABELS = 32
 

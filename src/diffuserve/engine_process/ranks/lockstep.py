@@ -36,9 +36,8 @@ from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.swapping import go_on_from, progress_of
 from diffuserve.engine.runner import StepOutcome, StepResult, TurnResult
 from diffuserve.engine.stages import Stage, make_stage_executor
-from diffuserve.engine_process.ranks.rank_adapters import RankAdapters
+from diffuserve.engine_process.ranks.rank_adapters import RankAdapters, no_adapters
 from diffuserve.engine_process.ranks.slab_decoding import EVERY_RANK, decode_in_slabs
-from diffuserve.models.adapters.pool import AdapterPool
 from diffuserve.models.base import Conditioning, PackedPipeline, map_tensors
 from diffuserve.models.frames import Media
 from diffuserve.models.layers.adapters import of_prompts
@@ -181,10 +180,10 @@ class LeadRunner(ModelRunner):
 class FollowerRank:
     """A rank other than 0: follows rank 0's commands, in two stages as rank 0 does."""
 
-    def __init__(self, pipeline: PackedPipeline, ranks: Ranks, adapters: AdapterPool | None = None) -> None:
-        """`adapters` load this rank's part of those that requests may ask for."""
+    def __init__(self, pipeline: PackedPipeline, ranks: Ranks, adapters: RankAdapters | None = None) -> None:
+        """`adapters` load this rank's part of those that requests ask for."""
         self._pipeline, self._ranks = pipeline, ranks
-        self._adapters = RankAdapters(adapters or AdapterPool({}, max_bytes=0))
+        self._adapters = adapters or no_adapters()
         self._runner = ModelRunner(pipeline)
         self._stages = make_stage_executor(pipeline.device, num_threads=1, deterministic=False)
         self._states: dict[str, RequestState] = {}
