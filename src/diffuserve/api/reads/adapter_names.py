@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from cachetools import TTLCache
 from diffuserve.domain.errors import AdapterNotFound, InvalidParams, ServerUnavailable
 from diffuserve.domain.models.adapter_entry import AdapterEntry
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.domain.requests.adapter_use import AdapterUse
+from diffuserve.domain.requests.adapter_use import AdapterUse, with_digests
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.telemetry.log_fields import once_a_minute
@@ -75,7 +76,7 @@ class AdapterNames:
         """
         uses = params.adapters or ()
         digests = {use.name: await self.digest(tenant_id, place, use, spec) for place, use in enumerate(uses)}
-        return params.with_digests(digests)
+        return replace(params, adapters=with_digests(uses, digests))
 
     async def digest(self, tenant_id: str, place: int, use: AdapterUse, spec: ModelSpec) -> str | None:
         """Return the digest of the adapter at a place of a request; `None` if its worker knows the name.
