@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from diffusers import FluxPipeline
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.draw.loading import load_engine
@@ -21,9 +22,11 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import load_model, parse_plan
+from diffuserve.models.adapters.sources import AdapterSources
 from diffuserve.models.layers.lora_pair import Components, LoraPair
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from support.adapters import sources_of
 from support.images import psnr
 from support.lora_pairs import random_pair
 
@@ -77,8 +80,12 @@ class Readers:
         self.reads.append(name)
         return {"transformer": self.adapters[name]}
 
-    def by_name(self) -> Mapping[str, Any]:
-        return {name: lambda name=name: self.of(name) for name in self.adapters}
+    def sources(self) -> AdapterSources:
+        sizes = {
+            name: sum(pair.down.numel() + pair.up.numel() for pair in pairs.values())
+            for name, pairs in self.adapters.items()
+        }
+        return sources_of({name: partial(self.of, name) for name in self.adapters}, sizes)
 
 
 @pytest.fixture
@@ -88,7 +95,7 @@ def readers(adapters: Mapping[str, dict[str, LoraPair]]) -> Readers:
 
 def load(folder: Path, readers: Readers, config: EngineConfig = CONFIG) -> Engine:
     pipeline = load_model(folder, parse_plan("cpu", "float32", None, None)).pipeline
-    return Engine(pipeline, config, adapters=readers.by_name())
+    return Engine(pipeline, config, adapters=readers.sources())
 
 
 @pytest.fixture
@@ -174,7 +181,7 @@ def test_adapters_of_text_encoders_draw_what_diffusers_does(reference: Any, tmp_
         name: layer for name, layer in reference.text_encoder.named_modules() if isinstance(layer, nn.Linear)
     }
     pairs = {name: random_pair(layer, 4, index) for index, (name, layer) in enumerate(layers.items())}
-    tensors = dict[str, torch.Tensor]()
+    tensors = dict[str, Tensor]()
     for name, (down, up, scale, *_) in pairs.items():
         stem = f"lora_te1_text_model_{name.removeprefix('text_model.').replace('.', '_')}"
         tensors |= {f"{stem}.lora_down.weight": down, f"{stem}.lora_up.weight": up}
@@ -241,7 +248,7 @@ def test_adapters_of_running_requests_stay_and_others_make_room(reference: Any, 
         for params in (with_a, with_a, with_b, with_a):
             engine.generate(params)
         assert readers.reads == ["a", "b", "a"]
-        with pytest.raises(RequestFailed, match="do not fit"):
+        with pytest.raises(InvalidParams, match=r"'a, b'.*--adapter-bytes"):
             engine.generate(with_both)
 
 
