@@ -11,8 +11,8 @@ from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.any_pipeline.adapters.adapted_layers import AdaptedLayers, by_component
 from diffuserve.models.any_pipeline.adapters.batch_adapters import UnevenRows
-from diffuserve.models.any_pipeline.call import Call
-from diffuserve.models.any_pipeline.merging import run_merged
+from diffuserve.models.any_pipeline.running.call import Call
+from diffuserve.models.any_pipeline.running.merging import run_merged
 from diffuserve.models.layers.adapters import Adapter, Uses
 from diffuserve.models.layers.lora_pair import LoraPair
 from diffuserve.models.layers.quantized_layers import QuantizedLayers

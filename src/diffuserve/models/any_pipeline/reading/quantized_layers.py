@@ -6,7 +6,7 @@ Importing this loads no torch.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from diffuserve.models.any_pipeline.components import Kind, PipelineComponent
+from diffuserve.models.any_pipeline.reading.components import Kind, PipelineComponent
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 
 _IN_A_BLOCK: Final = r"(.+\.)?\w+\.\d+\..+"  # blocks are numbered

@@ -16,8 +16,8 @@ from typing import Any, Final
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.domain.text.shortened import shortened
-from diffuserve.models.any_pipeline.signature import Signature
-from diffuserve.models.any_pipeline.sources import (
+from diffuserve.models.any_pipeline.reading.signature import Signature
+from diffuserve.models.any_pipeline.reading.sources import (
     class_sources,
     installed_version,
     public_names,

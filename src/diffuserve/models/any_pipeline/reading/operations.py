@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from diffuserve.domain.models.cost import CostFit
-from diffuserve.models.any_pipeline.configs import AUTOENCODERS, DENOISERS
+from diffuserve.models.any_pipeline.reading.configs import AUTOENCODERS, DENOISERS
 from diffuserve.models.folders.folder import ModelFolder
 
 Shapes = Mapping[str, Sequence[int]]

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from diffuserve.domain.models.config import parse_config
 from diffuserve.domain.requests.params import MAX_GUIDANCE_SCALE, MAX_INPUT_IMAGES, MAX_STEPS
-from diffuserve.models.any_pipeline.configs import (
+from diffuserve.models.any_pipeline.reading.configs import (
     AUTOENCODERS,
     DENOISERS,
     AutoencoderSizes,
@@ -14,10 +14,10 @@ from diffuserve.models.any_pipeline.configs import (
     TokenizerSizes,
     read_sizes,
 )
-from diffuserve.models.any_pipeline.layers import layers, multiple_of_layers
-from diffuserve.models.any_pipeline.signature import Signature
-from diffuserve.models.any_pipeline.sounds import sounds
-from diffuserve.models.any_pipeline.tasks import (
+from diffuserve.models.any_pipeline.reading.layers import layers, multiple_of_layers
+from diffuserve.models.any_pipeline.reading.signature import Signature
+from diffuserve.models.any_pipeline.reading.sounds import sounds
+from diffuserve.models.any_pipeline.reading.tasks import (
     CONTROL_SCALES,
     FRAMES,
     LAST_FRAMES,

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from diffuserve.models.any_pipeline.modular import is_modular, read_blocks
-from diffuserve.models.any_pipeline.sources import class_sources, class_tree, lineage, package_folder
+from diffuserve.models.any_pipeline.reading.modular import is_modular, read_blocks
+from diffuserve.models.any_pipeline.reading.sources import class_sources, class_tree, lineage, package_folder
 
 _BASES: Final = "pipelines/pipeline_utils.py"  # of all pipelines, and without a call
 _STATES_RATE = re.compile(r"\bfps=(\d{1,3})\b")

@@ -5,7 +5,7 @@ from typing import Any, Final
 from PIL import Image
 
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.any_pipeline.signature import Signature
+from diffuserve.models.any_pipeline.reading.signature import Signature
 
 _RESOLUTIONS: Final = (640, 1024)
 """Sides of the squares that the class draws; other proportions have about as many pixels."""

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffuserve.models.any_pipeline.call import Call
-from diffuserve.models.any_pipeline.run import current_run
-from diffuserve.models.any_pipeline.steps_told import StepsTold
+from diffuserve.models.any_pipeline.running.call import Call
+from diffuserve.models.any_pipeline.running.run import current_run
+from diffuserve.models.any_pipeline.running.steps_told import StepsTold
 
 _CODER_METHODS = ("encode", "decode")
 UNPARKED = "unparked_"  # before the names of methods: they run a pass on any thread

@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.any_pipeline.refusals import refusal_of
-from diffuserve.models.any_pipeline.run import Run
-from diffuserve.models.any_pipeline.steps_told import StepsTold
+from diffuserve.models.any_pipeline.running.refusals import refusal_of
+from diffuserve.models.any_pipeline.running.run import Run
+from diffuserve.models.any_pipeline.running.steps_told import StepsTold
 
 PARAMS = GenerationParams(prompt="a cat", width=96, height=72, num_frames=10, guidance_scale=3.0)
 

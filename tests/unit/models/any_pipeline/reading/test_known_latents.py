@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.any_pipeline.known_latents import Latents, known_latents
 from diffuserve.models.any_pipeline.previews import LatentPreviews
+from diffuserve.models.any_pipeline.reading.known_latents import Latents, known_latents
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.testing.fake_pipeline import FAKE_SPEC
 from support.foreign_folders import write_json

@@ -8,8 +8,8 @@ from pydantic import Field, with_config
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.config import SCHEMA, parse_config
-from diffuserve.models.any_pipeline.signature import Signature
-from diffuserve.models.any_pipeline.tasks import DURATIONS, Task, makes_sound, task_of
+from diffuserve.models.any_pipeline.reading.signature import Signature
+from diffuserve.models.any_pipeline.reading.tasks import DURATIONS, Task, makes_sound, task_of
 from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 
 _Rate = Annotated[int, Field(ge=8_000, le=192_000)]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from diffuserve.models.any_pipeline.components import read_json
+from diffuserve.models.any_pipeline.reading.components import read_json
 from diffuserve.models.folders.folder import ModelFolder
 
 

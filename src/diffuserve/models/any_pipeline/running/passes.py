@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from diffuserve.models.any_pipeline.call import Call
-from diffuserve.models.any_pipeline.merging import merge_key, num_rows, run_merged
-from diffuserve.models.any_pipeline.run import Run
+from diffuserve.models.any_pipeline.running.call import Call
+from diffuserve.models.any_pipeline.running.merging import merge_key, num_rows, run_merged
+from diffuserve.models.any_pipeline.running.run import Run
 from diffuserve.models.layers.adapters import key_of
 from diffuserve.models.machine.isolation import is_device_fault, isolate, without_frames
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import CheckpointUnusable
-from diffuserve.models.any_pipeline.hooks import hook_models, own_copy
-from diffuserve.models.any_pipeline.passes import Passes, Sharing
-from diffuserve.models.any_pipeline.replay import Replay, Replies
-from diffuserve.models.any_pipeline.run import Run
-from diffuserve.models.any_pipeline.steps_told import StepsTold
+from diffuserve.models.any_pipeline.running.hooks import hook_models, own_copy
+from diffuserve.models.any_pipeline.running.passes import Passes, Sharing
+from diffuserve.models.any_pipeline.running.replay import Replay, Replies
+from diffuserve.models.any_pipeline.running.run import Run
+from diffuserve.models.any_pipeline.running.steps_told import StepsTold
 from diffuserve.models.run_progress import RunProgress
 
 NUM_STEPS = 4

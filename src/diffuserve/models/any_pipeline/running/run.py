@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from diffuserve.models.any_pipeline.call import Call
-from diffuserve.models.any_pipeline.own_randomness import OwnRandomness
-from diffuserve.models.any_pipeline.replay import Replay
-from diffuserve.models.any_pipeline.steps_told import StepsTold
+from diffuserve.models.any_pipeline.running.call import Call
+from diffuserve.models.any_pipeline.running.own_randomness import OwnRandomness
+from diffuserve.models.any_pipeline.running.replay import Replay
+from diffuserve.models.any_pipeline.running.steps_told import StepsTold
 from diffuserve.models.layers.adapters import Uses
 
 _thread = threading.local()

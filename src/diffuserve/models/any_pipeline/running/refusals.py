@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.params import FIELDS, GenerationParams
-from diffuserve.models.any_pipeline.run import Run
+from diffuserve.models.any_pipeline.running.run import Run
 
 _MULTIPLE = re.compile(r"(?:divisible by|multiples? of)\D{0,20}(\d{1,4})")
 _SIDES = ("width", "height")

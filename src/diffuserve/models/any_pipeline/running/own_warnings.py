@@ -6,7 +6,7 @@ Their messages may quote the prompt, which no log may have.
 import functools
 import logging
 
-from diffuserve.models.any_pipeline.run import current_run
+from diffuserve.models.any_pipeline.running.run import current_run
 
 _LIBRARIES = ("diffusers", "transformers")
 _MAX_WARNINGS, _MAX_CHARACTERS = 8, 300

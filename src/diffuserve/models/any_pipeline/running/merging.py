@@ -13,8 +13,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from diffuserve.models.any_pipeline.adapters.adapted_layers import adding
 from diffuserve.models.any_pipeline.adapters.batch_adapters import BatchAdapters
-from diffuserve.models.any_pipeline.call import Call
-from diffuserve.models.any_pipeline.nested import same_kind
+from diffuserve.models.any_pipeline.running.call import Call
+from diffuserve.models.any_pipeline.running.nested import same_kind
 
 # Words in names of arguments that a model reads once for its whole batch, whatever their shapes: positions,
 # sizes, and factors. They must be equal in value.

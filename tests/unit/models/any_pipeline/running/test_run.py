@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from diffuserve.models.any_pipeline.hooks import hook_models
-from diffuserve.models.any_pipeline.passes import Passes, Sharing
-from diffuserve.models.any_pipeline.run import Run
-from diffuserve.models.any_pipeline.steps_told import StepsTold
+from diffuserve.models.any_pipeline.running.hooks import hook_models
+from diffuserve.models.any_pipeline.running.passes import Passes, Sharing
+from diffuserve.models.any_pipeline.running.run import Run
+from diffuserve.models.any_pipeline.running.steps_told import StepsTold
 
 
 class Doubler(nn.Module):

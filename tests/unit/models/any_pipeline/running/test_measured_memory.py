@@ -5,8 +5,8 @@ from unittest.mock import patch
 
 import torch
 
-from diffuserve.models.any_pipeline.measured_memory import MeasuredMemory, PeakMeter
-from diffuserve.models.any_pipeline.nested import storage_bytes
+from diffuserve.models.any_pipeline.running.measured_memory import MeasuredMemory, PeakMeter
+from diffuserve.models.any_pipeline.running.nested import storage_bytes
 from support.waiting import HANG_SECONDS
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

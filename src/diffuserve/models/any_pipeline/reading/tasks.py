@@ -5,7 +5,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from diffuserve.models.any_pipeline.signature import Signature
+from diffuserve.models.any_pipeline.reading.signature import Signature
 
 
 class Task(StrEnum):

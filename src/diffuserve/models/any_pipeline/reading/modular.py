@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from diffuserve.models.any_pipeline.sources import ClassSource, class_sources, class_tree, lineage
+from diffuserve.models.any_pipeline.reading.sources import ClassSource, class_sources, class_tree, lineage
 
 MODULAR: Final = "ModularPipeline"
 _SECTION = re.compile(

@@ -6,11 +6,11 @@ import pytest
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.models.any_pipeline.abilities import describe
-from diffuserve.models.any_pipeline.modular import modular_names
-from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
-from diffuserve.models.any_pipeline.sources import public_names, transformers_has
-from diffuserve.models.any_pipeline.tasks import (
+from diffuserve.models.any_pipeline.reading.abilities import describe
+from diffuserve.models.any_pipeline.reading.modular import modular_names
+from diffuserve.models.any_pipeline.reading.signature import Signature, pipeline_names, read_signature
+from diffuserve.models.any_pipeline.reading.sources import public_names, transformers_has
+from diffuserve.models.any_pipeline.reading.tasks import (
     DRAW_WITHOUT_IMAGE,
     EXCLUDED,
     SEVERAL_IMAGES,

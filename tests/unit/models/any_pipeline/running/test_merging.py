@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from diffuserve.models.any_pipeline.call import Call
-from diffuserve.models.any_pipeline.merging import merge_key, run_merged
+from diffuserve.models.any_pipeline.running.call import Call
+from diffuserve.models.any_pipeline.running.merging import merge_key, run_merged
 
 MODULE = nn.Identity()
 

@@ -14,8 +14,8 @@ from cachetools import LRUCache
 from torch import Tensor
 
 from diffuserve.domain.errors import CheckpointUnusable
-from diffuserve.models.any_pipeline.call import Call
-from diffuserve.models.any_pipeline.nested import changed, leaves
+from diffuserve.models.any_pipeline.running.call import Call
+from diffuserve.models.any_pipeline.running.nested import changed, leaves
 from diffuserve.models.run_progress import RunProgress
 
 _MAX_REPLIES: Final = 256

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diffuserve.models.any_pipeline.family import ANY_PIPELINE
-from diffuserve.models.any_pipeline.operations import operations_of
+from diffuserve.models.any_pipeline.reading.operations import operations_of
 from diffuserve.models.folders.folder import open_model
 from support.tiny_pipelines import tiny_folder
 
