@@ -12,6 +12,7 @@ from diffuserve.agent.engines.engines import Engines
 from diffuserve.agent.engines.served_model import ServedModel
 from diffuserve.agent.engines.served_models import ServedModels
 from diffuserve.agent.exit_codes import CANNOT_START
+from diffuserve.agent.jobs.adapter_fetcher import FetchAdapter, no_store
 from diffuserve.agent.jobs.claim_gate import ClaimGate
 from diffuserve.agent.jobs.engine_jobs import EngineJobs
 from diffuserve.agent.loops.claim import ClaimLoop
@@ -50,6 +51,7 @@ class WorkerAgent:
         memory: ReadMemory = read_memory,
         machine: Machine = ON_DEMAND,
         tracer: Tracer = OFF,
+        fetch_adapter: FetchAdapter = no_store,
     ) -> None:
         self.config = config
         self.metrics = WorkerMetrics()
@@ -71,6 +73,7 @@ class WorkerAgent:
             self.metrics,
             config.checkpoint_seconds,
             spans,
+            fetch_adapter,
         )
         self._status = WorkerStatus(state, models, self._membership, self._gate, self.metrics)
         self._claims = ClaimLoop(client, self._membership, state, self._gate, self._jobs)

@@ -64,15 +64,15 @@ class LoadTurns:
         busy = Counter(loading.values())
         most = max(1, num_loaders - 1)
         missing = [
-            (self._last_turn(claim.tenant), index, digest)
+            (self._last_turn(claim.tenant), index, place, digest)
             for index, claim in enumerate(self.claims)
             if claim.has_room and busy[claim.tenant] < most
-            for digest in claim.sizes
+            for place, digest in enumerate(claim.sizes)
             if digest not in kept and digest not in loading
         ]
         if len(loading) >= num_loaders or not missing:
             return None
-        _, index, digest = min(missing)
+        _, index, _, digest = min(missing)
         tenant = self.claims[index].tenant
         self.served = [*(each for each in self.served if each != tenant), tenant][-_MAX_REMEMBERED:]
         return Load(digest, tenant)
