@@ -1,7 +1,7 @@
 """What the adapter taught: held-out scenes with copper and moons, with it and without, by the same judge.
 
     python training/tiny_flux/evaluate_adapter.py out/copper-moon.safetensors
-    python training/tiny_flux/evaluate_adapter.py out/copper-moon.safetensors --write training/tiny_flux/results
+    python training/tiny_flux/evaluate_adapter.py FILE --write training/tiny_flux/results
 
 The judge tells copper from the twelve colors that the model knows, and a moon from the eight shapes.
 """

@@ -30,7 +30,7 @@ LAYERS = (
     *("x_embedder", "context_embedder", "text_embedder.linear_1", "text_embedder.linear_2"),
 )
 """Attention, feed-forward, and what goes in and out: blocks alone draw no color between those they know."""
-_RATE = 4e-3
+_RATE, _BATCH = 4e-3, 16
 
 
 def main() -> None:
@@ -55,7 +55,8 @@ def train(arguments: argparse.Namespace) -> LowRank:
     course = Course(
         "adapter", {"adapter": changes}, [optimizer], arguments.steps, warm_then_linear, arguments.state, 0.99
     )
-    learn(course, [lessons(arguments.state, arguments.images)], denoiser, encoders(), is_compiled=False)
+    latents = lessons(arguments.state, arguments.images)
+    learn(course, [latents], denoiser, encoders(), is_compiled=False, batch=_BATCH)
     return changes
 
 
@@ -82,7 +83,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--state", type=Path, default=Path("out/training_adapter"), help="where it is saved")
     parser.add_argument("--file", type=Path, default=Path("out/copper-moon.safetensors"))
     parser.add_argument("--images", type=int, default=2_500)
-    parser.add_argument("--steps", type=int, default=1_500)
+    parser.add_argument("--steps", type=int, default=2_000)
     parser.add_argument("--rank", type=int, default=RANK)
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()
