@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from diffuserve.domain.errors import AdapterNotFound, ArtifactNotFound, InvalidAdapter
-from diffuserve.models.adapters.files.adapter_file import MAX_BYTES
+from diffuserve.domain.models.adapter_entry import MAX_ADAPTER_BYTES
 from diffuserve.models.folders import hub
 from diffuserve.models.folders.names import is_hub_id
 
@@ -43,9 +43,9 @@ def _from_hub(address: str, begin: Begin) -> Path:
         raise AdapterNotFound(f"{_HUB}{address}: give hf://OWNER/NAME, or hf://OWNER/NAME/FILE{_SUFFIX}")
     download = hub.plan_file(repo_id, "main", path or _only_file(repo_id))
     [file] = download.files
-    if file.num_bytes > MAX_BYTES:
+    if file.num_bytes > MAX_ADAPTER_BYTES:
         raise InvalidAdapter(
-            f"{repo_id}: {file.path} has {file.num_bytes:,} bytes; adapters at most {MAX_BYTES:,}"
+            f"{repo_id}: {file.path} has {file.num_bytes:,} bytes; adapters at most {MAX_ADAPTER_BYTES:,}"
         )
     if download.missing_bytes:
         return hub.fetch_all(download, begin(file.path, download.missing_bytes)) / file.path
@@ -76,8 +76,8 @@ def _from_bucket(url: str, folder: Path, begin: Begin) -> Path:
         with translated("adapter", key), path.open("wb") as file:
             found = obstore.get(store, key)
             size = found.meta["size"]
-            if size > MAX_BYTES:
-                raise InvalidAdapter(f"{url} has {size:,} bytes; adapters have at most {MAX_BYTES:,}")
+            if size > MAX_ADAPTER_BYTES:
+                raise InvalidAdapter(f"{url} has {size:,} bytes; adapters have at most {MAX_ADAPTER_BYTES:,}")
             report = begin(key, size)
             for chunk in found.stream(min_chunk_size=_CHUNK_BYTES):
                 report(file.write(memoryview(chunk)))
