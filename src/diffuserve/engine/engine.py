@@ -90,6 +90,7 @@ class Engine(AbstractContextManager["Engine"]):
         offload: str | None = None,
         adapters: Mapping[str, str | Path] | None = None,
         controlnets: Mapping[str, str | Path] | None = None,
+        image_prompter: str | Path | None = None,
     ) -> "Engine":
         """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
@@ -99,11 +100,14 @@ class Engine(AbstractContextManager["Engine"]):
         It defaults to the checkpoint's; a CPU without bf16 instructions uses float32 instead of bf16.
         `quantization` is "none", "int8", "fp8" or "int4"; by default the folder's own. `offload` is "none",
         "text", "model" or "layers". `adapters` are safetensors files by the names that requests use, and
-        `controlnets` folders of ControlNets. Raises `ModelNotFound`, `InvalidModel`, `InvalidAdapter`, `DeviceUnavailable`.
+        `controlnets` folders of ControlNets. `image_prompter` is an IP-Adapter's file, or the folder of
+        FLUX.1 Redux. Raises `ModelNotFound`, `InvalidModel`, `InvalidAdapter`, `DeviceUnavailable`.
         """
         config = config or EngineConfig()
         kept = (quantization, offload)
-        plan = parse_plan(device, dtype, *kept, config.deterministic, parts, controlnets or {})
+        plan = parse_plan(
+            device, dtype, *kept, config.deterministic, parts, controlnets or {}, image_prompter
+        )
         readers = adapter_readers(model, adapters or {})
         return cls.of(load_model(model, plan), config, readers)
 

@@ -16,7 +16,7 @@ from diffuserve.models.adapters.files.adapter_file import open_adapter
 from diffuserve.models.adapters.files.base_layers import plan_for
 from diffuserve.models.adapters.files.read_adapter import read_adapter
 from diffuserve.models.base import Pipeline
-from diffuserve.models.folders.controlnets import controlnet_folders
+from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.folders.folder import open_model
 from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
@@ -46,6 +46,7 @@ def parse_plan(
     deterministic: bool = False,
     parts: Parts = ALL_PARTS,
     controlnets: Mapping[str, str | Path] = MappingProxyType({}),
+    image_prompter: str | Path | None = None,
 ) -> LoadPlan:
     """Return a plan from the caller's words. Raise `DeviceUnavailable`, `InvalidParams`, `InvalidModel`."""
     return LoadPlan(
@@ -55,7 +56,7 @@ def parse_plan(
         parts=parts,
         quantization=parse_quantization(quantization),
         offload=parse_offload(offload),
-        controlnets=controlnet_folders(controlnets),
+        companions=companions_of(controlnets, image_prompter),
     )
 
 

@@ -37,7 +37,12 @@ def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
         kept = (config.quantization, config.offload)
         adapters = adapter_readers(config.model, config.adapter_files)
         plan = parse_plan(
-            config.device, config.dtype, *kept, config.engine.deterministic, controlnets=config.controlnets
+            config.device,
+            config.dtype,
+            *kept,
+            config.engine.deterministic,
+            controlnets=config.controlnets,
+            image_prompter=config.image_prompter,
         )
         model = load_model(config.model, replace(plan, copy=prepared_copy(config)))
         engine = Engine.of(model, config.engine, adapters)
