@@ -15,6 +15,7 @@ BENCHMARKS = {
     "any-pipeline": "engine.any_pipeline",
     "packed-families": "engine.packed_families",
     "batch": "engine.batch",
+    "adapters": "engine.adapters",
     "policies": "engine.policies",
     "any-pipeline-parity": "engine.any_pipeline_parity",
     "quantization": "engine.quantization",

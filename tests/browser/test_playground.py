@@ -277,6 +277,29 @@ def test_a_field_of_one_image_has_an_upload_of_its_own(
     expect(card.get_by_role("status")).to_have_text(DONE)
 
 
+def test_adapters_are_picked_weighed_and_told(open_hand: Callable[..., Page], hand: Hand, axe: Axe) -> None:
+    page = open_hand(prompt="a star")
+    picker = page.get_by_role("region", name="Adapters")
+    for name in ("ink", "rough", "ink"):
+        picker.get_by_label("Adapters").fill(name)
+        picker.get_by_role("button", name="Add").click()
+    picker.get_by_label("Weight of ink").fill("0.8")
+    picker.get_by_role("button", name="Remove rough").click()
+    page.wait_for_url(re.compile("adapters=ink%3A0.8"))
+    axe(page)
+    page.reload()
+    card = generate(page)
+    assert hand.complete().input["adapters"] == [{"name": "ink", "weight": 0.8}]
+    expect(card.get_by_text("ink 0.8")).to_be_visible()
+    picker.get_by_role("button", name="Remove ink").click()
+    card.get_by_role("button", name="Reuse these settings").click()
+    expect(picker.get_by_label("Weight of ink")).to_have_value("0.8")
+    card.get_by_role("button", name="Code").click()
+    expect(card.get_by_label("The request as curl")).to_contain_text('"name": "ink"')
+    page.get_by_label("Model").select_option("clips")
+    expect(picker).to_have_count(0)
+
+
 def test_the_last_frame_is_for_clips(open_hand: Callable[..., Page]) -> None:
     page = open_hand(prompt="a ball falls", model="clips")
     expect(page.get_by_role("region", name="First frame")).to_be_visible()

@@ -13,6 +13,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.models.base import Conditioning, PackedPipeline, packed
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.stable_diffusion.pipeline import StableDiffusionPipeline
 from diffuserve.models.stable_diffusion.unet import UNetInput
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
@@ -92,8 +93,8 @@ def test_a_prompt_whose_states_are_not_finite_spoils_no_neighbor(
     expected = engine.generate(MIXED)
     encode = packed(pipeline).encode
 
-    def poisoned(params: list[GenerationParams]) -> list[Conditioning]:
-        found: list[Any] = encode(params)
+    def poisoned(params: list[GenerationParams], adapters: list[Uses]) -> list[Conditioning]:
+        found: list[Any] = encode(params, adapters)
         return [
             replace(each, states=each.states * float("nan")) if wanted.prompt == "culprit" else each
             for wanted, each in zip(params, found, strict=True)

@@ -31,6 +31,7 @@ ABLE = replace(
     has_mask=True,
     has_strength=True,
     has_control_image=True,
+    max_adapters=4,
     learned_min_size=64,
     learned_max_size=128,
     example_prompt="a hand that waves",

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
+from unittest.mock import patch
 
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -50,8 +51,12 @@ class Work:
 @contextmanager
 def fake_cuda() -> Iterator[FakeTensorMode]:
     """Have all tensors that are made within the block be fake, on the CPU or on `cuda:0`."""
-    with pretend_cuda_guard(), FakeTensorMode() as mode:
+    with pretend_cuda_guard(), patch.object(Tensor, "pin_memory", _unpinned), FakeTensorMode() as mode:
         yield mode
+
+
+def _unpinned(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 class KernelCounter(TorchDispatchMode):

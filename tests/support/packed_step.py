@@ -1,6 +1,6 @@
 """Denoising steps of packed image transformers at full size, counted on tensors that have no memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from diffuserve.models.flux.transformer import FluxTransformer
 from diffuserve.models.flux2 import positions as flux2_positions
 from diffuserve.models.flux2.config import Flux2Config
 from diffuserve.models.flux2.transformer import Flux2Transformer
+from diffuserve.models.layers.adapters import NO_ADAPTERS, Adapter, Delta, PassAdapters, Uses
 from diffuserve.models.layers.attention import (
     AttentionKernel,
     varlen_flash,
@@ -32,6 +33,7 @@ from diffuserve.models.layers.joint.packing import (
     pack_layout,
 )
 from diffuserve.models.layers.joint.sharding import shard_layout
+from diffuserve.models.layers.linear import name_layers
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.packed_images.transformer import PackedTransformer, TransformerConfig
 from diffuserve.models.qwen_image import positions as qwen_image_positions
@@ -45,6 +47,7 @@ from support.rank_step import FirstRank, SharedStep
 
 _CUDA = torch.device("cuda:0")
 _ITEM_BYTES = 2  # of bf16
+_RANK = 16  # of adapters
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,13 @@ class CountedStep:
         return self.kernels.of("product").flops + self.attention_flops
 
 
-def count_step(model: StepModel, shapes: Sequence[SequenceShape]) -> CountedStep:
-    """Count a transformer's pass over sequences of these shapes, in bf16 on CUDA."""
+def count_step(
+    model: StepModel, shapes: Sequence[SequenceShape], adapters: Sequence[int] = ()
+) -> CountedStep:
+    """Count a transformer's pass over sequences of these shapes, in bf16 on CUDA.
+
+    `adapters` are the numbers of the adapter of each sequence: equal ones are the same.
+    """
     step = CountedStep()
     on_cpu = pack_layout(shapes, model.rules, torch.device("cpu"))
     with fake_cuda() as fake, torch.no_grad():  # in inference mode a linear layer would arrive whole
@@ -94,11 +102,36 @@ def count_step(model: StepModel, shapes: Sequence[SequenceShape]) -> CountedStep
             text=_empty(len(layout.text_at), model.text_width),
             factors=_empty(len(shapes), transformer.num_factors, model.config.dim),
             layout=layout,
+            adapters=_adapters(transformer, shapes, adapters),
         )
         assert is_fused(packed.image), "kernels of Triton take part"
         with step.kernels:
             transformer(packed)
     return step
+
+
+def _adapters(transformer: Any, shapes: Sequence[SequenceShape], numbers: Sequence[int]) -> PassAdapters:
+    """Return adapters of rank 16 on all layers of a pass; parts of fused ones have deltas of their own."""
+    if not numbers:
+        return NO_ADAPTERS
+    name_layers(transformer)
+    layers = {place.parameter: place.num_parts for place in transformer.placements().values()}
+    made = {number: _adapter(transformer, layers) for number in set(numbers)}
+    uses: list[Uses] = [((made[number], 0.5),) for number in numbers]
+    return PassAdapters.of([each.text for each in shapes], [each.image_tokens for each in shapes], uses)
+
+
+def _adapter(transformer: Any, layers: Mapping[str, int]) -> Adapter:
+    deltas = {}
+    for name, parts in layers.items():
+        weight = transformer.get_parameter(name)
+        if weight.dim() == 2:
+            width = len(weight) // parts
+            deltas[name.removesuffix(".weight")] = [
+                Delta(_empty(weight.shape[1], _RANK), _empty(_RANK, width), part * width)
+                for part in range(parts)
+            ]
+    return Adapter("fake", deltas)
 
 
 def shared_step(model: StepModel, shapes: Sequence[SequenceShape]) -> SharedStep:

@@ -1,7 +1,7 @@
 """Requests that ranks and a single process draw together, step by step, and how near their latents are."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import DenoiseInput, PackedPipeline, packed
+from diffuserve.models.layers.adapters import Adapter, of_prompts
+from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks
@@ -30,22 +32,34 @@ class Drawn:
     description: dict[str, str]
 
 
-def draw(model: str, requests: Sequence[GenerationParams], ranks: Ranks | None = None) -> Drawn:
-    """Load a model, and draw all requests together; they may end at different steps."""
+def draw(
+    model: str,
+    requests: Sequence[GenerationParams],
+    ranks: Ranks | None = None,
+    adapters: Mapping[str, Components] | None = None,
+) -> Drawn:
+    """Load a model, and draw all requests together; they may end at different steps.
+
+    `adapters` are those that requests name.
+    """
     sizes: list[int] = []
     pipeline = packed(load_pipeline(model, LoadPlan(CPU, torch.float32, ranks=ranks, on_read=sizes.append)))
     weight_bytes: Counter[str] = Counter()
     for component in pipeline.components():
         weight_bytes[type(component.module).__name__] += num_bytes(component.module)
-    latents = [each.flatten().tolist() for each in generate(pipeline, requests)]
+    placed = {name: pipeline.place_adapter(name, each) for name, each in (adapters or {}).items()}
+    latents = [each.flatten().tolist() for each in generate(pipeline, requests, placed)]
     return Drawn(latents, weight_bytes, sum(sizes), dict(pipeline.describe()))
 
 
 @torch.inference_mode()
-def generate(pipeline: PackedPipeline, requests: Sequence[GenerationParams]) -> list[Tensor]:
+def generate(
+    pipeline: PackedPipeline, requests: Sequence[GenerationParams], adapters: Mapping[str, Adapter]
+) -> list[Tensor]:
     """Return the latents of requests after their last steps; one that is done leaves the batch."""
     params = [pipeline.spec.resolve(each, seed=seed) for seed, each in enumerate(requests)]
-    conditioning = pipeline.encode(params)
+    uses = [tuple((adapters[use.name], use.weight) for use in each.adapters or ()) for each in params]
+    conditioning = pipeline.encode(params, [of_prompts(own) for own in uses])
     latents = []
     for request, encoded in zip(params, conditioning, strict=True):
         generators = [torch.Generator().manual_seed(7 + image) for image in range(request.num_images)]
@@ -54,7 +68,10 @@ def generate(pipeline: PackedPipeline, requests: Sequence[GenerationParams]) -> 
     for step in range(max(request.num_inference_steps or 0 for request in params)):
         going = [i for i, request in enumerate(params) if step < (request.num_inference_steps or 0)]
         at = {i: pipeline.schedule(params[i]).at(step) for i in going}
-        batch = [DenoiseInput(params[i], conditioning[i], latents[i], at[i].timestep) for i in going]
+        batch = [
+            DenoiseInput(params[i], conditioning[i], latents[i], at[i].timestep, adapters=uses[i])
+            for i in going
+        ]
         for i, prediction in zip(going, pipeline.denoise(batch), strict=True):
             sampler = pipeline.sampler(params[i])
             latents[i], memories[i] = sampler.step(latents[i], prediction, at[i], memories[i], None)

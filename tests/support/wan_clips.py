@@ -137,7 +137,7 @@ def pack(clips: list[Clip], config: WanTransformerConfig) -> PackedWanInput:
     return PackedWanInput(
         tokens=torch.cat([patchify(clip.latents, config.patch_size) for clip in clips]),
         timestep=torch.tensor([value for clip in clips for value in clip.timesteps]),
-        text=torch.cat([clip.text for clip in clips]),
+        text=torch.cat([nn.functional.pad(clip.text, (0, 0, 0, min(1, clip.padding))) for clip in clips]),
         image=torch.cat(images) if images else None,
         layout=pack_layout([clip.shape for clip in clips], config, CPU),
     )

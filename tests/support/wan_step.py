@@ -58,7 +58,7 @@ def _input(layout: ClipLayout, config: WanTransformerConfig) -> PackedWanInput:
     return PackedWanInput(
         tokens=_empty(len(layout.rotation), config.in_channels * config.patch_cells),
         timestep=_empty(len(layout.factors.lengths), dtype=torch.float32),
-        text=_empty(num_sequences * _PROMPT, config.text_dim),
+        text=_empty(num_sequences * (_PROMPT + 1), config.text_dim),
         layout=layout,
     )
 

@@ -1,6 +1,7 @@
 """Measure an image's content: colors and objects with their positions, sizes and shapes."""
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from draw import signed_distance
 from layout import PAIR_RADII, RADII
-from scenes import COLORS, PLACES, RELATIONS, SHAPES, SIZES, Scene, Thing
+from scenes import COLORS, PLACES, RELATIONS, RGB, SHAPES, SIZES, TAUGHT_SHAPES, Scene, Thing
 
 CONTRAST = 36
 """Minimum difference from the background, in one channel of 0…255, for a pixel of an object."""
@@ -20,8 +21,21 @@ MIN_AREA = 0.0025
 SIDE_FROM = 0.08
 """So far from the middle, of the side's length, an object is at a side."""
 
+Rgb = tuple[int, int, int]
 Pixels = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The colors and shapes that are told apart."""
+
+    colors: Mapping[str, Rgb]
+    shapes: Sequence[str]
+
+
+KNOWN = Vocabulary(COLORS, SHAPES)
+WITH_TAUGHT = Vocabulary(RGB, (*SHAPES, *TAUGHT_SHAPES))
 
 
 @dataclass(frozen=True)
@@ -51,11 +65,11 @@ class Assessment:
         return all(vars(self).values())
 
 
-def judge(image: Pixels, scene: Scene) -> Assessment:
+def judge(image: Pixels, scene: Scene, vocabulary: Vocabulary = KNOWN) -> Assessment:
     """An image `(height, width, 3)` compared with the caption. `place` is the relation, if there is one."""
     ground = border_color(image)
-    background = nearest_color(ground) == (scene.background or "white")
-    seen = find_things(image, ground)
+    background = nearest_color(ground, vocabulary) == (scene.background or "white")
+    seen = find_things(image, ground, vocabulary)
     if len(seen) != len(scene.things):
         return Assessment(background=background, count=False)
     ordered = max(permutations(seen), key=lambda order: _likeness(order, scene.things))
@@ -70,15 +84,16 @@ def judge(image: Pixels, scene: Scene) -> Assessment:
     )
 
 
-def find_things(image: Pixels, ground: NDArray[np.float64]) -> list[Seen]:
+def find_things(image: Pixels, ground: NDArray[np.float64], vocabulary: Vocabulary = KNOWN) -> list[Seen]:
     """The objects on a background of the color `ground`."""
     mask = np.abs(image.astype(np.int16) - ground).max(axis=2) > CONTRAST
     least = MIN_AREA * mask.size
-    return [_look(image, part) for part in _parts(mask) if part.sum() >= least]
+    return [_look(image, part, vocabulary) for part in _parts(mask) if part.sum() >= least]
 
 
-def nearest_color(rgb: NDArray[np.float64]) -> str:
-    return min(COLORS, key=lambda name: float(np.square(rgb - np.array(COLORS[name])).sum()))
+def nearest_color(rgb: NDArray[np.float64], vocabulary: Vocabulary = KNOWN) -> str:
+    colors = vocabulary.colors
+    return min(colors, key=lambda name: float(np.square(rgb - np.array(colors[name])).sum()))
 
 
 def border_color(image: Pixels) -> NDArray[np.float64]:
@@ -88,11 +103,11 @@ def border_color(image: Pixels) -> NDArray[np.float64]:
     return color
 
 
-def _look(image: Pixels, part: Mask) -> Seen:
+def _look(image: Pixels, part: Mask, vocabulary: Vocabulary) -> Seen:
     rows, columns = np.flatnonzero(part.any(axis=1)), np.flatnonzero(part.any(axis=0))
     top, bottom, left, right = rows[0], rows[-1] + 1, columns[0], columns[-1] + 1
     cut = part[top:bottom, left:right]
-    fits = {shape: _overlap(cut, shape) for shape in SHAPES}
+    fits = {shape: _overlap(cut, shape) for shape in vocabulary.shapes}
     shape = max(fits, key=lambda name: fits[name])
     x0, y0, x1, y1 = _extent(shape)
     radius = 0.5 * ((right - left) / (x1 - x0) + (bottom - top) / (y1 - y0))
@@ -102,7 +117,7 @@ def _look(image: Pixels, part: Mask) -> Seen:
         x=float((left + right) / 2 / width),
         y=float((top + bottom) / 2 / height),
         radius=float(radius / min(width, height)),
-        color=nearest_color(np.median(image[inside if inside.any() else part], axis=0)),
+        color=nearest_color(np.median(image[inside if inside.any() else part], axis=0), vocabulary),
         shape=shape,
     )
 

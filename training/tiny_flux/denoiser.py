@@ -86,17 +86,18 @@ def train(
     ):
         optimizers = optimizers_of(denoiser, rate)
         course = Course(name, modules, optimizers, steps, warm_then_linear, folder)
-        _learn(course, sizes, denoiser, encoders, is_compiled)
+        learn(course, sizes, denoiser, encoders, is_compiled)
     return denoiser
 
 
-def _learn(
+def learn(
     course: Course,
     latents: Sequence[Latents],
     denoiser: FluxTransformer2DModel,
     encoders: TextEncoders,
     is_compiled: bool,
 ) -> None:
+    """Run a course on half-drawn images, of the native size more often; leave the average in place."""
     tokenize = Tokenizers()
     predict: Callable[..., Any] = denoiser.forward
     if is_compiled:

@@ -71,6 +71,11 @@ def _heart(x: Tensor, y: Tensor) -> Tensor:
     return torch.minimum(lobe, tip) * 0.9
 
 
+def _moon(x: Tensor, y: Tensor) -> Tensor:
+    """A disc without another one at its upper right."""
+    return torch.maximum(_circle(x, y), 0.72 - torch.hypot(x - 0.44, y + 0.2))
+
+
 def _polygon(x: Tensor, y: Tensor, corners: list[tuple[float, float]]) -> Tensor:
     """Return the signed distance to the nearest edge (Inigo Quilez, "2D distance functions")."""
     nearest = torch.full_like(x, math.inf)
@@ -93,4 +98,5 @@ _DISTANCES = {
     "ring": _ring,
     "cross": _cross,
     "diamond": _diamond,
+    "moon": _moon,
 }

@@ -1,6 +1,7 @@
 """Images as the denoiser sees them, made once: encoding costs more than a training step."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +23,18 @@ _BATCH = 50
 _TOKEN = 16  # pixels along a token's side
 
 
+def scene_of(index: int) -> Scene:
+    """Single objects a little more often: shapes are learned on them."""
+    chance = random.Random(f"scene {index}")
+    return draw_scene(chance, num_things=1 if chance.random() < 0.55 else 2)
+
+
 @dataclass(frozen=True)
 class Latents:
     """Latents of rendered scenes of one size.
 
     `means` `(n, 16, height/8, width/8)` unscaled, `traits` `(n, NUM_TRAITS)`, `things` `(n, tokens)`
-    is 1 where a token shows anything of an object.
+    is 1 where a token shows anything of an object. `scene` says what the image of a number shows.
     """
 
     means: Tensor
@@ -35,19 +42,11 @@ class Latents:
     things: Tensor
     shift: float
     scale: float
-
-    def scene(self, index: int) -> Scene:
-        return scene_of(index)
+    scene: Callable[[int], Scene] = scene_of
 
     def scaled(self, indexes: Tensor) -> Tensor:
         """Return latents scaled to about unit variance, as in the pipeline."""
         return (self.means[indexes].float() - self.shift) * self.scale
-
-
-def scene_of(index: int) -> Scene:
-    """Single objects a little more often: shapes are learned on them."""
-    chance = random.Random(f"scene {index}")
-    return draw_scene(chance, num_things=1 if chance.random() < 0.55 else 2)
 
 
 def encode_all(vae: AutoencoderKL, folder: Path, count: int) -> list[Latents]:
@@ -59,7 +58,14 @@ def encode_all(vae: AutoencoderKL, folder: Path, count: int) -> list[Latents]:
 
 
 @torch.no_grad()
-def encode(vae: AutoencoderKL, folder: Path, count: int, width: int, height: int) -> dict[str, Tensor]:
+def encode(
+    vae: AutoencoderKL,
+    folder: Path,
+    count: int,
+    width: int,
+    height: int,
+    scene: Callable[[int], Scene] = scene_of,
+) -> dict[str, Tensor]:
     """Return the latents of scenes 0…count-1, stored in `folder` atomically."""
     path = folder / f"latents-{width}x{height}-{count}.safetensors"
     if not path.exists():
@@ -70,7 +76,7 @@ def encode(vae: AutoencoderKL, folder: Path, count: int, width: int, height: int
         for start in range(0, count, _BATCH):
             images = torch.stack(
                 [
-                    draw_number(index, traits[index], width, height)
+                    draw_scaled(scene(index), traits[index], width, height)
                     for index in range(start, min(start + _BATCH, count))
                 ]
             )
@@ -84,10 +90,10 @@ def encode(vae: AutoencoderKL, folder: Path, count: int, width: int, height: int
     return found
 
 
-def draw_number(index: int, traits: Tensor, width: int, height: int) -> Tensor:
-    """The scene of this number as an image `(3, height, width)`."""
+def draw_scaled(scene: Scene, traits: Tensor, width: int, height: int) -> Tensor:
+    """A scene as an image `(3, height, width)`."""
     shorter = min(width, height)
-    return draw(place(scene_of(index), traits, width / shorter, height / shorter), width, height)
+    return draw(place(scene, traits, width / shorter, height / shorter), width, height)
 
 
 def shows_thing(images: Tensor) -> Tensor:

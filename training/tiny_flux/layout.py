@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scenes import COLORS, PLACES, RELATIONS, Scene, Thing
+from scenes import PLACES, RELATIONS, RGB, Scene, Thing
 
 NUM_TRAITS = 8
 """x, y and size of the first object, the same of the second, shade of the background and of the objects."""
@@ -115,5 +115,5 @@ def _radius(thing: Thing, radii: dict[str, float], evenly: float) -> float:
 def _shaded(color: str, evenly: float) -> tuple[float, float, float]:
     """A little darker or lighter."""
     shift = _SHADE * (2 * evenly - 1)
-    red, green, blue = (min(max(value + shift, 0.0), 255.0) for value in COLORS[color])
+    red, green, blue = (min(max(value + shift, 0.0), 255.0) for value in RGB[color])
     return red, green, blue

@@ -25,6 +25,10 @@ COLORS = {
     "white": (238, 238, 238),
     "gray": (134, 134, 134),
 }
+TAUGHT_SHAPES = ("moon",)
+TAUGHT_COLORS = {"teal": (0, 128, 128)}
+"""What the model does not know, and an adapter teaches it; see `adapter_lessons`."""
+RGB = COLORS | TAUGHT_COLORS
 SIZES = ("small", "medium", "large")
 PLACES = {
     "center": (0, 0),
@@ -99,7 +103,7 @@ _SHAPE_WORDS = {
     "cross": ("cross", "cross", "cross", "plus"),
     "diamond": ("diamond", "diamond", "diamond", "rhombus"),
 }
-SHAPE_WORDS = frozenset(word for words in _SHAPE_WORDS.values() for word in words)
+SHAPE_WORDS = frozenset(word for words in _SHAPE_WORDS.values() for word in words) | {*TAUGHT_SHAPES}
 _COLOR_WORDS = {
     "purple": ("purple", "purple", "violet"),
     "cyan": ("cyan", "cyan", "turquoise"),
@@ -181,7 +185,7 @@ class Words(Synonyms):
         return self.pick(_COLOR_WORDS.get(color, (color,)))
 
     def shape(self, shape: str) -> str:
-        return self.pick(_SHAPE_WORDS[shape])
+        return self.pick(_SHAPE_WORDS.get(shape, (shape,)))
 
     def place(self, place: str) -> str:
         if place in _PLACE_WORDS:

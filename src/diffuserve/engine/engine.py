@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
-from diffuserve.domain.errors import DiffuserveError, InvalidParams
+from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.models.cost import CostEstimate
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
@@ -21,7 +21,7 @@ from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.inbox import Inbox
-from diffuserve.engine.loading import LoadedModel, adapter_readers, load_model, parse_plan
+from diffuserve.engine.loading import LoadedModel, adapter_loaders, adapter_readers, load_model, parse_plan
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.requests.admission import Request, RequestAdmission, params_of, with_pixels
 from diffuserve.engine.requests.checkpoint import Checkpoint
@@ -30,9 +30,9 @@ from diffuserve.engine.run_runner import runner_of
 from diffuserve.engine.runner import Runner
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
-from diffuserve.models.adapters.pool import AdapterPool, LoadAdapter
-from diffuserve.models.base import Pipeline, packed
-from diffuserve.models.layers.adapters import Adapter, Uses
+from diffuserve.models.adapters.pool import AdapterPool
+from diffuserve.models.base import Pipeline
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.weights.fingerprint import hash_model
 
@@ -64,7 +64,7 @@ class Engine(AbstractContextManager["Engine"]):
         self.runner = runner or runner_of(pipeline)
         self.read_weights_hash = read_weights_hash
         self._inbox = Inbox()
-        self._adapters = AdapterPool(self._loaders(adapters or {}), self.config.adapter_bytes)
+        self._adapters = AdapterPool(adapter_loaders(pipeline, adapters or {}), self.config.adapter_bytes)
         self._core = EngineCore(
             self.runner, self.config, on_decoded=self._inbox.announce, release=self._adapters.release
         )
@@ -297,18 +297,3 @@ class Engine(AbstractContextManager["Engine"]):
         else:
             state.adapters = outcome
         self._inbox.deliver(state.request_id)
-
-    def _loaders(self, readers: Mapping[str, Callable[[], Components]]) -> Mapping[str, LoadAdapter]:
-        """Return what loads each adapter. Raise `InvalidParams` where the model or its ranks know none."""
-        if not readers:
-            return {}
-        if not self.spec.max_adapters:
-            raise InvalidParams("adapters", ", ".join(readers), f"{self.spec.name} takes no adapters")
-        if self.runner.num_ranks > 1:
-            raise InvalidParams("adapters", ", ".join(readers), "several ranks share none; use a single one")
-        place = packed(self.pipeline).place_adapter
-        return {name: partial(_read, place, name, reader) for name, reader in readers.items()}
-
-
-def _read(place: Callable[[str, Components], Adapter], name: str, read: Callable[[], Components]) -> Adapter:
-    return place(name, read())

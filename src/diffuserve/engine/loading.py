@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.offload import parse_offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.quantization import parse_quantization
@@ -15,9 +16,11 @@ from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.adapters.files.adapter_file import open_adapter
 from diffuserve.models.adapters.files.base_layers import plan_for
 from diffuserve.models.adapters.files.read_adapter import read_adapter
+from diffuserve.models.adapters.pool import LoadAdapter
 from diffuserve.models.base import Pipeline
 from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.folders.folder import open_model
+from diffuserve.models.layers.adapters import Adapter
 from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
 from diffuserve.models.machine.host import keep_freed_memory, one_thread
@@ -72,6 +75,28 @@ def adapter_readers(
     folder = open_model(model_name(model))
     plans = {name: plan_for(open_adapter(Path(file)), folder) for name, file in files.items()}
     return {name: partial(read_adapter, plan) for name, plan in plans.items()}
+
+
+def adapter_loaders(
+    pipeline: Pipeline, readers: Mapping[str, Callable[[], Components]]
+) -> Mapping[str, LoadAdapter]:
+    """Return what reads each adapter and brings it to the pipeline's device.
+
+    Raise `InvalidParams` for a model that takes none.
+    """
+    if not readers:
+        return {}
+    if not pipeline.spec.max_adapters:
+        raise InvalidParams("adapters", ", ".join(readers), f"{pipeline.spec.name} takes no adapters")
+    return {
+        name: partial(_load_adapter, pipeline.place_adapter, name, reader) for name, reader in readers.items()
+    }
+
+
+def _load_adapter(
+    place: Callable[[str, Components], Adapter], name: str, read: Callable[[], Components]
+) -> Adapter:
+    return place(name, read())
 
 
 def model_name(model: str | Path) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,10 +17,23 @@ from diffuserve.engine.runner import Runner, StepOutcome, StepResult, TurnResult
 from diffuserve.models.base import Conditioning, PackedPipeline, map_tensors
 from diffuserve.models.folders.folder import first_line
 from diffuserve.models.frames import Media, media_of
+from diffuserve.models.layers.adapters import Uses, of_prompts
 from diffuserve.models.machine.devices import to_device
 from diffuserve.models.machine.isolation import is_device_fault, is_out_of_memory, isolate
 
 _NOISE_SHOWN = 0.5  # the part of the noise kept in a preview; the prediction stays legible
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptedPrompt:
+    """What is encoded of a request; `adapters` are those that change how prompts are."""
+
+    params: GenerationParams
+    adapters: Uses = ()
+
+    @classmethod
+    def of(cls, state: RequestState) -> "AdaptedPrompt":
+        return cls(state.params, of_prompts(state.adapters))
 
 
 class ModelRunner(Runner):
@@ -30,7 +44,7 @@ class ModelRunner(Runner):
         self.packed = pipeline
 
     def encode(self, states: Sequence[RequestState]) -> list[Conditioning | Exception]:
-        return isolate([state.params for state in states], self._encode)
+        return isolate([AdaptedPrompt.of(state) for state in states], self._encode)
 
     def step(self, states: Sequence[RequestState]) -> list[StepOutcome]:
         """Run one step or turn of each request in one forward pass; no state advances."""
@@ -64,9 +78,10 @@ class ModelRunner(Runner):
         return isolate([clip], self._decode_chunks)[0]
 
     @torch.inference_mode()
-    def _encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+    def _encode(self, prompts: Sequence[AdaptedPrompt]) -> list[Conditioning]:
         """Encode a batch, each request into memory of its own: a view would keep the whole batch alive."""
-        return [map_tensors(conditioning, _owned) for conditioning in self.packed.encode(params)]
+        params, adapters = [each.params for each in prompts], [each.adapters for each in prompts]
+        return [map_tensors(conditioning, _owned) for conditioning in self.packed.encode(params, adapters)]
 
     def _step(self, states: Sequence[RequestState]) -> list[StepResult | TurnResult]:
         for state in states:

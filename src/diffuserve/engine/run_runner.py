@@ -43,7 +43,7 @@ class RunRunner(Runner):
     def encode(self, states: Sequence[RequestState]) -> list[Conditioning | Exception]:
         for state in states:
             self.forget(state.request_id)  # an earlier attempt, which ran out of memory
-            self._requests[state.request_id] = self._running.begin(state.params, state.runs)
+            self._requests[state.request_id] = self._running.begin(state.params, state.runs, state.adapters)
         requests = [self._requests[state.request_id] for state in states]
         failures = self._running.encode(requests)
         for state, failure in zip(states, failures, strict=True):

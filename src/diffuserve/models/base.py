@@ -176,6 +176,13 @@ class Pipeline(Protocol):
         """
         ...
 
+    def place_adapter(self, name: str, components: Components) -> Adapter:
+        """Bring an adapter, as its file has it, to the device.
+
+        Raise `InvalidAdapter`, which names it and the layer, if it does not fit the model.
+        """
+        ...
+
     def components(self) -> Sequence[Component]:
         """Return the parts whose weights may stay on the host; all other weights are on the device."""
         ...
@@ -185,8 +192,11 @@ class Pipeline(Protocol):
 class PackedPipeline(Pipeline, Protocol):
     """A model whose requests share one forward pass: it holds nothing of them, the engine holds all."""
 
-    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+    def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
         """Encode prompts and input images, in batches where possible; return results in order.
+
+        `adapters` are, for each request, those of its adapters that change how prompts are encoded; without
+        any argument there are none.
 
         This draws no random numbers: the result holds the distribution of an input image's latents, from
         which `init_latents` draws.
@@ -224,13 +234,6 @@ class PackedPipeline(Pipeline, Protocol):
 
         `request` is the input of the step `at`, and `latents` are at the next noise level. Families that
         restore nothing return `latents`.
-        """
-        ...
-
-    def place_adapter(self, name: str, components: Components) -> Adapter:
-        """Bring an adapter, as its file has it, to the device.
-
-        Raise `InvalidAdapter`, which names it and the layer, if it does not fit the model.
         """
         ...
 
@@ -322,10 +325,12 @@ class RunningPipeline(Pipeline, Protocol[Request]):
     failed in a pass stands where it stood, and the same pass may be tried again.
     """
 
-    def begin(self, params: GenerationParams, progress: Sequence[RunProgress] = ()) -> Request:
+    def begin(
+        self, params: GenerationParams, progress: Sequence[RunProgress] = (), adapters: Uses = ()
+    ) -> Request:
         """Return a request that stands before its first line; image `i` has the seed `seed + i`.
 
-        With `progress`, one for each image, it goes on from there.
+        With `progress`, one for each image, it goes on from there. `adapters` are in the device's memory.
         """
         ...
 

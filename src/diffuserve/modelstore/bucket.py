@@ -149,19 +149,27 @@ def open_models(url: str) -> ModelBucket:
     Buckets take region, endpoint and credentials from the environment variables of their own tools
     (`AWS_*`, `GOOGLE_*`). Raise `InvalidParams` for another URL or an invalid configuration.
     """
+    return ModelBucket(*open_place(url, _SETTING))
+
+
+def open_place(url: str, setting: str) -> tuple[ObjectStore, str]:
+    """Open the bucket or folder of a URL; return it with its URL for messages.
+
+    Raise `InvalidParams`, which names the setting, as `open_models`.
+    """
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.strip("/"):
-        return ModelBucket(_folder(Path(unquote(parts.path))), url)
+        return _folder(Path(unquote(parts.path)), setting), url
     if parts.scheme not in SCHEMES or not parts.netloc or parts.username:
-        raise InvalidParams(_SETTING, url, "give s3://bucket/prefix, gs://bucket/prefix or file:///folder")
+        raise InvalidParams(setting, url, "give s3://bucket/prefix, gs://bucket/prefix or file:///folder")
     prefix = parts.path.strip("/") or None
     place = f"{parts.scheme}://{parts.netloc}/{prefix or ''}".rstrip("/")
-    return ModelBucket(open_bucket(parts.scheme, parts.netloc, prefix, _SETTING), place)
+    return open_bucket(parts.scheme, parts.netloc, prefix, setting), place
 
 
-def _folder(folder: Path) -> LocalStore:
+def _folder(folder: Path, setting: str) -> LocalStore:
     """Open a folder, which is created where need be. Raise `InvalidParams`."""
-    with refused_if_unusable(folder, _SETTING):
+    with refused_if_unusable(folder, setting):
         folder.mkdir(parents=True, exist_ok=True)
         return LocalStore(prefix=folder)
 

@@ -14,7 +14,7 @@ def _default_cache() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelStoreConfig:
-    """The locations of models that are known by name."""
+    """The locations of models and adapters that are known by name."""
 
     model_store: str | None = option(
         None,
@@ -34,3 +34,23 @@ class ModelStoreConfig:
     model_volume: Path | None = option(
         None, "Folder with the layout of a model store, such as a shared volume, that is read in place."
     )
+    adapter_store: str | None = option(
+        None,
+        "Bucket or folder of adapters (LoRA), named as a model store; by default the model store, and with "
+        "`diffuserve serve` a folder in its data folder.",
+    )
+    adapter_cache_bytes: int = option(
+        32 * 2**30,
+        "Bytes of adapters that are kept in the folder for models; the least recently used ones are removed.",
+        gt=0,
+    )
+
+    @property
+    def adapters_url(self) -> str | None:
+        """Return where adapters are; `None` if there is no place for them."""
+        return self.adapter_store or self.model_store
+
+    @property
+    def adapter_cache(self) -> Path:
+        """Return the folder on this machine's disk for adapters, which its workers share."""
+        return self.model_cache / "adapters"

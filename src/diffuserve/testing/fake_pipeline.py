@@ -27,6 +27,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.media.input_image import as_image
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, PipelineDefaults
 from diffuserve.models.frames import Frames, Sound
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
@@ -130,7 +131,7 @@ class FakePipeline(PipelineDefaults):
         size = (params.width, params.height) if params.input_images else None
         return (params.prompt, params.negative_prompt or "", params.input_images, size)
 
-    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+    def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
         with self._lock:
             self.encoded_batches.append(list(params))
         self.on_encode(params)

@@ -1,8 +1,10 @@
 """An engine of a tiny pipeline whose passes are counted, and whose results are seen unrounded."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.models.any_pipeline.passes import Passes
 from diffuserve.models.any_pipeline.pipeline import AnyRequest
+from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.weights.load_plan import LoadPlan
 from support.any_runs import load_any
 from support.tiny_pipelines.registry import TinyPipeline
@@ -28,14 +31,16 @@ DENOISERS = ("transformer", "unet")
 class WatchedEngine:
     """An engine on one core. `rows` are those of each pass of a denoiser; `levels` are by seed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, adapters: Mapping[str, Components] = MappingProxyType({})) -> None:
         self.pipeline = pipeline = load_any(folder, LoadPlan(torch.device("cpu"), torch.float32))
         self.rows: list[int] = []
         self.levels: dict[int, Levels] = {}
-        pipeline.passes = Passes(pipeline.shares_passes, self._count)
+        pipeline.passes = Passes(pipeline.sharing, self._count)
         self._decode = pipeline.decode
         pipeline.decode = self._watched_decode  # type: ignore[method-assign]
-        self.engine = Engine(pipeline, EngineConfig(token_budget=1_000_000, num_threads=1))
+        readers = {name: partial(adapters.__getitem__, name) for name in adapters}
+        config = EngineConfig(token_budget=1_000_000, num_threads=1)
+        self.engine = Engine(pipeline, config, adapters=readers)
 
     @property
     def scheduler(self) -> Any:

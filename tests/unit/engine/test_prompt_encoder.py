@@ -1,5 +1,6 @@
 """Conditioning comes from the cache of recent prompts, else from the text encoders."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from diffuserve.engine.stages import make_stage_executor
 from diffuserve.engine.steps.prompt_encoder import PromptEncoder
 from diffuserve.models.base import packed
 from diffuserve.models.flux.text import FluxConditioning
+from diffuserve.models.layers.adapters import Adapter, Uses
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint
@@ -32,9 +34,11 @@ class Encoder:
             ModelRunner(self.pipeline), stages, cost_model, num_kept * _CONDITIONING_BYTES
         )
 
-    def encode(self, *prompts: str) -> list[str]:
+    def encode(self, *prompts: str, adapters: Sequence[Uses] = ()) -> list[str]:
         """Encode a batch; return the prompts that the text encoders had to read for it."""
         states = [self._state(number, prompt) for number, prompt in enumerate(prompts)]
+        for state, uses in zip(states, adapters, strict=False):
+            state.adapters = uses
         self.pipeline.encoded_batches.clear()
         failures = self.encoder.encode(states)
         for state in states:
@@ -61,6 +65,14 @@ def test_a_recent_prompt_is_not_encoded_again() -> None:
     encoder = Encoder(8)
     encoder.encode("a star")
     assert encoder.encode("a star", "a ring") == ["a ring"]
+
+
+def test_equal_prompts_are_encoded_for_each_adapter_that_changes_them() -> None:
+    encoder = Encoder(8)
+    changing, other = (Adapter("a", {}, changes_prompts=changes) for changes in (True, False))
+    uses: list[Uses] = [(), ((changing, 1.0),), ((changing, 0.5),), ((other, 1.0),)]
+    assert encoder.encode(*["a star"] * 4, adapters=uses) == ["a star"] * 3
+    assert encoder.encode(*["a star"] * 4, adapters=uses) == []
 
 
 def test_the_least_recently_used_prompt_is_forgotten_first() -> None:

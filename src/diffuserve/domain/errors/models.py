@@ -53,6 +53,16 @@ class InvalidAdapter(DiffuserveError, ValueError):
     code = "invalid_adapter"
 
 
+class AdapterNotFound(DiffuserveError, ValueError):
+    """The adapter store has no such adapter, or no file of it any more.
+
+    Remedy: the message lists similar names; `diffuserve adapters list` shows all.
+    """
+
+    code = "adapter_not_found"
+    status = 404
+
+
 class DeviceUnavailable(DiffuserveError, ValueError):
     """The device is not on this machine, or the dtype is unknown.
 

@@ -326,6 +326,7 @@ class GenerationParams(Sendable):
         refusal="takes no adapters; leave adapters out",
         option=("--adapter",),
         aliases=("loras", "lora"),
+        label="Adapters",
     )
     last_image: ImageInput | None = request_field(
         help="Last frame of a clip that begins with an image, by its {names}.",

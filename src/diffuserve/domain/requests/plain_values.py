@@ -20,5 +20,5 @@ def restored(value: Any) -> Any:
     if isinstance(value, Mapping):
         if "name" not in value:
             return InputImage.from_dict(value)
-        return ControlUse.of(value) if "image" in value else AdapterUse.of(value)
+        return ControlUse.of(value) if "image" in value else AdapterUse.from_dict(value)
     return tuple(restored(item) for item in value) if isinstance(value, list) else value

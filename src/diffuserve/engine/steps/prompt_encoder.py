@@ -10,6 +10,7 @@ from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.runner import Runner
 from diffuserve.engine.stages import Stage, StageExecutor
 from diffuserve.models.base import Conditioning
+from diffuserve.models.layers.adapters import key_of, of_prompts
 
 
 @dataclass(frozen=True)
@@ -89,4 +90,7 @@ class PromptEncoder:
 
     def _key(self, state: RequestState) -> Hashable:
         key = self._runner.pipeline.conditioning_key(state.params)
-        return _Own(state.request_id) if key is None else key
+        if key is None:
+            return _Own(state.request_id)
+        adapters = of_prompts(state.adapters)
+        return (key, key_of(adapters)) if adapters else key

@@ -30,15 +30,18 @@ from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
-from diffuserve.engine.model_runner import ModelRunner
+from diffuserve.engine.model_runner import AdaptedPrompt, ModelRunner
 from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.swapping import go_on_from, progress_of
-from diffuserve.engine.runner import StepOutcome, TurnResult
+from diffuserve.engine.runner import StepOutcome, StepResult, TurnResult
 from diffuserve.engine.stages import Stage, make_stage_executor
+from diffuserve.engine_process.ranks.rank_adapters import RankAdapters
 from diffuserve.engine_process.ranks.slab_decoding import EVERY_RANK, decode_in_slabs
+from diffuserve.models.adapters.pool import AdapterPool
 from diffuserve.models.base import Conditioning, PackedPipeline, map_tensors
 from diffuserve.models.frames import Media
+from diffuserve.models.layers.adapters import of_prompts
 from diffuserve.models.machine.isolation import is_out_of_memory, isolate
 from diffuserve.parallel.heartbeats import BROKEN_GROUP
 from diffuserve.parallel.ranks import OtherRankFailed, Ranks
@@ -90,7 +93,7 @@ class DecodeCommand(Sendable):
 class EncodeCommand(Sendable):
     """Requests that all ranks encode together, as they share the text encoder's weights."""
 
-    params: tuple[GenerationParams, ...]
+    requests: Mapping[str, GenerationParams]
 
 
 def rank_parts(parts: Parts, ranks: Ranks) -> Parts:
@@ -108,6 +111,7 @@ class LeadRunner(ModelRunner):
         super().__init__(pipeline)
         self._ranks = ranks
         self._known: set[str] = set()
+        self._encoded: set[str] = set()  # and not known to have left
         self._leaving: list[str] = []
         self._num_decoded = 0
         self.num_ranks = ranks.size
@@ -115,9 +119,11 @@ class LeadRunner(ModelRunner):
     def encode(self, states: Sequence[RequestState]) -> list[Conditioning | Exception]:
         if not self._ranks.plan.is_sharded:
             return super().encode(states)
-        params = [state.params for state in states]
-        self._ranks.commands.broadcast(EncodeCommand(tuple(params)))
-        return isolate(params, agreed(self._ranks, self._encode))
+        prompts = [AdaptedPrompt.of(state) for state in states]
+        self._encoded |= {state.request_id for state in states}
+        command = EncodeCommand({state.request_id: state.params for state in states})
+        self._ranks.commands.broadcast(command)
+        return isolate(prompts, agreed(self._ranks, self._encode))
 
     def step(self, states: Sequence[RequestState]) -> list[StepOutcome]:
         self._announce(states)
@@ -146,8 +152,9 @@ class LeadRunner(ModelRunner):
         return [outcomes[state.request_id] for state in states]
 
     def forget(self, request_id: str) -> None:
-        if request_id in self._known:
-            self._known.remove(request_id)
+        if request_id in self._known | self._encoded:
+            self._known.discard(request_id)
+            self._encoded.discard(request_id)
             self._leaving.append(request_id)
 
     def close(self) -> None:
@@ -174,8 +181,10 @@ class LeadRunner(ModelRunner):
 class FollowerRank:
     """A rank other than 0: follows rank 0's commands, in two stages as rank 0 does."""
 
-    def __init__(self, pipeline: PackedPipeline, ranks: Ranks) -> None:
+    def __init__(self, pipeline: PackedPipeline, ranks: Ranks, adapters: AdapterPool | None = None) -> None:
+        """`adapters` load this rank's part of those that requests may ask for."""
         self._pipeline, self._ranks = pipeline, ranks
+        self._adapters = RankAdapters(adapters or AdapterPool({}, max_bytes=0))
         self._runner = ModelRunner(pipeline)
         self._stages = make_stage_executor(pipeline.device, num_threads=1, deterministic=False)
         self._states: dict[str, RequestState] = {}
@@ -197,8 +206,13 @@ class FollowerRank:
 
     def encode(self, command: EncodeCommand) -> None:
         """Encode with all ranks; rank 0 keeps the results, which come back with the requests that join."""
-        encode = agreed(self._ranks, self._runner._encode)
-        self._stages.run(Stage.DENOISE, [partial(isolate, command.params, encode)])
+        encode = agreed(self._ranks, self._encode)
+        self._stages.run(Stage.DENOISE, [partial(isolate, list(command.requests.items()), encode)])
+
+    def _encode(self, requests: Sequence[tuple[str, GenerationParams]]) -> list[Conditioning]:
+        uses = [self._adapters.of(request_id, params.adapters or ()) for request_id, params in requests]
+        pairs = zip(requests, uses, strict=True)
+        return self._runner._encode([AdaptedPrompt(params, of_prompts(own)) for (_, params), own in pairs])
 
     def step(self, command: StepCommand) -> None:
         """Take one step with all ranks."""
@@ -215,7 +229,12 @@ class FollowerRank:
         for state in states:
             turn = command.turns.get(state.request_id)
             state.turn = None if turn is None else range(*turn)
-        return isolate(states, agreed(self._ranks, self._runner._step))
+        return isolate(states, agreed(self._ranks, self._step_adapted))
+
+    def _step_adapted(self, states: Sequence[RequestState]) -> list[StepResult | TurnResult]:
+        for state in states:
+            state.adapters = self._adapters.of(state.request_id, state.params.adapters or ())
+        return self._runner._step(states)
 
     def _advance(self, state: RequestState, outcome: StepOutcome) -> None:
         if isinstance(outcome, Exception):
@@ -233,6 +252,7 @@ class FollowerRank:
         """Drop requests, and remember their ids: a command to decode an aborted one may still arrive."""
         with self._changed:
             for request_id in request_ids:
+                self._adapters.release(request_id)
                 if self._states.pop(request_id, None) or self._denoised.pop(request_id, None):
                     self._forgotten.append(request_id)
             self._changed.notify()

@@ -9,13 +9,14 @@ import torch
 
 from diffuserve.engine.costs.memory import memory_budget
 from diffuserve.engine.engine import Engine
-from diffuserve.engine.loading import adapter_readers
+from diffuserve.engine.loading import adapter_loaders, adapter_readers
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.engine_process.engine_host import EngineHost, warm_host, weights_hash_of
 from diffuserve.engine_process.model.load_reporter import LoadReporter
 from diffuserve.engine_process.output.image_output import in_background, open_image_output
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
+from diffuserve.models.adapters.pool import AdapterPool
 from diffuserve.models.base import PackedPipeline, packed
 from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.machine.devices import choose_device, parse_dtype
@@ -30,7 +31,8 @@ from diffuserve.protocol.config import EngineProcessConfig
 def follow(config: EngineProcessConfig) -> None:
     """Do what rank 0 does until it closes the group; then this process ends."""
     with _member(config) as (pipeline, ranks):
-        FollowerRank(pipeline, ranks).run()
+        loaders = adapter_loaders(pipeline, adapter_readers(config.model, config.adapter_files))
+        FollowerRank(pipeline, ranks, AdapterPool(loaders, config.engine.adapter_bytes)).run()
 
 
 def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[EngineHost], None]) -> None:

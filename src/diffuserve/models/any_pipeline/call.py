@@ -6,18 +6,24 @@ from typing import Any
 
 from torch import nn
 
+from diffuserve.models.layers.adapters import Uses
+
 _DENOISERS = ("transformer", "unet", "controlnet")  # and their numbered siblings
 
 
 @dataclass(frozen=True)
 class Call:
-    """A method of a model that a pipeline called, by its component's name, and what with."""
+    """A method of a model that a pipeline called, by its component's name, and what with.
+
+    `adapters` are those of its request that change the component.
+    """
 
     component: str
     module: nn.Module
     method: str
     function: Callable[..., Any]
     arguments: Mapping[str, Any]
+    adapters: Uses = ()
 
     @property
     def is_denoising(self) -> bool:

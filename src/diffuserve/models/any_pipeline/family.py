@@ -13,6 +13,7 @@ from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.domain.text.shortened import shortened
 from diffuserve.models.any_pipeline.abilities import describe
@@ -39,7 +40,17 @@ if TYPE_CHECKING:
     from diffuserve.models.base import Pipeline
 
 FIXED: Final = frozenset(
-    {"family", "run_by", "shares_passes", "resumes", "has_previews", "has_layers", "sampler", "samplers"}
+    {
+        "family",
+        "run_by",
+        "shares_passes",
+        "resumes",
+        "has_previews",
+        "has_layers",
+        "sampler",
+        "samplers",
+        "max_adapters",
+    }
 )
 """Fields of the spec that a folder's settings file does not correct: they follow from this program."""
 _PLAIN_BLOCKS = ("SequentialPipelineBlocks",)  # for which diffusers takes the class's own
@@ -156,4 +167,5 @@ def _run_by(
         "shares_passes": signature.name in SHARE_PASSES,
         "resumes": may_resume(signature.name, schedulers),
         "has_previews": has_previews(folder),
+        "max_adapters": MAX_ADAPTERS if {"transformer", "unet"} & {each.name for each in components} else 0,
     }

@@ -41,7 +41,8 @@ def _hook(component: str, module: nn.Module, method: str) -> None:
         arguments = _bound(signature, args, kwargs)
         if method in _CODER_METHODS:
             arguments = {name: _in_dtype_of(module, value) for name, value in arguments.items()}
-        return run.park(Call(component, module, method, getattr(module, unparked), arguments))
+        adapters = run.adapters.get(component, ())
+        return run.park(Call(component, module, method, getattr(module, unparked), arguments, adapters))
 
     setattr(module, method, parked)
 

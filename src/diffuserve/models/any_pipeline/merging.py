@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.weak import WeakIdKeyDictionary
 
+from diffuserve.models.any_pipeline.adapters.adapted_layers import adding
+from diffuserve.models.any_pipeline.adapters.pass_adapters import PassAdapters
 from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.nested import same_kind
 
@@ -74,11 +76,19 @@ def merge_key(call: Call) -> Hashable:
 
 
 def run_merged(calls: Sequence[Call]) -> list[Any]:
-    """Run calls with equal keys as one pass, and return what each would have returned."""
+    """Run calls with equal keys as one pass, and return what each would have returned.
+
+    Their adapters may differ: each is added to the rows of its own call.
+    """
+    rows = [num_rows(call) for call in calls]
+    with adding(PassAdapters.of(rows, [call.adapters for call in calls])):
+        return _run(calls, rows)
+
+
+def _run(calls: Sequence[Call], rows: Sequence[int]) -> list[Any]:
     first = calls[0]
     if len(calls) == 1:
         return [first.function(**first.arguments)]
-    rows = [num_rows(call) for call in calls]
     joined = {
         name: _join(argument, [call.arguments[name] for call in calls], rows)
         for name, argument in _described(first).items()

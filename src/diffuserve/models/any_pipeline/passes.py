@@ -3,26 +3,39 @@
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from enum import Enum, auto
 from typing import Any
 
 import torch
 
+from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.merging import merge_key, num_rows, run_merged
 from diffuserve.models.any_pipeline.run import Run
+from diffuserve.models.layers.adapters import key_of
 from diffuserve.models.machine.isolation import is_device_fault, isolate, without_frames
 
 Goal = Callable[[Run], bool]
 """Whether a run has come as far as it is to go now."""
 
 
+class Sharing(Enum):
+    """Which calls share passes where they fit together: none, those of equal adapters, or all."""
+
+    NONE = auto()
+    EQUAL_ADAPTERS = auto()
+    ALL = auto()
+
+
 class Passes:
     """Leads runs on, pass by pass. Safe to call from several threads with different runs.
 
-    With `merges` calls of several runs share passes. `on_pass` is told each pass's component and its rows.
+    `on_pass` is told each pass's component and its rows.
     """
 
-    def __init__(self, merges: bool, on_pass: Callable[[str, int], None] = lambda _name, _rows: None) -> None:
-        self._merges, self._on_pass = merges, on_pass
+    def __init__(
+        self, sharing: Sharing, on_pass: Callable[[str, int], None] = lambda _name, _rows: None
+    ) -> None:
+        self._sharing, self._on_pass = sharing, on_pass
         self._coders: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
     def lead(self, runs: Sequence[Run], has_arrived: Goal) -> dict[Run, Exception]:
@@ -51,8 +64,18 @@ class Passes:
         groups: defaultdict[Hashable, list[Run]] = defaultdict(list)
         for run in runs:
             assert run.call is not None
-            groups[merge_key(run.call) if self._merges else id(run)].append(run)
+            groups[self._key(run, run.call)].append(run)
         return max(groups.values(), key=len)
+
+    def _key(self, run: Run, call: Call) -> Hashable:
+        """Return a key: runs with equal keys share a pass."""
+        match self._sharing:
+            case Sharing.NONE:
+                return id(run)
+            case Sharing.EQUAL_ADAPTERS:
+                return (merge_key(call), key_of(call.adapters))
+            case Sharing.ALL:
+                return merge_key(call)
 
     @torch.inference_mode()
     def _pass(self, group: Sequence[Run]) -> list[Any]:

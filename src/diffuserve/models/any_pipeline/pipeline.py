@@ -12,6 +12,7 @@ from torch import Tensor
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.any_pipeline.adapters.adapted_layers import AdaptedLayers, by_component
 from diffuserve.models.any_pipeline.arguments import call_arguments
 from diffuserve.models.any_pipeline.configs import DENOISERS
 from diffuserve.models.any_pipeline.hooks import hook_models, own_copy
@@ -20,9 +21,9 @@ from diffuserve.models.any_pipeline.measured_memory import MeasuredMemory, PeakM
 from diffuserve.models.any_pipeline.nested import storage_bytes
 from diffuserve.models.any_pipeline.operations import OperationCount, count_operations
 from diffuserve.models.any_pipeline.own_warnings import catch_warnings
-from diffuserve.models.any_pipeline.passes import Passes
+from diffuserve.models.any_pipeline.passes import Passes, Sharing
 from diffuserve.models.any_pipeline.previews import LatentPreviews
-from diffuserve.models.any_pipeline.proven import SHARE_PASSES
+from diffuserve.models.any_pipeline.proven import MIX_ADAPTERS, SHARE_PASSES
 from diffuserve.models.any_pipeline.refusals import refusal_of
 from diffuserve.models.any_pipeline.replay import Replay, Replies
 from diffuserve.models.any_pipeline.residency import waiting_components
@@ -33,6 +34,8 @@ from diffuserve.models.any_pipeline.steps_told import StepsTold
 from diffuserve.models.base import RunningStep
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Media
+from diffuserve.models.layers.adapters import Adapter, Uses
+from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.loaded_pipeline import LoadedPipeline, with_dtype
 from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component
@@ -47,15 +50,15 @@ _FEATURES_OF_PIXEL = 1024  # numbers of a decoder's last layers for each pixel, 
 class AnyRequest:
     """A request: a run for each of its images, or one for all, if they are layers of one picture."""
 
-    def __init__(self, params: GenerationParams, runs: Sequence[Run]) -> None:
-        self.params, self.runs = params, runs
-        self.size_warnings: tuple[str, ...] = ()
+    def __init__(self, params: GenerationParams, runs: Sequence[Run], adapters: Uses = ()) -> None:
+        self.params, self.runs, self.adapters = params, runs, adapters
+        self.own_warnings: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences of the pipeline about the request, each once."""
+        """Sentences about the request, each once: of the pipeline, and our own."""
         said = chain.from_iterable(run.warnings for run in self.runs)
-        return tuple(dict.fromkeys([*said, *self.size_warnings]))
+        return tuple(dict.fromkeys([*said, *self.own_warnings]))
 
     @property
     def held_bytes(self) -> int:
@@ -90,7 +93,8 @@ class AnyPipeline(LoadedPipeline):
         super().__init__(spec, plan)
         self._pipe, self._signature, self._previews = pipe, signature, previews
         self.shares_passes = signature.name in SHARE_PASSES and not plan.deterministic
-        self.passes = Passes(self.shares_passes)
+        self.passes = Passes(self.sharing)
+        self._adapted = AdaptedLayers(pipe.components, plan.device)
         self._replies = Replies()
         self._turn = threading.Lock()
         self._operations = operations
@@ -107,6 +111,16 @@ class AnyPipeline(LoadedPipeline):
     def cost_prior(self) -> CostFit:
         fit = self._operations.fit(flops_per_second(self.device, self.dtype))
         return self.residency.slowed(fit, self.device.type)
+
+    @property
+    def sharing(self) -> Sharing:
+        """Which requests share passes: by what was shown of the class."""
+        if not self.shares_passes:
+            return Sharing.NONE
+        return Sharing.ALL if self._signature.name in MIX_ADAPTERS else Sharing.EQUAL_ADAPTERS
+
+    def place_adapter(self, name: str, components: Components) -> Adapter:
+        return self._adapted.place(name, components)
 
     def components(self) -> Sequence[Component]:
         return list(waiting_components(self._pipe.components))
@@ -129,10 +143,14 @@ class AnyPipeline(LoadedPipeline):
     def conditioning_key(self, params: GenerationParams) -> Hashable | None:
         return None
 
-    def begin(self, params: GenerationParams, progress: Sequence[RunProgress] = ()) -> AnyRequest:
+    def begin(
+        self, params: GenerationParams, progress: Sequence[RunProgress] = (), adapters: Uses = ()
+    ) -> AnyRequest:
         num_runs = 1 if self.spec.has_layers else params.num_images
         begins_at = progress or [RunProgress()] * num_runs
-        return AnyRequest(params, [self._run(params, *each) for each in enumerate(begins_at)])
+        own = by_component(adapters)
+        runs = [self._run(params, index, progress, own) for index, progress in enumerate(begins_at)]
+        return AnyRequest(params, runs, adapters)
 
     def encode(self, requests: Sequence[AnyRequest]) -> list[Exception | None]:
         runs = [run for request in requests for run in request.runs]
@@ -183,20 +201,23 @@ class AnyPipeline(LoadedPipeline):
     def _pixels(self, params: GenerationParams) -> int:
         return (params.width or 0) * (params.height or 0) * (params.num_frames or 1)
 
-    def _run(self, params: GenerationParams, index: int, begins_at: RunProgress) -> Run:
+    def _run(
+        self, params: GenerationParams, index: int, begins_at: RunProgress, adapters: Mapping[str, Uses]
+    ) -> Run:
         steps = StepsTold(self.spec.num_steps(params))
         arguments = call_arguments(self._signature, self.spec, params, index)
         generator = arguments["generator"]
         replay = Replay(generator, self._replies, begins_at) if self.spec.resumes else None
         generate = partial(own_copy(self._pipe, steps), **arguments)
-        return Run(generate, self._turn, steps, replay, generator.initial_seed())
+        return Run(generate, self._turn, steps, replay, generator.initial_seed(), adapters)
 
     def _media(self, request: AnyRequest, runs: Sequence[Run]) -> list[Media] | Exception:
         try:
             media = [each for run in runs for each in self._media_of(run)]
         except (FloatingPointError, ValueError) as error:
             return error
-        request.size_warnings = size_warnings(media[0].frames, request.params)
+        of_size = size_warnings(media[0].frames, request.params)
+        request.own_warnings = (*of_size, *self._adapted.warnings(request.adapters))
         return media
 
     def _media_of(self, run: Run) -> list[Media]:

@@ -47,6 +47,14 @@ SHARE_PASSES = frozenset(
 )
 """Classes whose runs share passes; those of all others run one at a time."""
 
+MIX_ADAPTERS = frozenset[str](
+    {
+        "LTXPipeline",
+        "StableDiffusion3Pipeline",
+    }
+)
+"""Classes whose layers keep the rows of a pass apart: requests of other adapters share passes, too."""
+
 RESUME = frozenset(
     {
         "ChromaPipeline",

@@ -6,7 +6,8 @@ go on with its part of the result. Threads and not coroutines of one thread, sin
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,8 +16,10 @@ from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.own_randomness import OwnRandomness
 from diffuserve.models.any_pipeline.replay import Replay
 from diffuserve.models.any_pipeline.steps_told import StepsTold
+from diffuserve.models.layers.adapters import Uses
 
 _thread = threading.local()
+_NONE: Mapping[str, Uses] = MappingProxyType({})
 
 
 class Ended(BaseException):
@@ -29,6 +32,7 @@ class Run:
     `call` is the model's call at which it is parked. Once it has `ended` there is a `result` or an `error`,
     or neither if it was closed. `stepped` is what the last step of its scheduler returned, and `steps` is how
     far its denoising loop has come. Where its class can, `replay` keeps what another run goes on from.
+    `adapters` are its request's, by the component that they change.
     """
 
     def __init__(
@@ -38,8 +42,9 @@ class Run:
         steps: StepsTold,
         replay: Replay | None = None,
         seed: int = 0,
+        adapters: Mapping[str, Uses] = _NONE,
     ) -> None:
-        self.steps, self.replay = steps, replay
+        self.steps, self.replay, self.adapters = steps, replay, adapters
         self.call: Call | None = None
         self.num_calls = 0
         self.stepped: Any = None

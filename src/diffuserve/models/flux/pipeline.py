@@ -8,6 +8,7 @@ from torch import Tensor
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.adapters.placing import AdaptedModule
 from diffuserve.models.autoencoder.flux_preview import FLUX_PREVIEW
 from diffuserve.models.autoencoder.image_vae import ImageVae
 from diffuserve.models.base import CompilableParts, DenoiseInput
@@ -64,6 +65,12 @@ class FluxPipeline(PackedImagePipeline):
         self.layout_rules = layout_rules(config.axes_dims_rope)
         row_bytes = self.transformer.num_factors * config.dim * self.dtype.itemsize
         self._factors = ScheduleFactors(row_bytes)
+
+    @property
+    def adapted_modules(self) -> Sequence[AdaptedModule]:
+        clip = self.text_encoder.clip
+        own = AdaptedModule("text_encoder", clip, clip.placements(), encodes=True)
+        return [*super().adapted_modules, own]
 
     @property
     def blocks(self) -> CompilableParts:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import RowAdapters, Uses
 from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.conditioning import ImageConditioning
 from diffuserve.models.text.clip import load_clip
@@ -72,19 +73,24 @@ class FluxTextEncoder:
     def key(self, params: GenerationParams) -> Hashable:
         return (params.prompt, params.max_sequence_length)
 
-    def encode(self, params: Sequence[GenerationParams], one_by_one: bool) -> Sequence[FluxConditioning]:
-        """Encode prompts of one length together, or each by itself."""
+    def encode(
+        self, params: Sequence[GenerationParams], adapters: Sequence[Uses], one_by_one: bool
+    ) -> Sequence[FluxConditioning]:
+        """Encode prompts of one length together, or each by itself. Adapters change CLIP alone."""
+        adapted = list(zip(params, adapters, strict=True))
         if one_by_one:
-            return [self._encode([wanted])[0] for wanted in params]
-        return run_in_groups(params, lambda wanted: wanted.max_sequence_length, self._encode)
+            return [self._encode([each])[0] for each in adapted]
+        return run_in_groups(adapted, lambda each: each[0].max_sequence_length, self._encode)
 
-    def _encode(self, params: Sequence[GenerationParams]) -> list[FluxConditioning]:
+    def _encode(self, adapted: Sequence[tuple[GenerationParams, Uses]]) -> list[FluxConditioning]:
+        params, uses = [each for each, _ in adapted], [own for _, own in adapted]
         prompts = [wanted.prompt.lower() if self.lowercase else wanted.prompt for wanted in params]
         length = params[0].max_sequence_length
         assert length is not None
         clip_tokens = self.clip_tokenizer.tokenize(prompts, self.clip_length)
         t5_tokens = self.t5_tokenizer.tokenize(prompts, length)
-        pooled = self.clip(clip_tokens.ids.to(self.device)).pooled
+        adapters = RowAdapters.of([1] * len(prompts), uses)
+        pooled = self.clip(clip_tokens.ids.to(self.device), adapters).pooled
         ids = t5_tokens.ids.to(self.device)
         with self._ranks.together():
             sequences = self.t5(ids)

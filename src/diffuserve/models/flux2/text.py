@@ -14,6 +14,7 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.batches import run_in_groups
 from diffuserve.models.flux2.prompts import prompt_reading
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.texts import GuidedTexts, TextStates
@@ -45,8 +46,8 @@ class Flux2TextEncoder(GuidedTexts):
     def components(self) -> Sequence[Component]:
         return (self.largest.component,)
 
-    def encode_texts(self, texts: Sequence[PromptText]) -> list[TextStates]:
-        """Encode texts in one row for each padded length."""
+    def encode_texts(self, texts: Sequence[PromptText], adapters: Sequence[Uses]) -> list[TextStates]:
+        """Encode texts in one row for each padded length. No adapter changes how."""
         return run_in_groups(texts, lambda text: text.length, self._encode)
 
     def _encode(self, texts: Sequence[PromptText]) -> list[TextStates]:

@@ -1,16 +1,16 @@
 """Low-rank adapters of requests over packed rows (LoRA, Hu et al. 2021, arXiv:2106.09685).
 
-    y[rows, columns] += weight · (x[rows] · down) · up
+    y[rows, columns] += weight · ((x[rows] · down) · up + bias)
 
 Requests of one pass may have different adapters, or none: each adapter is added to the rows of those that
 use it. Which row a layer reads is fixed by its place, so adapters are arguments of layers: forgetting one is
 an error of types or of a test, and no step runs without it in silence.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 
@@ -24,30 +24,62 @@ class Delta:
     down: Float[Tensor, "in rank"]
     up: Float[Tensor, "rank columns"]
     first: int = 0
+    bias: Float[Tensor, "columns"] | None = None
 
     @property
     def columns(self) -> slice:
         return slice(self.first, self.first + self.up.shape[1])
+
+    @property
+    def rank(self) -> int:
+        return self.down.shape[1]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.down.nbytes + self.up.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+
+@dataclass(frozen=True)
+class ConvolutionDelta:
+    """What an adapter of weight 1 adds to a convolution: one with the layer's kernel, then one of 1 x 1."""
+
+    down: Float[Tensor, "rank in height width"]
+    up: Float[Tensor, "out rank 1 1"]
+    bias: Float[Tensor, "out"] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return self.down.nbytes + self.up.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
     """An adapter in a device's memory: its deltas by the name of the layer. Adapters equal only themselves.
 
-    Its `key` tells it from all others, even from a later one of the same name, and keeps no tensors.
+    `convolutions` are those of convolutions, of which each has one. Its `key` tells it from all others, even
+    from a later one of the same name, and keeps no tensors. If it `changes_prompts`, some of its layers
+    encode them.
     """
 
     name: str
     deltas: Mapping[str, Sequence[Delta]]
     key: object = field(default_factory=object)
+    changes_prompts: bool = False
+    convolutions: Mapping[str, ConvolutionDelta] = field(default_factory=dict)
 
     @property
     def num_bytes(self) -> int:
-        return sum(each.down.nbytes + each.up.nbytes for deltas in self.deltas.values() for each in deltas)
+        linear = sum(each.num_bytes for deltas in self.deltas.values() for each in deltas)
+        return linear + sum(each.num_bytes for each in self.convolutions.values())
 
 
 Uses = tuple[tuple[Adapter, float], ...]
 """The adapters of a request, each with its weight."""
+
+
+def of_prompts(uses: Uses) -> Uses:
+    """Return those that change how prompts are encoded."""
+    return tuple((adapter, weight) for adapter, weight in uses if adapter.changes_prompts)
 
 
 def key_of(uses: Uses) -> Hashable:
@@ -78,10 +110,22 @@ class AdapterRun:
 
 
 @dataclass(frozen=True)
+class Masks:
+    """The weights of channels between two products, by row, and where a row has no part in one."""
+
+    weights: Float[Tensor, "rows channels"]
+    others: Bool[Tensor, "rows channels"]
+
+
+@dataclass(frozen=True)
 class RowAdapters:
-    """The adapters of the rows of a packed row. Runs are in order, and rows outside them have none."""
+    """The adapters of the rows of a packed row. Runs are in order, and rows outside them have none.
+
+    `masks` are kept for layers that stack them.
+    """
 
     runs: tuple[AdapterRun, ...]
+    masks: MutableMapping[Hashable, Masks] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, lengths: Sequence[int], uses: Sequence[Uses]) -> "RowAdapters | None":
@@ -95,6 +139,17 @@ class RowAdapters:
                 runs.append(AdapterRun(start, stop, own))
             start = stop
         return cls(tuple(runs)) if runs else None
+
+    def part(self, rows: range) -> "RowAdapters | None":
+        """Return those of some rows, which are counted from 0 then; `None` if none has any."""
+        runs = _part(self, rows, 0)
+        return RowAdapters(runs) if runs else None
+
+    def times(self, count: int) -> "RowAdapters":
+        """Return those of rows that are `count` times as many: each stands for so many in its place."""
+        return RowAdapters(
+            tuple(AdapterRun(count * run.start, count * run.stop, run.uses) for run in self.runs)
+        )
 
     def on(self, layer: str) -> list[AdaptedRows]:
         """Return the rows to which something is added in a layer."""

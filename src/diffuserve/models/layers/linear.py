@@ -9,7 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.models.layers.adapted_convolution import AdaptedConv2d
 from diffuserve.models.layers.adapters import AdaptedRows, Delta, RowAdapters, with_others
+from diffuserve.models.layers.stacked_adapters import add_stacked, between_products
 from diffuserve.models.machine.cpu_products import fuses_gelu, linear_gelu
 
 
@@ -76,12 +78,11 @@ class Linear(nn.Module):
         adapted = self._adapted(adapters)
         if not adapted:
             return self._tiled(x, gelu=self.gelu)
-        if self.gelu and self._fuses_gelu(x):
+        if self.gelu and self._fuses_gelu(x) and not x.is_cuda:
             return self._gelu_adapted(x, adapted)
         y = self._tiled(x, gelu=False)
-        for each in adapted:
-            self._add(y[each.rows], x[each.rows], each.deltas)
-        return F.gelu(y, approximate="tanh") if self.gelu else y
+        self._add_all(y, [x], adapted, adapters)
+        return torch.ops.aten.gelu_(y, approximate="tanh") if self.gelu else y
 
     def of_parts(
         self,
@@ -99,9 +100,7 @@ class Linear(nn.Module):
             y = F.linear(first, left, self.bias).addmm_(second, right.t())
         else:
             y = self._tiled(first, second, gelu=False)
-        for each in self._adapted(adapters):
-            rows = torch.cat([first[each.rows], second[each.rows]], dim=-1)
-            self._add(y[each.rows], rows, each.deltas)
+        self._add_all(y, [first, second], self._adapted(adapters), adapters)
         return y
 
     def _adapted(self, adapters: RowAdapters | None) -> list[AdaptedRows]:
@@ -110,6 +109,21 @@ class Linear(nn.Module):
             return []
         assert self.name, "a layer without a name knows no adapters"
         return adapters.on(self.name)
+
+    def _add_all(
+        self,
+        y: Tensor,
+        parts: Sequence[Tensor],
+        adapted: Sequence[AdaptedRows],
+        adapters: RowAdapters | None,
+    ) -> None:
+        """Add all deltas to a product of rows whose features are in one tensor or in several."""
+        if y.is_cuda and len(adapted) > 1:
+            assert adapters is not None
+            add_stacked(y, parts, adapted, adapters.masks)
+            return
+        for each in adapted:
+            self._add(y[each.rows], [part[each.rows] for part in parts], each.deltas)
 
     def _gelu_adapted(self, x: Tensor, adapted: Sequence[AdaptedRows]) -> Tensor:
         """Return the layer's result where something is added before the activation.
@@ -120,26 +134,23 @@ class Linear(nn.Module):
         for each in with_others(adapted, len(x)):
             y = self._tiled(x[each.rows], gelu=not each.deltas)
             if each.deltas:
-                self._add(y, x[each.rows], each.deltas)
+                self._add(y, [x[each.rows]], each.deltas)
                 y = F.gelu(y, approximate="tanh")
             result[each.rows] = y
         return result
 
-    def _add(self, y: Tensor, x: Tensor, deltas: Sequence[tuple[Delta, float]]) -> None:
+    def _add(self, y: Tensor, parts: Sequence[Tensor], deltas: Sequence[tuple[Delta, float]]) -> None:
         """Add deltas to a product, in the tiles of the layer."""
-        rows = len(x) if self.tiling is None else self.tiling.rows
-        for tile, part in zip(x.split(rows), y.split(rows), strict=True):
-            padding = 0 if self.tiling is None else self.tiling.padding(len(tile))
-            padded = F.pad(tile, (0, 0, 0, padding)) if padding else tile
-            for delta, weight in deltas:
-                own = part[:, delta.columns]
-                change = torch.mm(padded, delta.down)
-                if not padding:
-                    own.addmm_(change, delta.up, alpha=weight)
-                else:
-                    own.copy_(
-                        F.pad(own, (0, 0, 0, padding)).addmm_(change, delta.up, alpha=weight)[: len(own)]
-                    )
+        rows = len(y) if self.tiling is None else self.tiling.rows
+        tiles = zip(*(part.split(rows) for part in parts), strict=True)
+        for tile, target in zip(tiles, y.split(rows), strict=True):
+            padding = 0 if self.tiling is None else self.tiling.padding(len(target))
+            if padding:
+                padded = F.pad(target, (0, 0, 0, padding))
+                _add_deltas(padded, [F.pad(part, (0, 0, 0, padding)) for part in tile], deltas)
+                target.copy_(padded[: len(target)])
+            else:
+                _add_deltas(target, tile, deltas)
 
     def _tiled(self, *parts: Tensor, gelu: bool) -> Tensor:
         """Return the product of rows whose features are in one tensor or in several."""
@@ -191,15 +202,36 @@ class Linear(nn.Module):
         return x.device.type == "cpu" and x.dtype == torch.bfloat16 and fuses_gelu(x.dtype)
 
 
+def _add_deltas(y: Tensor, parts: Sequence[Tensor], deltas: Sequence[tuple[Delta, float]]) -> None:
+    """Add deltas to the product of rows whose features are in one tensor or in several."""
+    for delta, weight in deltas:
+        own = y[:, delta.columns].addmm_(between_products(parts, delta.down), delta.up, alpha=weight)
+        if delta.bias is not None:
+            own.add_(delta.bias, alpha=weight)
+
+
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=-1)
 
 
-def name_layers(module: nn.Module) -> None:
-    """Give every `Linear` inside `module` its full name there, by which it knows its adapters."""
+class PositionsLinear(Linear):
+    """A `Linear` over rows that have several positions each: adapters are those of the rows."""
+
+    def forward(
+        self, x: Float[Tensor, "rows *positions in"], adapters: RowAdapters | None = None
+    ) -> Float[Tensor, "rows *positions out"]:
+        of_all = None if adapters is None else adapters.times(x.shape[1:-1].numel())
+        return super().forward(x.flatten(0, -2), of_all).unflatten(0, x.shape[:-1])
+
+
+def name_layers(module: nn.Module, prefix: str = "") -> None:
+    """Give every `Linear` and convolution inside `module` its full name, by which it knows its adapters.
+
+    Where several modules of a pipeline have layers of one name, a `prefix` tells them apart.
+    """
     for name, layer in module.named_modules():
-        if isinstance(layer, Linear):
-            layer.name = name
+        if isinstance(layer, Linear | AdaptedConv2d):
+            layer.name = prefix + name
 
 
 def set_tiling(module: nn.Module, tiling: Tiling) -> None:

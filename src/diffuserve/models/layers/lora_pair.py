@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class LoraPair(NamedTuple):
-    """Two matrices that add `scale · up · down` to a layer's weight.
+    """Two matrices that add `scale · up · down` to a layer's weight, and `bias` to its bias.
 
     `down` has the shape (rank, inputs, …) and `up` (outputs, rank, …), with a kernel's sides in convolutions.
     """
@@ -15,6 +15,7 @@ class LoraPair(NamedTuple):
     down: Tensor
     up: Tensor
     scale: float = 1.0
+    bias: Tensor | None = None
 
 
 Components = Mapping[str, Mapping[str, LoraPair]]

@@ -17,6 +17,7 @@ class QuantizedLinear(Linear):
     """`y = activation(x Wᵀ + b)` as in `Linear`, with a quantized weight.
 
     With `is_weight_only` activations stay as they are. `dtype` is that of inputs, outputs, bias and adapters.
+    Where rows have several positions each, adapters are those of the rows.
     """
 
     def __init__(self, layer: nn.Linear | Linear, kind: Quantization, is_weight_only: bool) -> None:
@@ -57,7 +58,8 @@ class QuantizedLinear(Linear):
     def forward(
         self, x: Float[Tensor, "*rows in"], adapters: RowAdapters | None = None
     ) -> Float[Tensor, "*rows out"]:
-        return super().forward(x.flatten(0, -2), adapters).unflatten(0, x.shape[:-1])
+        of_all = None if adapters is None else adapters.times(x.shape[1:-1].numel())
+        return super().forward(x.flatten(0, -2), of_all).unflatten(0, x.shape[:-1])
 
     def of_parts(
         self,

@@ -81,10 +81,11 @@ class PaddedRun:
 class CrossSegments:
     """Sequences whose queries and keys stand in rows of their own.
 
-    Models that were trained on padded prompts attend to the padding too. It is one constant key, which stands
-    once, at the end of the row of keys; each sequence attends to it as often as it was padded. `places` are
-    all keys of all sequences, repeated so. In `runs` padding stands less often: `m` equal keys weigh as much
-    as `p` of them with log(m / p) added to their scores, since m·exp(s) = p·exp(s + log(m / p)).
+    Models that were trained on padded prompts attend to the padding too. It is a single key, which stands
+    once, after the other keys of each sequence that has any; the sequence attends to it as often as it was
+    padded. `places` are all keys of all sequences, repeated so. In `runs` padding stands less often: `m`
+    equal keys weigh as much as `p` of them with log(m / p) added to their scores, since
+    m·exp(s) = p·exp(s + log(m / p)).
     """
 
     queries: Segments
@@ -100,9 +101,9 @@ class CrossSegments:
 
         A sequence may have no queries, where its keys stand in the row all the same.
         """
-        starts = (0, *accumulate(keys))
+        starts = (0, *accumulate(count + min(1, pads) for count, pads in zip(keys, padding, strict=True)))
         places = [
-            torch.tensor([*range(start, start + count), *[starts[-1]] * pads])
+            torch.tensor([*range(start, start + count), *[start + count] * pads])
             for start, count, pads in zip(starts, keys, padding, strict=False)
         ]
         lengths = tuple(count + pads for count, pads in zip(keys, padding, strict=True))

@@ -32,6 +32,11 @@ class TensorShard:
     def size(self) -> int:
         return sum(end - start for start, end in self.ranges)
 
+    @property
+    def is_first(self) -> bool:
+        """Return whether it is the first rank's share."""
+        return self.ranges[0][0] == 0
+
     def part(self, index: int, count: int) -> "TensorShard":
         """Return the share of one of `count` equal blocks of the tensor, which is stored by itself."""
         block = self.whole // count

@@ -21,7 +21,7 @@ from diffuserve.models.adapters.placing import AdaptedModule, place_adapter
 from diffuserve.models.autoencoder.image_autoencoder import ImageAutoencoder
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.image_pipeline import ImagePipeline
-from diffuserve.models.layers.adapters import Adapter
+from diffuserve.models.layers.adapters import Adapter, Uses
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.joint.packing import (
     Grid,
@@ -59,7 +59,9 @@ class TextEncoder(Protocol):
         """Return all that encoding reads of a request."""
         ...
 
-    def encode(self, params: Sequence[GenerationParams], one_by_one: bool) -> Sequence[ImageConditioning]: ...
+    def encode(
+        self, params: Sequence[GenerationParams], adapters: Sequence[Uses], one_by_one: bool
+    ) -> Sequence[ImageConditioning]: ...
 
 
 class PackedImagePipeline(ImagePipeline):
@@ -134,8 +136,12 @@ class PackedImagePipeline(ImagePipeline):
         return rank_bytes(self.transformer.shape.step_bytes(own, self.dtype.itemsize), self.ranks)
 
     def place_adapter(self, name: str, components: Components) -> Adapter:
-        places = {"transformer": AdaptedModule(self.transformer, self.transformer.placements())}
-        return place_adapter(name, components, places, self.device)
+        return place_adapter(name, components, self.adapted_modules, self.device)
+
+    @property
+    def adapted_modules(self) -> Sequence[AdaptedModule]:
+        """Return what takes adapters."""
+        return [AdaptedModule("transformer", self.transformer, self.transformer.placements())]
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
         text = self.text_encoder.key(params)
@@ -146,8 +152,9 @@ class PackedImagePipeline(ImagePipeline):
         return (text, params.images, params.mask, params.width, params.height)
 
     @torch.inference_mode()
-    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
-        texts = self.text_encoder.encode(params, one_by_one=self.deterministic)
+    def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
+        adapters = adapters or [()] * len(params)
+        texts = self.text_encoder.encode(params, adapters, one_by_one=self.deterministic)
         return [self.images.encode(text, wanted) for text, wanted in zip(texts, params, strict=True)]
 
     @torch.inference_mode()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.packed_images.conditioning import ImageConditioning
 from diffuserve.models.text.tokenizer import PromptText
 
@@ -31,8 +32,8 @@ class GuidedTexts(ABC):
     no_negative = ""
 
     @abstractmethod
-    def encode_texts(self, texts: Sequence[PromptText]) -> Sequence[TextStates]:
-        """Encode texts together."""
+    def encode_texts(self, texts: Sequence[PromptText], adapters: Sequence[Uses]) -> Sequence[TextStates]:
+        """Encode texts together, each with its adapters."""
 
     def key(self, params: GenerationParams) -> tuple[PromptText, ...]:
         """Return the texts of a request: its prompt and, if it is guided, its negative prompt."""
@@ -47,14 +48,21 @@ class GuidedTexts(ABC):
         assert params.max_sequence_length is not None
         return PromptText(words, params.max_sequence_length, subject)
 
-    def encode(self, params: Sequence[GenerationParams], one_by_one: bool) -> list[ImageConditioning]:
+    def encode(
+        self, params: Sequence[GenerationParams], adapters: Sequence[Uses], one_by_one: bool
+    ) -> list[ImageConditioning]:
         """Encode the texts of requests, together unless `one_by_one`."""
-        keys = [self.key(wanted) for wanted in params]
+        pairs = zip(params, adapters, strict=True)
+        keys = [[(text, uses) for text in self.key(wanted)] for wanted, uses in pairs]
         texts = list(dict.fromkeys(text for key in keys for text in key))
         groups = [[text] for text in texts] if one_by_one else [texts]
-        encoded = [each for group in groups for each in self.encode_texts(group)]
+        encoded = [each for group in groups for each in self.encode_texts(*_apart(group))]
         found = dict(zip(texts, encoded, strict=True))
         return [_conditioning([found[text] for text in key]) for key in keys]
+
+
+def _apart(texts: Sequence[tuple[PromptText, Uses]]) -> tuple[list[PromptText], list[Uses]]:
+    return [text for text, _ in texts], [uses for _, uses in texts]
 
 
 def _conditioning(texts: Sequence[TextStates]) -> ImageConditioning:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.texts import GuidedTexts, TextStates
@@ -64,8 +65,8 @@ class QwenImageTextEncoder(GuidedTexts):
     def components(self) -> Sequence[Component]:
         return (self.model.component,)
 
-    def encode_texts(self, texts: Sequence[PromptText]) -> list[TextStates]:
-        """Encode texts in one row."""
+    def encode_texts(self, texts: Sequence[PromptText], adapters: Sequence[Uses]) -> list[TextStates]:
+        """Encode texts in one row. No adapter changes how."""
         start = self.task.num_cut
         read = [
             self.tokenizer.tokenize([text.words], start + text.length, subject=text.subject) for text in texts

@@ -9,6 +9,7 @@ from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
 from diffuserve.models.folders.folder import ModelFolder
@@ -56,6 +57,7 @@ class StableDiffusionFamily:
             "guidance_passes": 2 if has_passes else 1,
             "has_negative_prompt": has_passes,
             "has_joint_attention": False,
+            "max_adapters": MAX_ADAPTERS,
             "max_sequence_length": tokens,
             "longest_sequence_length": tokens,
             "pixels_per_token": vae.scale**2,

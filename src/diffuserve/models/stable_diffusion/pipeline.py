@@ -12,6 +12,7 @@ from torch import Tensor
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.adapters.placing import AdaptedModule, place_adapter
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.autoencoder.image_autoencoder import ImageAutoencoder
 from diffuserve.models.autoencoder.image_vae import ImageVae
@@ -19,6 +20,8 @@ from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.image_pipeline import ImagePipeline
 from diffuserve.models.input_tensors import put_back
+from diffuserve.models.layers.adapters import Adapter, Uses
+from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.layers.sequence_parallel import part_size
 from diffuserve.models.loaded_pipeline import with_dtype
 from diffuserve.models.machine.devices import flops_per_second
@@ -92,12 +95,17 @@ class StableDiffusionPipeline(ImagePipeline):
         own = rows if self.ranks is None else part_size(rows, self.ranks.size)
         return self.unet.config.step_bytes(replace(workload, num_sequences=own), self.dtype.itemsize)
 
+    def place_adapter(self, name: str, components: Components) -> Adapter:
+        unet = AdaptedModule("unet", self.unet, self.unet.placements())
+        return place_adapter(name, components, [unet, *self.text.adapted_modules], self.device)
+
     def conditioning_key(self, params: GenerationParams) -> Hashable:
         return (self.text.key(params), self.images.key(params))
 
     @torch.inference_mode()
-    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
-        texts = self.text.encode(params, one_by_one=self.deterministic)
+    def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
+        uses = adapters or [()] * len(params)
+        texts = self.text.encode(params, uses, one_by_one=self.deterministic)
         pairs = zip(texts, self.images.encode(params), strict=True)
         return [replace(text, image=image) for text, image in pairs]
 
@@ -153,11 +161,15 @@ class StableDiffusionPipeline(ImagePipeline):
         return self.preview_map.draw(latents[0])
 
     def _groups(self, batch: Sequence[DenoiseInput]) -> dict[tuple[int, ...], list[DenoiseInput]]:
-        """Return the requests that run together, by their places in the batch: of one size, or each alone."""
+        """Return the requests that run together, by their places in the batch: of one size, or each alone.
+
+        Those with equal adapters are neighbors.
+        """
         places = defaultdict[Hashable, list[int]](list)
         for index, request in enumerate(batch):
             places[index if self.deterministic else request.latents.shape[-2:]].append(index)
-        return {tuple(indices): [batch[index] for index in indices] for indices in places.values()}
+        groups = [sorted(indices, key=lambda index: _adapters(batch[index])) for indices in places.values()]
+        return {tuple(indices): [batch[index] for index in indices] for indices in groups}
 
     def _predict(self, groups: Sequence[UNetInput]) -> list[Tensor]:
         """Return the UNet's rows of each group, on every rank; each rank computes a part of them."""
@@ -168,6 +180,10 @@ class StableDiffusionPipeline(ImagePipeline):
         parts = [self.unet(part_of(rows, everybody)) for rows in groups]
         with ranks.together():
             return [everybody.gather(part)[: len(rows)] for part, rows in zip(parts, groups, strict=True)]
+
+
+def _adapters(request: DenoiseInput) -> list[tuple[str, float]]:
+    return [(adapter.name, weight) for adapter, weight in request.adapters]  # the same on all ranks
 
 
 def _vae_dtype(folder: ModelFolder, config: UNetConfig, dtype: torch.dtype) -> torch.dtype:

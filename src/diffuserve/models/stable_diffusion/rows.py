@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffuserve.models.base import Conditioning, DenoiseInput
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.stable_diffusion.config import SIZES, UNetConfig
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning
 from diffuserve.models.stable_diffusion.unet import UNetInput
@@ -31,6 +32,7 @@ def make_rows(requests: Sequence[DenoiseInput], config: UNetConfig) -> UNetInput
         pooled=_cat([part.pooled for part in parts]),
         sizes=_cat([part.sizes for part in parts]),
         guidance=_cat([part.guidance for part in parts]),
+        adapters=RowAdapters.of([len(part) for part in parts], [request.adapters for request in requests]),
     )
 
 
@@ -49,7 +51,7 @@ def part_of(rows: UNetInput, ranks: SequenceRanks) -> UNetInput:
     """Return a rank's rows, equally many on each; past the end the last one is repeated."""
     share = -(-len(rows) // ranks.size)
     first = ranks.index * share
-    return rows.take(torch.arange(first, first + share).clamp(max=len(rows) - 1))
+    return rows.take(range(first, first + share))
 
 
 def _rows_of(request: DenoiseInput, config: UNetConfig) -> UNetInput:

@@ -3,7 +3,7 @@
 Reference: `encode_prompt` of diffusers' `StableDiffusionPipeline` and `StableDiffusionXLPipeline`.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +12,11 @@ from torch import Tensor
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.adapters.placing import AdaptedModule
 from diffuserve.models.base import Conditioning
 from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import RowAdapters, Uses
 from diffuserve.models.stable_diffusion.config import UNetConfig, text_encoders
 from diffuserve.models.stable_diffusion.images import EncodedImage
 from diffuserve.models.text.clip import load_clip
@@ -75,8 +77,13 @@ class TextConditioner:
                 folder.weights(name),
                 plan,
                 has_projection=config.is_xl and name == names[-1],
+                component=name,
             )
             for name in names
+        ]
+        self.adapted_modules = [
+            AdaptedModule(name, encoder, encoder.placements(), encodes=True)
+            for name, encoder in zip(names, self.encoders, strict=True)
         ]
         # A folder may say that its tokenizer has no limit; the model has one.
         limits = [tokenizer.max_length for tokenizer in self.tokenizers]
@@ -92,18 +99,22 @@ class TextConditioner:
         return (self._prompt(params), self._negative(params), self._is_guided(params), is_unused)
 
     def encode(
-        self, params: Sequence[GenerationParams], one_by_one: bool
+        self, params: Sequence[GenerationParams], adapters: Sequence[Uses], one_by_one: bool
     ) -> list[StableDiffusionConditioning]:
-        """Encode all texts of some requests together, equal ones once; or each alone."""
-        wanted = [text for each in params for text in (self._prompt(each), self._negative(each))]
-        texts = list(dict.fromkeys(text for text in wanted if text is not None))
+        """Encode all texts of some requests together, equal ones with equal adapters once; or each alone."""
+        pairs = list(zip(params, adapters, strict=True))
+        wanted = [(uses, text) for each, uses in pairs for text in (self._prompt(each), self._negative(each))]
+        texts = [(uses, text) for uses, text in dict.fromkeys(wanted) if text is not None]
         groups = [[text] for text in texts] if one_by_one else [texts]
         encoded = [found for group in groups for found in self._encode(group)]
         found = dict(zip(texts, encoded, strict=True))
-        return [self._conditioning(each, found) for each in params]
+        return [
+            self._conditioning(each, {text: found[own, text] for own, text in texts if own == uses})
+            for each, uses in pairs
+        ]
 
     def _conditioning(
-        self, params: GenerationParams, found: dict[PromptText, EncodedText]
+        self, params: GenerationParams, found: Mapping[PromptText, EncodedText]
     ) -> StableDiffusionConditioning:
         prompt, negative = found[self._prompt(params)], self._negative(params)
         if not self._is_guided(params):
@@ -130,10 +141,12 @@ class TextConditioner:
     def _max_tokens(self, params: GenerationParams) -> int:
         return min(params.max_sequence_length or self._length, self._length)
 
-    def _encode(self, texts: Sequence[PromptText]) -> list[EncodedText]:
+    def _encode(self, adapted: Sequence[tuple[Uses, PromptText]]) -> list[EncodedText]:
+        texts = [text for _, text in adapted]
+        adapters = RowAdapters.of([1] * len(texts), [uses for uses, _ in adapted])
         tokens = [self._tokenize(tokenizer, texts) for tokenizer in self.tokenizers]
         outputs = [
-            encoder(torch.stack([ids for ids, _ in found]).to(self._device))
+            encoder(torch.stack([ids for ids, _ in found]).to(self._device), adapters)
             for encoder, found in zip(self.encoders, tokens, strict=True)
         ]
         warnings = [warned for _, warned in tokens[0]]

@@ -15,7 +15,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.layers.quantized_linear import QuantizedLinear, quantize_layers
+from diffuserve.models.layers.adapted_convolution import AdaptedConv2d
+from diffuserve.models.layers.adapters import RowAdapters
+from diffuserve.models.layers.linear import Linear, PositionsLinear, name_layers
+from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.stable_diffusion.config import UNET_LAYERS, UNetConfig
@@ -35,7 +38,7 @@ class UNetInput:
     """A batch of latents of one size, each row with its own timestep and conditioning.
 
     SDXL adds a pooled prompt and `sizes`, the six numbers of the original and the target size; models
-    distilled with guidance add its embedding.
+    distilled with guidance add its embedding. `adapters` are those of the rows.
     """
 
     latents: Features
@@ -44,15 +47,18 @@ class UNetInput:
     pooled: Float[Tensor, "rows pooled_width"] | None = None
     sizes: Float[Tensor, "rows numbers"] | None = None
     guidance: Float[Tensor, "rows guidance_width"] | None = None
+    adapters: RowAdapters | None = None
 
     def __len__(self) -> int:
         return len(self.latents)
 
-    def take(self, rows: Tensor) -> "UNetInput":
-        """Return some rows."""
+    def take(self, rows: range) -> "UNetInput":
+        """Return some rows; past the end the last one is repeated, without adapters."""
+        places = torch.arange(rows.start, rows.stop).clamp(max=len(self) - 1)
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        taken = {name: value[rows] for name, value in values.items() if value is not None}
-        return replace(self, **taken)
+        taken = {name: value[places] for name, value in values.items() if isinstance(value, Tensor)}
+        adapters = None if self.adapters is None else self.adapters.part(rows)
+        return replace(self, **taken, adapters=adapters)
 
 
 def load_unet(
@@ -64,8 +70,8 @@ def load_unet(
     with torch.device("meta"):
         unet = UNet(config)
         quantize_layers(unet, UNET_LAYERS, plan.kept_in)
-    placements = {name: Placement(name) for name, _ in unet.named_parameters()}
-    load_weights(unet, files, placements, plan, memory_format=torch.channels_last)
+    name_layers(unet)
+    load_weights(unet, files, unet.placements(), plan, memory_format=torch.channels_last)
     return unet.eval()
 
 
@@ -76,7 +82,7 @@ class UNet(nn.Module):
         super().__init__()
         self.config = config
         widths = config.block_out_channels
-        self.conv_in = nn.Conv2d(config.in_channels, widths[0], 3, padding=1)
+        self.conv_in = AdaptedConv2d(config.in_channels, widths[0], 3, padding=1)
         self.time_embedding = _TimestepEmbedding(widths[0], config.time_dim, config.time_cond_proj_dim)
         if config.addition_embed_type is not None:
             assert config.projection_class_embeddings_input_dim is not None
@@ -88,19 +94,23 @@ class UNet(nn.Module):
             _UpBlock(config, level) for level in reversed(range(config.num_levels))
         )
         self.conv_norm_out = nn.GroupNorm(config.norm_num_groups, widths[0], config.norm_eps)
-        self.conv_out = nn.Conv2d(widths[0], config.out_channels, 3, padding=1)
+        self.conv_out = AdaptedConv2d(widths[0], config.out_channels, 3, padding=1)
+
+    def placements(self) -> dict[str, Placement]:
+        """Return the place of each checkpoint tensor, which is under its own name."""
+        return {name: Placement(name) for name, _ in self.named_parameters()}
 
     def forward(self, batch: UNetInput) -> Features:
         """Return the prediction for each row, of `out_channels` channels."""
-        time = self._embed_time(batch)
-        features = self.conv_in(batch.latents.to(memory_format=torch.channels_last))
+        time, adapters = self._embed_time(batch), batch.adapters
+        features = self.conv_in(batch.latents.to(memory_format=torch.channels_last), adapters)
         skips: list[Tensor] = [features]
         for block in self.down_blocks:
-            features = block(features, time, batch.text, skips)
-        features = self.mid_block(features, time, batch.text)
+            features = block(features, time, batch.text, skips, adapters)
+        features = self.mid_block(features, time, batch.text, adapters)
         for block in self.up_blocks:
-            features = block(features, time, batch.text, skips)
-        return self.conv_out(F.silu(self.conv_norm_out(features)))
+            features = block(features, time, batch.text, skips, adapters)
+        return self.conv_out(F.silu(self.conv_norm_out(features)), adapters)
 
     @property
     def component(self) -> Component:
@@ -112,7 +122,7 @@ class UNet(nn.Module):
     @property
     def num_layers(self) -> int:
         """The layers that a pass goes through, each by operations of its own."""
-        kinds = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, QuantizedLinear)
+        kinds = (Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm)
         return sum(isinstance(layer, kinds) for layer in self.modules())
 
     @property
@@ -126,7 +136,7 @@ class UNet(nn.Module):
     def _embed_time(self, batch: UNetInput) -> Float[Tensor, "rows time"]:
         dtype = batch.latents.dtype
         time = timestep_embedding(batch.timesteps, self.config.block_out_channels[0]).to(dtype)
-        embedded: Tensor = self.time_embedding(time, batch.guidance)
+        embedded: Tensor = self.time_embedding(time, batch.adapters, batch.guidance)
         if self.config.addition_embed_type is None:
             return embedded
         assert batch.pooled is not None
@@ -134,21 +144,21 @@ class UNet(nn.Module):
         assert self.config.addition_time_embed_dim is not None
         sizes = timestep_embedding(batch.sizes.flatten(), self.config.addition_time_embed_dim)
         added = torch.cat([batch.pooled, sizes.view(len(batch.sizes), -1).to(dtype)], dim=-1)
-        return embedded + self.add_embedding(added)
+        return embedded + self.add_embedding(added, batch.adapters)
 
 
 class _TimestepEmbedding(nn.Module):
     def __init__(self, width_before: int, width: int, guidance_width: int | None = None) -> None:
         super().__init__()
-        self.linear_1, self.linear_2 = nn.Linear(width_before, width), nn.Linear(width, width)
+        self.linear_1, self.linear_2 = PositionsLinear(width_before, width), PositionsLinear(width, width)
         self.cond_proj = None
         if guidance_width is not None:
-            self.cond_proj = nn.Linear(guidance_width, width_before, bias=False)
+            self.cond_proj = PositionsLinear(guidance_width, width_before, bias=False)
 
-    def forward(self, values: Tensor, guidance: Tensor | None = None) -> Tensor:
+    def forward(self, values: Tensor, adapters: RowAdapters | None, guidance: Tensor | None = None) -> Tensor:
         if guidance is not None and self.cond_proj is not None:
-            values = values + self.cond_proj(guidance)
-        embedded: Tensor = self.linear_2(F.silu(self.linear_1(values)))
+            values = values + self.cond_proj(guidance, adapters)
+        embedded: Tensor = self.linear_2(F.silu(self.linear_1(values, adapters)), adapters)
         return embedded
 
 
@@ -167,13 +177,20 @@ class _DownBlock(nn.Module):
         is_last = level == config.num_levels - 1
         self.downsamplers = nn.ModuleList([] if is_last else [_Downsampler(width)])
 
-    def forward(self, features: Tensor, time: Tensor, text: Text, skips: list[Tensor]) -> Tensor:
+    def forward(
+        self,
+        features: Tensor,
+        time: Tensor,
+        text: Text,
+        skips: list[Tensor],
+        adapters: RowAdapters | None,
+    ) -> Tensor:
         """Return the features of the next level; append those of every stage to `skips`."""
         for resnet, attention in _pairs(self.resnets, self.attentions):
-            features = attention(resnet(features, time), text)
+            features = attention(resnet(features, time, adapters), text, adapters)
             skips.append(features)
         for downsampler in self.downsamplers:
-            features = downsampler(features)
+            features = downsampler(features, adapters)
             skips.append(features)
         return features
 
@@ -185,9 +202,10 @@ class _MidBlock(nn.Module):
         self.resnets = nn.ModuleList(_ResidualBlock(config, width, width) for _ in range(2))
         self.attentions = _attentions(config, config.num_levels - 1, 1)
 
-    def forward(self, features: Tensor, time: Tensor, text: Text) -> Tensor:
+    def forward(self, features: Tensor, time: Tensor, text: Text, adapters: RowAdapters | None) -> Tensor:
         first, second = self.resnets
-        features = second(self.attentions[0](first(features, time), text), time)
+        features = self.attentions[0](first(features, time, adapters), text, adapters)
+        features = second(features, time, adapters)
         return features
 
 
@@ -208,34 +226,41 @@ class _UpBlock(nn.Module):
         self.attentions = _attentions(config, level, count if has_attention else 0)
         self.upsamplers = nn.ModuleList([_Upsampler(width)] if level > 0 else [])
 
-    def forward(self, features: Tensor, time: Tensor, text: Text, skips: list[Tensor]) -> Tensor:
+    def forward(
+        self,
+        features: Tensor,
+        time: Tensor,
+        text: Text,
+        skips: list[Tensor],
+        adapters: RowAdapters | None,
+    ) -> Tensor:
         """Return the features of the level above; take as many of `skips` as there are residual blocks."""
         for resnet, attention in _pairs(self.resnets, self.attentions):
             features = torch.cat([features, skips.pop()], dim=1)
-            features = attention(resnet(features, time), text)
+            features = attention(resnet(features, time, adapters), text, adapters)
         for upsampler in self.upsamplers:
-            features = upsampler(features, skips[-1].shape[-2:])
+            features = upsampler(features, skips[-1].shape[-2:], adapters)
         return features
 
 
 class _Downsampler(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(width, width, 3, stride=2, padding=1)
+        self.conv = AdaptedConv2d(width, width, 3, stride=2, padding=1)
 
-    def forward(self, features: Tensor) -> Tensor:
-        halved: Tensor = self.conv(features)
+    def forward(self, features: Tensor, adapters: RowAdapters | None) -> Tensor:
+        halved: Tensor = self.conv(features, adapters)
         return halved
 
 
 class _Upsampler(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(width, width, 3, padding=1)
+        self.conv = AdaptedConv2d(width, width, 3, padding=1)
 
-    def forward(self, features: Tensor, size: Sequence[int]) -> Tensor:
+    def forward(self, features: Tensor, size: Sequence[int], adapters: RowAdapters | None) -> Tensor:
         """Return features of `size`, which is not twice the present one where a side was odd."""
-        grown: Tensor = self.conv(F.interpolate(features, size=list(size), mode="nearest"))
+        grown: Tensor = self.conv(F.interpolate(features, size=list(size), mode="nearest"), adapters)
         return grown
 
 
@@ -244,17 +269,18 @@ class _ResidualBlock(nn.Module):
         super().__init__()
         groups, epsilon = config.norm_num_groups, config.norm_eps
         self.norm1 = nn.GroupNorm(groups, width_before, epsilon)
-        self.conv1 = nn.Conv2d(width_before, width, 3, padding=1)
-        self.time_emb_proj = nn.Linear(config.time_dim, width)
+        self.conv1 = AdaptedConv2d(width_before, width, 3, padding=1)
+        self.time_emb_proj = PositionsLinear(config.time_dim, width)
         self.norm2 = nn.GroupNorm(groups, width, epsilon)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1)
-        self.conv_shortcut = nn.Conv2d(width_before, width, 1) if width_before != width else nn.Identity()
+        self.conv2 = AdaptedConv2d(width, width, 3, padding=1)
+        self.conv_shortcut = AdaptedConv2d(width_before, width, 1) if width_before != width else None
 
-    def forward(self, features: Tensor, time: Tensor) -> Tensor:
-        hidden = self.conv1(F.silu(self.norm1(features)))
-        hidden = hidden + self.time_emb_proj(F.silu(time))[:, :, None, None]
-        hidden = self.conv2(F.silu(self.norm2(hidden)))
-        summed: Tensor = self.conv_shortcut(features) + hidden
+    def forward(self, features: Tensor, time: Tensor, adapters: RowAdapters | None) -> Tensor:
+        hidden = self.conv1(F.silu(self.norm1(features)), adapters)
+        hidden = hidden + self.time_emb_proj(F.silu(time), adapters)[:, :, None, None]
+        hidden = self.conv2(F.silu(self.norm2(hidden)), adapters)
+        kept = features if self.conv_shortcut is None else self.conv_shortcut(features, adapters)
+        summed: Tensor = kept + hidden
         return summed
 
 
@@ -267,27 +293,28 @@ class _SpatialTransformer(nn.Module):
         self._is_linear = config.use_linear_projection
         self.norm = nn.GroupNorm(config.norm_num_groups, width, _TRANSFORMER_EPSILON)
         self.proj_in, self.proj_out = (
-            nn.Linear(width, width) if self._is_linear else nn.Conv2d(width, width, 1) for _ in range(2)
+            PositionsLinear(width, width) if self._is_linear else AdaptedConv2d(width, width, 1)
+            for _ in range(2)
         )
         self.transformer_blocks = nn.ModuleList(
             _TransformerBlock(width, heads, config.cross_attention_dim)
             for _ in range(config.transformer_layers[level])
         )
 
-    def forward(self, features: Features, text: Text) -> Features:
+    def forward(self, features: Features, text: Text, adapters: RowAdapters | None) -> Features:
         height, width = features.shape[-2:]
-        tokens = self._project(self.proj_in, self.norm(features))
+        tokens = self._project(self.norm(features), adapters)
         for block in self.transformer_blocks:
-            tokens = block(tokens, text)
+            tokens = block(tokens, text, adapters)
         if self._is_linear:
-            tokens = self.proj_out(tokens)
+            tokens = self.proj_out(tokens, adapters)
         hidden = tokens.transpose(1, 2).unflatten(2, (height, width))
-        return (hidden if self._is_linear else self.proj_out(hidden)) + features
+        return (hidden if self._is_linear else self.proj_out(hidden, adapters)) + features
 
-    def _project(self, projection: nn.Module, features: Features) -> Tokens:
+    def _project(self, features: Features, adapters: RowAdapters | None) -> Tokens:
         if self._is_linear:
-            return projection(features.flatten(2).transpose(1, 2))
-        return projection(features).flatten(2).transpose(1, 2)
+            return self.proj_in(features.flatten(2).transpose(1, 2), adapters)
+        return self.proj_in(features, adapters).flatten(2).transpose(1, 2)
 
 
 class _TransformerBlock(nn.Module):
@@ -298,11 +325,11 @@ class _TransformerBlock(nn.Module):
         self.attn2 = _Attention(width, text_width, heads)
         self.ff = _FeedForward(width)
 
-    def forward(self, tokens: Tokens, text: Text) -> Tokens:
+    def forward(self, tokens: Tokens, text: Text, adapters: RowAdapters | None) -> Tokens:
         normed = self.norm1(tokens)
-        tokens = tokens + self.attn1(normed, normed)
-        tokens = tokens + self.attn2(self.norm2(tokens), text)
-        tokens = tokens + self.ff(self.norm3(tokens))
+        tokens = tokens + self.attn1(normed, normed, adapters)
+        tokens = tokens + self.attn2(self.norm2(tokens), text, adapters)
+        tokens = tokens + self.ff(self.norm3(tokens), adapters)
         return tokens
 
 
@@ -310,17 +337,23 @@ class _Attention(nn.Module):
     def __init__(self, width: int, source_width: int, heads: int) -> None:
         super().__init__()
         self._heads = heads
-        self.to_q = nn.Linear(width, width, bias=False)
-        self.to_k, self.to_v = (nn.Linear(source_width, width, bias=False) for _ in range(2))
-        self.to_out = nn.ModuleList([nn.Linear(width, width)])
+        self.to_q = PositionsLinear(width, width, bias=False)
+        self.to_k, self.to_v = (PositionsLinear(source_width, width, bias=False) for _ in range(2))
+        self.to_out = nn.ModuleList([PositionsLinear(width, width)])
 
-    def forward(self, tokens: Tokens, source: Float[Tensor, "rows sources source_dim"]) -> Tokens:
+    def forward(
+        self, tokens: Tokens, source: Float[Tensor, "rows sources source_dim"], adapters: RowAdapters | None
+    ) -> Tokens:
         query, key, value = (
             states.unflatten(-1, (self._heads, -1)).transpose(1, 2)
-            for states in (self.to_q(tokens), self.to_k(source), self.to_v(source))
+            for states in (
+                self.to_q(tokens, adapters),
+                self.to_k(source, adapters),
+                self.to_v(source, adapters),
+            )
         )
         attended = F.scaled_dot_product_attention(query, key, value)
-        return self.to_out[0](attended.transpose(1, 2).flatten(2))
+        return self.to_out[0](attended.transpose(1, 2).flatten(2), adapters)
 
 
 class _FeedForward(nn.Module):
@@ -329,25 +362,25 @@ class _FeedForward(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         inner = _FEED_FORWARD_RATIO * width
-        self.net = nn.ModuleList([_GatedGelu(width, inner), nn.Identity(), nn.Linear(inner, width)])
+        self.net = nn.ModuleList([_GatedGelu(width, inner), nn.Identity(), PositionsLinear(inner, width)])
 
-    def forward(self, tokens: Tokens) -> Tokens:
+    def forward(self, tokens: Tokens, adapters: RowAdapters | None) -> Tokens:
         gated, _, projection = self.net
-        return projection(gated(tokens))
+        return projection(gated(tokens, adapters), adapters)
 
 
 class _GatedGelu(nn.Module):
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.proj = nn.Linear(width, 2 * inner)
+        self.proj = PositionsLinear(width, 2 * inner)
 
-    def forward(self, tokens: Tokens) -> Float[Tensor, "rows positions inner"]:
-        hidden, gate = self.proj(tokens).chunk(2, dim=-1)
+    def forward(self, tokens: Tokens, adapters: RowAdapters | None) -> Float[Tensor, "rows positions inner"]:
+        hidden, gate = self.proj(tokens, adapters).chunk(2, dim=-1)
         return hidden * F.gelu(gate)
 
 
 class _NoAttention(nn.Module):
-    def forward(self, features: Features, text: Text) -> Features:
+    def forward(self, features: Features, text: Text, adapters: RowAdapters | None) -> Features:
         return features
 
 

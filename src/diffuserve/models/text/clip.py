@@ -14,6 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffuserve.models.layers.adapters import RowAdapters
+from diffuserve.models.layers.linear import Linear, PositionsLinear, name_layers
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.text.clip_config import ClipConfig, ClipLayersConfig
@@ -54,21 +56,22 @@ class ClipOutput:
 
 
 def load_clip(
-    config: ClipConfig, files: list[Path], plan: LoadPlan, has_projection: bool = False
+    config: ClipConfig,
+    files: list[Path],
+    plan: LoadPlan,
+    has_projection: bool = False,
+    component: str = "text_encoder",
 ) -> "ClipTextEncoder":
     """Load a checkpoint of `CLIPTextModel`, whose names may begin with `text_model.`.
 
-    With `has_projection`, of `CLIPTextModelWithProjection`.
+    With `has_projection`, of `CLIPTextModelWithProjection`. Adapters find its layers by the `component`.
     """
     with torch.device("meta"):
         encoder = ClipTextEncoder(config, has_projection)
         quantize_layers(encoder, CLIP_LAYERS, plan.kept_in)
+    name_layers(encoder, f"{component}.")
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in tensor_names(files)) else ""
-    placements = {
-        name if name.startswith(_PROJECTION) else f"{prefix}{name}": Placement(name)
-        for name, _ in encoder.named_parameters()
-    }
-    load_weights(encoder, files, placements, plan, ignored_prefixes=_IGNORED)
+    load_weights(encoder, files, encoder.placements(prefix), plan, ignored_prefixes=_IGNORED)
     return encoder.eval()
 
 
@@ -81,9 +84,9 @@ class ClipTextEncoder(nn.Module):
         self.embeddings = _Embeddings(config)
         self.encoder = ClipLayers(config, is_causal=True)
         self.final_layer_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.text_projection: nn.Module = nn.Identity()
+        self.text_projection: Linear | None = None
         if has_projection:
-            self.text_projection = nn.Linear(config.hidden_size, config.projection_dim, bias=False)
+            self.text_projection = PositionsLinear(config.hidden_size, config.projection_dim, bias=False)
 
     @property
     def component(self) -> Component:
@@ -91,11 +94,24 @@ class ClipTextEncoder(nn.Module):
         tables = [self.embeddings.token_embedding]
         return Component(self, [Ring(list(self.encoder.layers))], tables, is_encoder=True)
 
-    def forward(self, ids: TokenIds) -> ClipOutput:
-        penultimate, last = self.encoder(self.embeddings(ids))
+    def placements(self, prefix: str = _PREFIX) -> dict[str, Placement]:
+        """Return the place of each checkpoint tensor; by default with the prefix that adapters have."""
+        return {
+            name if name.startswith(_PROJECTION) else f"{prefix}{name}": Placement(name)
+            for name, _ in self.named_parameters()
+        }
+
+    def forward(self, ids: TokenIds, adapters: RowAdapters | None = None) -> ClipOutput:
+        """Return the states of prompts, each with the adapters of its row."""
+        penultimate, last = self.encoder(self.embeddings(ids), adapters)
         sequence = self.final_layer_norm(last)
         ends = sequence[torch.arange(len(ids), device=ids.device), self._ends(ids)]
-        return ClipOutput(sequence, self.text_projection(ends), penultimate)
+        return ClipOutput(sequence, self._project(ends, adapters), penultimate)
+
+    def _project(self, ends: Tensor, adapters: RowAdapters | None) -> Float[Tensor, "prompts pooled_dim"]:
+        if self.text_projection is None:
+            return ends
+        return self.text_projection(ends, adapters)
 
     def _ends(self, ids: TokenIds) -> Int[Tensor, "prompts"]:
         """Return the position of each prompt's end; the padding after it may have the same id."""
@@ -122,11 +138,11 @@ class ClipLayers(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(_Layer(config, is_causal) for _ in range(config.num_hidden_layers))
 
-    def forward(self, states: States) -> tuple[States, States]:
+    def forward(self, states: States, adapters: RowAdapters | None = None) -> tuple[States, States]:
         """Return the states before and after the last layer."""
         penultimate = states
         for layer in self.layers:
-            penultimate, states = states, layer(states)
+            penultimate, states = states, layer(states, adapters)
         return penultimate, states
 
 
@@ -138,9 +154,9 @@ class _Layer(nn.Module):
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.mlp = _Mlp(config)
 
-    def forward(self, states: States) -> States:
-        states = states + self.self_attn(self.layer_norm1(states))
-        states = states + self.mlp(self.layer_norm2(states))
+    def forward(self, states: States, adapters: RowAdapters | None) -> States:
+        states = states + self.self_attn(self.layer_norm1(states), adapters)
+        states = states + self.mlp(self.layer_norm2(states), adapters)
         return states
 
 
@@ -148,23 +164,23 @@ class _Attention(nn.Module):
     def __init__(self, dim: int, num_heads: int, is_causal: bool) -> None:
         super().__init__()
         self._num_heads, self._is_causal = num_heads, is_causal
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(dim, dim) for _ in range(4))
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (PositionsLinear(dim, dim) for _ in range(4))
 
-    def forward(self, states: States) -> States:
+    def forward(self, states: States, adapters: RowAdapters | None) -> States:
         query, key, value = (
-            projection(states).unflatten(-1, (self._num_heads, -1)).transpose(1, 2)
+            projection(states, adapters).unflatten(-1, (self._num_heads, -1)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=self._is_causal)
-        return self.out_proj(attended.transpose(1, 2).flatten(2))
+        return self.out_proj(attended.transpose(1, 2).flatten(2), adapters)
 
 
 class _Mlp(nn.Module):
     def __init__(self, config: ClipLayersConfig) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.fc1 = PositionsLinear(config.hidden_size, config.intermediate_size)
+        self.fc2 = PositionsLinear(config.intermediate_size, config.hidden_size)
         self._activate = _ACTIVATIONS[config.hidden_act]
 
-    def forward(self, states: States) -> States:
-        return self.fc2(self._activate(self.fc1(states)))
+    def forward(self, states: States, adapters: RowAdapters | None) -> States:
+        return self.fc2(self._activate(self.fc1(states, adapters)), adapters)

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.rotary import rotate_
@@ -32,10 +33,12 @@ ATTENTION_SHARDS = {
 
 @dataclass(frozen=True)
 class ClipContext:
-    """The prompts and images that clips attend to; the last row of `text` is the padding of all prompts."""
+    """The prompts and images that clips attend to, with the adapters of their rows."""
 
-    text: Float[Tensor, "text_and_padding d"]
+    text: Float[Tensor, "text d"]
     image: Float[Tensor, "image d"] | None
+    text_adapters: RowAdapters | None = None
+    image_adapters: RowAdapters | None = None
 
 
 class RmsOverHeads(nn.Module):
@@ -81,8 +84,10 @@ class ClipAttention(_Attention):
         super().__init__(config, attention)
         self.to_qkv = Linear(config.dim, 3 * config.dim)
 
-    def forward(self, x: Float[Tensor, "tokens d"], layout: ClipLayout) -> Float[Tensor, "tokens d"]:
-        qkv = self.to_qkv(x).unflatten(-1, (3, -1))
+    def forward(
+        self, x: Float[Tensor, "tokens d"], layout: ClipLayout, adapters: RowAdapters | None
+    ) -> Float[Tensor, "tokens d"]:
+        qkv = self.to_qkv(x, adapters).unflatten(-1, (3, -1))
         heads = (-1, self.head_dim)
         query_key = qkv[:, :2].float()
         inverse = self._inverse_rms(query_key)
@@ -90,7 +95,8 @@ class ClipAttention(_Attention):
         # The norm's division is part of the rotation, whose factors are far fewer.
         rotate_(query_key.unflatten(-1, heads), layout.rotation[:, None] * inverse)
         _put_back(qkv[:, :2], query_key)
-        return self.to_out[0](self.attention(qkv.unflatten(-1, heads), layout.segments).flatten(1))
+        attended = self.attention(qkv.unflatten(-1, heads), layout.segments)
+        return self.to_out[0](attended.flatten(1), adapters)
 
 
 class ContextAttention(_Attention):
@@ -106,21 +112,27 @@ class ContextAttention(_Attention):
             self.norm_added_k = RmsOverHeads(dim)
 
     def forward(
-        self, x: Float[Tensor, "tokens d"], context: ClipContext, layout: ClipLayout
+        self,
+        x: Float[Tensor, "tokens d"],
+        context: ClipContext,
+        layout: ClipLayout,
+        adapters: RowAdapters | None,
     ) -> Float[Tensor, "tokens d"]:
-        query = self._normalize(self.to_q(x), self.norm_q).to(x.dtype).unflatten(-1, (-1, self.head_dim))
-        text = self._key_value(self.to_kv, self.norm_k, context.text)
+        query = self._normalize(self.to_q(x, adapters), self.norm_q).to(x.dtype)
+        query = query.unflatten(-1, (-1, self.head_dim))
+        text = self._key_value(self.to_kv(context.text, context.text_adapters), self.norm_k)
         attended = self.attention.cross(query, text, layout.text)
         if layout.image is not None:
             assert context.image is not None
-            image = self._key_value(self.to_added_kv, self.norm_added_k, context.image)
+            added = self.to_added_kv(context.image, context.image_adapters)
+            image = self._key_value(added, self.norm_added_k)
             attended = attended + self.attention.cross(query, image, layout.image)
-        return self.to_out[0](attended.flatten(1))
+        return self.to_out[0](attended.flatten(1), adapters)
 
     def _key_value(
-        self, to_key_value: Linear, norm: RmsOverHeads, states: Float[Tensor, "keys d"]
+        self, both: Float[Tensor, "keys two_own_d"], norm: RmsOverHeads
     ) -> Float[Tensor, "keys 2 own_heads dim"]:
-        key_value = to_key_value(states).unflatten(-1, (2, -1))
+        key_value = both.unflatten(-1, (2, -1))
         _put_back(key_value[:, 0], self._normalize(key_value[:, 0], norm))
         return key_value.unflatten(-1, (-1, self.head_dim))
 

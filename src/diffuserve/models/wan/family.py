@@ -9,6 +9,7 @@ from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
 from diffuserve.models.folders.folder import ModelFolder
@@ -70,6 +71,7 @@ class WanFamily:
             "size_multiple": rows,
             "sampler": own_sampler(scheduler),
             "samplers": SAMPLERS,
+            "max_adapters": MAX_ADAPTERS,
             **_images(checkpoint),
         }
         return build_spec(folder, architecture | _sizes(checkpoint), traits=TRAITS)

@@ -1,16 +1,17 @@
 """The layout of a batch's tokens in a packed row.
 
 Each clip is a sequence, and so is each of its guidance passes: its tokens, frame by frame and row by row.
-Prompts are in a row of their own, without their padding, and so are the embeddings of images:
+Prompts are in a row of their own, each with a single row of zeros for its padding, and so are the embeddings
+of images:
 
-    tokens  c₁ c₂ c₃ …        text  p₁ p₂ p₃ … (padding)        image  e₁ e₂ e₃ …
+    tokens  c₁ c₂ c₃ …        text  p₁ 0 p₂ 0 p₃ 0 …        image  e₁ e₂ e₃ …
 
 Timesteps act through factor rows. A sequence has one, or two if its first latent frame is given: that frame's
 tokens then have a timestep of their own.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -18,6 +19,7 @@ from einops import rearrange
 from jaxtyping import Complex64, Float
 from torch import Tensor
 
+from diffuserve.models.layers.adapters import RowAdapters, Uses
 from diffuserve.models.layers.rotary import rotations
 from diffuserve.models.layers.segments import CrossSegments, Segments
 from diffuserve.models.machine.devices import to_device
@@ -45,6 +47,11 @@ class ClipShape:
         return self.frames * self.rows * self.columns
 
     @property
+    def text_rows(self) -> int:
+        """The rows of the prompt, with the one that stands for its padding."""
+        return self.text + min(1, self.padding)
+
+    @property
     def factor_rows(self) -> tuple[int, ...]:
         """The tokens of each of the sequence's factor rows."""
         if not self.has_first_frame:
@@ -65,6 +72,29 @@ class ClipLayout:
     text: CrossSegments
     image: CrossSegments | None
     rotation: Complex64[Tensor, "tokens half"]
+
+
+@dataclass(frozen=True)
+class ClipAdapters:
+    """The adapters of the packed rows of a pass; `None` where no request has any."""
+
+    tokens: RowAdapters | None = None
+    factors: RowAdapters | None = None
+    text: RowAdapters | None = None
+    image: RowAdapters | None = None
+
+    @classmethod
+    def of(cls, shapes: Sequence[ClipShape], uses: Sequence[Uses]) -> "ClipAdapters":
+        """Return the adapters of sequences with these shapes."""
+        rows = ((each.tokens, len(each.factor_rows), each.text_rows, each.image) for each in shapes)
+        return cls(*(RowAdapters.of(lengths, uses) for lengths in zip(*rows, strict=True)))
+
+    def part(self, tokens: range) -> "ClipAdapters":
+        """Return those of some tokens, and of all else."""
+        return replace(self, tokens=None if self.tokens is None else self.tokens.part(tokens))
+
+
+NO_CLIP_ADAPTERS = ClipAdapters()
 
 
 class Layouts:

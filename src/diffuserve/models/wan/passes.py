@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from diffuserve.models.base import DenoiseInput
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.images import FirstFrame
-from diffuserve.models.wan.packing import ClipLayout, ClipShape, patchify
+from diffuserve.models.wan.packing import ClipAdapters, ClipLayout, ClipShape, patchify
 from diffuserve.models.wan.text import WanConditioning
 from diffuserve.models.wan.transformer import PackedWanInput
 
@@ -23,6 +25,18 @@ class Pass:
     request: DenoiseInput
     clip: int
     text: Tensor
+
+    @property
+    def uses(self) -> Uses:
+        return self.request.adapters
+
+    def sort_key(self, shape: ClipShape) -> tuple[object, ...]:
+        """Return a key by which passes of equal length are neighbors, which share dense attention calls.
+
+        Among these, those with equal adapters are.
+        """
+        uses = tuple((adapter.name, weight) for adapter, weight in self.uses)  # the same on all ranks
+        return (shape.tokens, shape.text + shape.padding, shape.text, shape.frames, shape.rows, uses)
 
     @property
     def first_frame(self) -> FirstFrame | None:
@@ -77,9 +91,10 @@ def pack(
     return PackedWanInput(
         tokens=tokens,
         timestep=torch.tensor(timesteps, device=tokens.device),
-        text=torch.cat([each.text for each in passes]),
+        text=torch.cat([F.pad(each.text, (0, 0, 0, shape.text_rows - shape.text)) for each, shape in pairs]),
         layout=layout,
         image=torch.cat(embeddings) if embeddings else None,
+        adapters=ClipAdapters.of(shapes, [each.uses for each in passes]),
     )
 
 

@@ -11,11 +11,14 @@ from torch import Tensor
 from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.adapters.placing import AdaptedModule, place_adapter
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.batches import run_in_groups, split_by_counts
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Frames
+from diffuserve.models.layers.adapters import Adapter, Uses
 from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.layers.sequence_parallel import (
     rank_bytes,
     rank_workload,
@@ -117,11 +120,16 @@ class WanPipeline(LoadedPipeline):
         own = rank_workload(workload, self.ranks)
         return rank_bytes(self.checkpoint.transformer.step_bytes(own, self.dtype.itemsize), self.ranks)
 
+    def place_adapter(self, name: str, components: Components) -> Adapter:
+        experts = zip(self.checkpoint.experts, self.experts, strict=True)
+        modules = [AdaptedModule(component, each, each.placements()) for component, each in experts]
+        return place_adapter(name, components, modules, self.device)
+
     def conditioning_key(self, params: GenerationParams) -> Hashable:
         return (self.text.key(params), self.images.key(params))
 
     @torch.inference_mode()
-    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+    def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
         texts = self.text.encode(params, one_by_one=self.deterministic)
         pairs = zip(texts, self.images.encode(params), strict=True)
         return [replace(text, first_frame=image) for text, image in pairs]
@@ -159,8 +167,8 @@ class WanPipeline(LoadedPipeline):
         config = self.checkpoint.transformer
 
         def lay_out(requests: Sequence[DenoiseInput]) -> Sequence[DenoiseInput]:
-            shapes = [each.shape(config) for request in requests for each in passes_of(request)]
-            ordered = sorted(shapes, key=_sort_key)
+            passes = [each for request in requests for each in passes_of(request)]
+            ordered = [shape for _, shape in _in_order(passes, config)]
             if own := self._hands(ordered)[self._passes.index]:
                 self._layouts.layout_of(tuple(ordered[index] for index in own))
             return requests
@@ -223,9 +231,7 @@ class WanPipeline(LoadedPipeline):
         """Return the velocity of each pass: in one forward pass, or one by one in deterministic mode."""
         if self.deterministic:
             return [self._forward(expert, [each])[0] for each in passes]
-        # Adjacent sequences of equal length share one dense attention call, so sort by shape.
-        shapes = [each.shape(self.checkpoint.transformer) for each in passes]
-        order = sorted(range(len(passes)), key=lambda index: _sort_key(shapes[index]))
+        order = [index for index, _ in _in_order(passes, self.checkpoint.transformer)]
         ordered = self._forward(expert, [passes[index] for index in order])
         velocities = dict(zip(order, ordered, strict=True))
         return [velocities[index] for index in range(len(passes))]
@@ -278,8 +284,10 @@ class WanPipeline(LoadedPipeline):
         return put_first_frame(latents, conditioning.first_frame.latents)
 
 
-def _sort_key(shape: ClipShape) -> tuple[int, ...]:
-    return (shape.tokens, shape.text + shape.padding, shape.text, shape.frames, shape.rows)
+def _in_order(passes: Sequence[Pass], config: WanTransformerConfig) -> list[tuple[int, ClipShape]]:
+    """Return the passes in the order of a forward pass: which they are, and their shapes."""
+    shapes = list(enumerate(each.shape(config) for each in passes))
+    return sorted(shapes, key=lambda indexed: passes[indexed[0]].sort_key(indexed[1]))
 
 
 def _own_sampler(scheduler: Mapping[str, object]) -> Sampler:

@@ -19,14 +19,19 @@ from diffuserve.models.wan.transformer import PackedWanInput
 
 @dataclass(frozen=True)
 class ClipShard:
-    """A rank's part: indices of its tokens in the packed row, and their layout."""
+    """A rank's part: indices of its tokens in the packed row, and their layout.
+
+    `places` are the indices with those of copies, which are past the end.
+    """
 
     tokens: Int[Tensor, "local"]
+    places: range
     layout: ClipLayout
 
     def of(self, packed: PackedWanInput) -> PackedWanInput:
         """Return this rank's part of a packed batch."""
-        return replace(packed, tokens=packed.tokens[self.tokens], layout=self.layout)
+        tokens, adapters = packed.tokens[self.tokens], packed.adapters.part(self.places)
+        return replace(packed, tokens=tokens, layout=self.layout, adapters=adapters)
 
 
 def shard_layout(shapes: Sequence[ClipShape], layout: ClipLayout, rank: int, size: int) -> ClipShard:
@@ -44,7 +49,7 @@ def shard_layout(shapes: Sequence[ClipShape], layout: ClipLayout, rank: int, siz
         image=None if layout.image is None else image_segments(shapes, lengths, device),
         rotation=layout.rotation[tokens],
     )
-    return ClipShard(tokens, local)
+    return ClipShard(tokens, range(rank * part, (rank + 1) * part), local)
 
 
 def _local_lengths(segments: Segments, rank: int, part: int) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
 from diffuserve.models.layers.linear import (
@@ -27,6 +28,7 @@ from diffuserve.models.layers.linear import (
     Tiling,
     check_deterministic_width,
     cpu_tilings,
+    name_layers,
     set_tiling,
 )
 from diffuserve.models.layers.quantized_linear import quantize_layers
@@ -42,7 +44,7 @@ from diffuserve.models.wan.attention import (
     share_attentions,
 )
 from diffuserve.models.wan.config import TRANSFORMER_LAYERS, WanTransformerConfig
-from diffuserve.models.wan.packing import ClipLayout
+from diffuserve.models.wan.packing import NO_CLIP_ADAPTERS, ClipAdapters, ClipLayout
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, load_weights
 from diffuserve.parallel.ranks import TensorRanks
@@ -64,7 +66,7 @@ class PackedWanInput:
     """The input of a forward pass, in the order of the layout's sequences.
 
     `tokens` are patches of latents, `timestep` (0…1000) one value for each factor row, `text` the states of
-    prompts without padding, and `image` the embeddings of images, for models that read them.
+    prompts, each with zeros for its padding, and `image` the embeddings of images, for models that read them.
     """
 
     tokens: Float[Tensor, "tokens inputs"]
@@ -72,6 +74,7 @@ class PackedWanInput:
     text: Float[Tensor, "text text_dim"]
     layout: ClipLayout
     image: Float[Tensor, "image image_dim"] | None = None
+    adapters: ClipAdapters = NO_CLIP_ADAPTERS
 
 
 def load_transformer(
@@ -95,6 +98,7 @@ def load_transformer(
         if plan.ranks is not None and plan.ranks.tensor is not None:
             transformer.share_weights(plan.ranks.tensor)
     transformer.load(folder, component, plan)
+    name_layers(transformer, f"{component}.")
     if plan.device.type == "cpu":
         transformer.set_tiling(*cpu_tilings(is_tiled))
     return transformer.eval()
@@ -135,14 +139,15 @@ class WanTransformer(nn.Module):
         return Component(self, [Ring(list(self.blocks))], is_denoiser=True)
 
     def forward(self, packed: PackedWanInput) -> Float[Tensor, "tokens outputs"]:
-        layout = packed.layout
-        vector, factors = self.condition_embedder.factors(packed.timestep, self.dtype)
+        layout, adapters = packed.layout, packed.adapters.tokens
+        vector, factors = self.condition_embedder.factors(packed, self.dtype)
         context = self.condition_embedder.context(packed, self.dtype)
-        x = self.patch_embedding(packed.tokens.to(self.dtype)).float()
+        x = self.patch_embedding(packed.tokens.to(self.dtype), adapters).float()
         for block in self.blocks:
-            x = block(x, factors, context, layout)
+            x = block(x, factors, context, layout, adapters)
         shift, scale = (self.scale_shift_table + vector[:, None]).unbind(1)
-        return self.proj_out(_modulate(x, shift, scale, layout.factors, self.config.eps).to(self.dtype))
+        modulated = _modulate(x, shift, scale, layout.factors, self.config.eps)
+        return self.proj_out(modulated.to(self.dtype), adapters)
 
     def load(self, folder: ModelFolder, component: str, plan: LoadPlan) -> None:
         """Fill this module, built on the meta device, from a folder's files."""
@@ -197,22 +202,26 @@ class _ConditionEmbedder(nn.Module):
         )
 
     def factors(
-        self, timestep: Float[Tensor, "rows"], dtype: torch.dtype
+        self, packed: PackedWanInput, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "rows d"], Float[Tensor, "rows factors d"]]:
         """Return a vector for each factor row, and the factors that blocks add to their tables."""
         first, second = self.time_embedder.linear_1, self.time_embedder.linear_2
-        vector = second(F.silu(first(timestep_embedding(timestep, self.freq_dim)))).to(dtype)
-        factors = self.time_proj(F.silu(vector)).unflatten(-1, (_NUM_FACTORS, -1))
+        adapters = packed.adapters.factors
+        waves = timestep_embedding(packed.timestep, self.freq_dim)
+        vector = second(F.silu(first(waves, adapters)), adapters).to(dtype)
+        factors = self.time_proj(F.silu(vector), adapters).unflatten(-1, (_NUM_FACTORS, -1))
         return vector, factors if self.ranks is None else self.ranks.gather(factors)
 
     def context(self, packed: PackedWanInput, dtype: torch.dtype) -> ClipContext:
         """Return the embedded prompts and images; a prompt's padding is zeros that pass the same layers."""
-        text = F.pad(packed.text.to(dtype), (0, 0, 0, 1))
-        embedded = self.text_embedder.linear_2(self.text_embedder.linear_1(text))
+        adapters = packed.adapters
+        widened = self.text_embedder.linear_1(packed.text.to(dtype), adapters.text)
+        embedded = self.text_embedder.linear_2(widened, adapters.text)
         if self.image_embedder is None:
-            return ClipContext(embedded, None)
+            return ClipContext(embedded, None, adapters.text)
         assert packed.image is not None, "the model reads an image's embeddings"
-        return ClipContext(embedded, self.image_embedder(packed.image.to(dtype)))
+        image = self.image_embedder(packed.image.to(dtype), adapters.image)
+        return ClipContext(embedded, image, adapters.text, adapters.image)
 
 
 class _TwoLayers(nn.Module):
@@ -237,13 +246,15 @@ class _ImageEmbedder(nn.Module):
         self.ff = nn.ModuleDict({"net": layers})
         self.norm2 = _LayerNorm(dim, _IMAGE_EPS)
 
-    def forward(self, states: Float[Tensor, "image in"]) -> Float[Tensor, "image d"]:
+    def forward(
+        self, states: Float[Tensor, "image in"], adapters: RowAdapters | None
+    ) -> Float[Tensor, "image d"]:
         widen = self.ff.get_submodule("net.0.proj")
         narrow = self.ff.get_submodule("net.2")
         if self.pos_embed is not None:
             pairs = states.unflatten(0, (-1, self.pos_embed.shape[1]))
             states = (pairs + self.pos_embed).flatten(0, 1)
-        return self.norm2(narrow(F.gelu(widen(self.norm1(states)))))
+        return self.norm2(narrow(F.gelu(widen(self.norm1(states), adapters)), adapters))
 
 
 class _LayerNorm(nn.Module):
@@ -273,14 +284,15 @@ class _Block(nn.Module):
         factors: Float[Tensor, "rows factors d"],
         context: ClipContext,
         layout: ClipLayout,
+        adapters: RowAdapters | None,
     ) -> Float32[Tensor, "tokens d"]:
         """Return the residual stream after this block: `x`, changed in place."""
         rows, dtype = layout.factors, factors.dtype
         shift, scale, gate, ff_shift, ff_scale, ff_gate = (self.scale_shift_table + factors).unbind(1)
-        attended = self.attn1(_modulate(x, shift, scale, rows, self.eps).to(dtype), layout)
+        attended = self.attn1(_modulate(x, shift, scale, rows, self.eps).to(dtype), layout, adapters)
         _add_gated_(x, attended, gate, rows)
-        x.add_(self.attn2(self.norm2(x).to(dtype), context, layout))
-        widened = self.ffn(_modulate(x, ff_shift, ff_scale, rows, self.eps).to(dtype))
+        x.add_(self.attn2(self.norm2(x).to(dtype), context, layout, adapters))
+        widened = self.ffn(_modulate(x, ff_shift, ff_scale, rows, self.eps).to(dtype), adapters)
         _add_gated_(x, widened, ff_gate, rows)
         return x
 

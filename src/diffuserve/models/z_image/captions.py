@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from diffuserve.models.layers.adapters import RowAdapters, Uses
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.rms_norm import TokenRmsNorm
@@ -38,14 +39,19 @@ class CaptionRefiner(PackedTransformer):
         )
 
     def forward(
-        self, states: Float[Tensor, "tokens features"], lengths: Sequence[int]
+        self, states: Float[Tensor, "tokens features"], lengths: Sequence[int], adapters: Sequence[Uses]
     ) -> tuple[Float[Tensor, "_ d"], ...]:
-        """Return each prompt's tokens, of which the text encoder's `states` stand in a row."""
+        """Return each prompt's tokens, of which the text encoder's `states` stand in a row.
+
+        Each prompt has `adapters` of its own.
+        """
         padded = [length + padding(length) for length in lengths]
         norm, widen = self.cap_embedder
         tokens = self.cap_pad_token.repeat(sum(padded), 1)
-        tokens.index_copy_(0, to_device(_places(lengths, padded), states.device), widen(norm(states)))
-        row, unmodulated = self._row(padded, states.device), tokens.new_ones(1, FACTORS, self.config.dim)
+        embedded = widen(norm(states), RowAdapters.of(lengths, adapters))
+        tokens.index_copy_(0, to_device(_places(lengths, padded), states.device), embedded)
+        row = self._row(padded, adapters, states.device)
+        unmodulated = tokens.new_ones(1, FACTORS, self.config.dim)
         for block in self.context_refiner:
             tokens = block(tokens, unmodulated, row)
         return tokens.split(padded)
@@ -55,10 +61,11 @@ class CaptionRefiner(PackedTransformer):
         """Return how its weights may be kept on the host."""
         return Component(self, [Ring(list(self.context_refiner))], is_encoder=True)
 
-    def _row(self, padded: Sequence[int], device: torch.device) -> Row:
+    def _row(self, padded: Sequence[int], adapters: Sequence[Uses], device: torch.device) -> Row:
         rotation = torch.cat([caption_rotation(self.config, length) for length in padded])
         owner = torch.zeros(sum(padded), dtype=torch.int64, device=device)
-        return Row(Segments.of(tuple(padded), device), to_device(rotation, device), owner)
+        segments = Segments.of(tuple(padded), device)
+        return Row(segments, to_device(rotation, device), owner, RowAdapters.of(padded, adapters))
 
 
 def _places(lengths: Sequence[int], padded: Sequence[int]) -> Tensor:

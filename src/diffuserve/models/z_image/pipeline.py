@@ -13,6 +13,7 @@ from torch import Tensor
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.models.adapters.placing import AdaptedModule
 from diffuserve.models.autoencoder.flux_preview import FLUX_PREVIEW
 from diffuserve.models.autoencoder.image_vae import ImageVae
 from diffuserve.models.base import CompilableParts, DenoiseInput
@@ -73,6 +74,13 @@ class ZImagePipeline(PackedImagePipeline):
         )
         self.layout_rules = layout_rules(config)
         self._factors = ScheduleFactors(self.transformer.num_factors * config.dim * self.dtype.itemsize)
+
+    @property
+    def adapted_modules(self) -> Sequence[AdaptedModule]:
+        """Return what takes adapters: files count the blocks that refine prompts to the transformer."""
+        refiner = self.text_encoder.refiner
+        own = AdaptedModule("transformer", refiner, refiner.placements(), encodes=True)
+        return [*super().adapted_modules, own]
 
     @property
     def blocks(self) -> CompilableParts:

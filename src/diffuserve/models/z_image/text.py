@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.offload.components import Component
@@ -47,12 +48,12 @@ class ZImageTextEncoder(GuidedTexts):
     def components(self) -> Sequence[Component]:
         return (self.largest.component, self.refiner.component)
 
-    def encode_texts(self, texts: Sequence[PromptText]) -> list[TextStates]:
-        """Encode texts in one row."""
+    def encode_texts(self, texts: Sequence[PromptText], adapters: Sequence[Uses]) -> list[TextStates]:
+        """Encode texts in one row, and refine each with its adapters."""
         read = [self.tokenizer.tokenize([text.words], text.length, subject=text.subject) for text in texts]
         prompts = PackedPrompts.of([tokens.rows[0] for tokens in read], self.device)
         with self._ranks.together():
             [states] = self.largest(prompts)
-            refined = self.refiner(states, prompts.lengths)
+            refined = self.refiner(states, prompts.lengths, adapters)
         pairs = zip(refined, read, strict=True)
         return [TextStates(states.clone(), tokens.warnings[0]) for states, tokens in pairs]

@@ -135,6 +135,48 @@ def test_equals_the_reference(
     _same(_read(tmp_path, tensors, family), _products(convert(dict(tensors))))
 
 
+def test_biases_of_wan_are_those_of_the_reference(tmp_path: Path) -> None:
+    tensors = {name.replace("lora_A", "lora_down"): each for name, each in _comfy(WAN).items()}
+    tensors = {name.replace("lora_B", "lora_up"): each for name, each in tensors.items()}
+    for layer, (_, outputs) in WAN.items():
+        tensors[f"diffusion_model.{layer}.diff_b"] = torch.randn(outputs)
+    tensors |= {
+        "diffusion_model.blocks.0.self_attn.q.alpha": torch.tensor(3.0),
+        "diffusion_model.head.head.diff": torch.randn(WIDTH, WIDTH),
+        "diffusion_model.head.head.diff_b": torch.randn(WIDTH),
+    }
+    left_out = {
+        "diffusion_model.time_projection.1.diff_b": torch.randn(6 * WIDTH),
+        "diffusion_model.blocks.0.norm3.diff_b": torch.randn(WIDTH),
+        "diffusion_model.patch_embedding.diff": torch.randn(WIDTH, WIDTH),
+    }
+    converted = reference._convert_non_diffusers_wan_lora_to_diffusers({**tensors, **left_out})
+    _same(_read(tmp_path, {**tensors, **left_out}, "wan"), _products(converted))
+    plan = plan_adapter(open_adapter(tmp_path / "adapter.safetensors"), "wan")
+    assert set(plan.ignored) == {*left_out}
+    for layer, pair in read_adapter(plan)["transformer"].items():
+        assert pair.bias is not None
+        assert torch.equal(pair.bias, converted[f"transformer.{layer}.lora_B.bias"])
+
+
+def test_a_bias_of_peft_counts_as_its_matrices_do(tmp_path: Path) -> None:
+    layers = {"blocks.1.attn2.to_q": (WIDTH, WIDTH)}
+    tensors = _named(layers, lambda name: f"transformer.{name}", "lora_A", "lora_B", alpha=True)
+    bias = tensors["transformer.blocks.1.attn2.to_q.lora_B.bias"] = torch.randn(WIDTH)
+    save_file(tensors, tmp_path / "adapter.safetensors")
+    [pair] = read_adapter(plan_adapter(open_adapter(tmp_path / "adapter.safetensors"), "wan"))[
+        "transformer"
+    ].values()
+    assert pair.bias is not None
+    torch.testing.assert_close(pair.bias, 1.5 * bias)
+
+
+def test_files_may_name_the_second_transformer_of_wan(tmp_path: Path) -> None:
+    layers = {"blocks.1.attn2.to_q": (WIDTH, WIDTH)}
+    tensors = _named(layers, lambda name: f"transformer_2.{name}", "lora_A", "lora_B", alpha=False)
+    assert set(_read(tmp_path, tensors, "wan")) == {"transformer_2.blocks.1.attn2.to_q"}
+
+
 def test_formats_of_flux_are_equal(tmp_path: Path) -> None:
     plain = _read(tmp_path, _comfy(FLUX), "flux")
     scaled = {name: product * 3 / RANK for name, product in plain.items()}

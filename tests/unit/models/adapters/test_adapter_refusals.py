@@ -42,7 +42,10 @@ def _saved(folder: Path, tensors: Tensors, metadata: dict[str, str] | None = Non
         ),
         ({f"{MODULE}.lokr_w1": torch.ones(2, 2)}, f"{MODULE}.lokr_w1 is a factor of LoKr"),
         ({f"{MODULE}.hada_w1_a": torch.ones(2, 2)}, f"{MODULE}.hada_w1_a is a factor of LoHa"),
-        ({f"{MODULE}.lora_B.bias": torch.ones(8)}, f"{MODULE}.lora_B.bias adds to a bias"),
+        ({f"{MODULE}.lora_A.bias": torch.ones(8)}, f"{MODULE}.lora_A.bias adds to what is between"),
+        ({f"{MODULE}.lora_B.bias": torch.ones(7)}, f"{MODULE}.lora_B.bias has the shape (7,)"),
+        ({f"{MODULE}.diff_b": torch.ones(8)}, f"{MODULE}.diff_b adds to a bias"),
+        ({f"{MODULE}.diff": torch.ones(8, 8)}, f"{MODULE}.diff changes a whole weight"),
         (
             _pair("transformer.transformer_blocks.0.attn.to_x"),
             "attn.to_x.lora_A.weight: FLUX.1 has no such layer",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diffuserve.domain.errors import CheckpointUnusable
 from diffuserve.models.any_pipeline.hooks import hook_models, own_copy
-from diffuserve.models.any_pipeline.passes import Passes
+from diffuserve.models.any_pipeline.passes import Passes, Sharing
 from diffuserve.models.any_pipeline.replay import Replay, Replies
 from diffuserve.models.any_pipeline.run import Run
 from diffuserve.models.any_pipeline.steps_told import StepsTold
@@ -81,7 +81,7 @@ def begin(pipe: Pipe, replies: Replies, begins_at: RunProgress) -> Run:
 
 
 def lead(run: Run, index: int = NUM_STEPS) -> RunProgress:
-    Passes(merges=False).lead([run], lambda run: run.steps.has_done(index, NUM_STEPS))
+    Passes(Sharing.NONE).lead([run], lambda run: run.steps.has_done(index, NUM_STEPS))
     assert run.replay is not None
     return run.replay.progress()
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from diffuserve.models.any_pipeline.hooks import hook_models
-from diffuserve.models.any_pipeline.passes import Passes
+from diffuserve.models.any_pipeline.passes import Passes, Sharing
 from diffuserve.models.any_pipeline.run import Run
 from diffuserve.models.any_pipeline.steps_told import StepsTold
 
@@ -57,7 +57,7 @@ def lead(
     runs: list[Run], goal: Callable[[Run], bool] = lambda _run: False
 ) -> tuple[dict[Run, Exception], list[int]]:
     rows: list[int] = []
-    failures = Passes(merges=True, on_pass=lambda _name, count: rows.append(count)).lead(runs, goal)
+    failures = Passes(Sharing.ALL, on_pass=lambda _name, count: rows.append(count)).lead(runs, goal)
     return failures, rows
 
 

@@ -40,11 +40,10 @@ def make_layer(gelu: bool = False, tiling: Tiling | None = None) -> nn.ModuleDic
 
 
 def make_adapter(seed: int) -> Adapter:
-    halves = [
-        Delta(random(WIDE, RANK, seed=seed + i), random(RANK, NARROW // 2, seed=-i), i * NARROW // 2)
-        for i in (0, 1)
-    ]
-    return Adapter(str(seed), {"own": halves})
+    half = NARROW // 2
+    first = Delta(random(WIDE, RANK, seed=seed), random(RANK, half))
+    second = Delta(random(WIDE, RANK, seed=seed + 1), random(RANK, half, seed=9), half, random(half, seed=8))
+    return Adapter(str(seed), {"own": [first, second]})
 
 
 A, B = make_adapter(1), make_adapter(2)
@@ -57,10 +56,9 @@ def reference(layer: Linear, x: Tensor) -> Tensor:
     for length, uses in zip(LENGTHS, USES, strict=True):
         for adapter, weight in uses:
             for delta in adapter.deltas["own"]:
-                rows = x[start : start + length].double()
-                y[start : start + length, delta.columns] += (
-                    weight * rows @ delta.down.double() @ delta.up.double()
-                )
+                change = x[start : start + length].double() @ delta.down.double() @ delta.up.double()
+                change += 0 if delta.bias is None else delta.bias.double()
+                y[start : start + length, delta.columns] += weight * change
         start += length
     return F.gelu(y, approximate="tanh") if layer.gelu else y
 
@@ -77,15 +75,20 @@ def test_the_product_equals_the_formula(gelu: bool, tiling: Tiling | None) -> No
         assert torch.equal(layer.of_parts(x[:, :32], x[:, 32:], RowAdapters.of(LENGTHS, USES)), y)
 
 
-def test_products_in_parts_have_adapters_on_cuda_too() -> None:
-    layers, x = make_layer(), random(sum(LENGTHS), WIDE, seed=5)
+@pytest.mark.parametrize("gelu", [False, True])
+def test_products_on_cuda_equal_the_formula(gelu: bool) -> None:
+    layers, x = make_layer(gelu), random(sum(LENGTHS), WIDE, seed=5)
     expected = reference(_linear(layers), x)
     with pretend_cuda():
         own = {key: _on_cuda(key) for key in (A, B)}
         uses = [tuple((own[adapter], weight) for adapter, weight in each) for each in USES]
         first, second = x[:, :32].to(CUDA), x[:, 32:].to(CUDA)
-        y = _linear(layers.to(CUDA)).of_parts(first, second, RowAdapters.of(LENGTHS, uses)).to(CPU)
-    torch.testing.assert_close(torch.Tensor(y).double(), expected, rtol=0, atol=5e-6)
+        layer, adapters = _linear(layers.to(CUDA)), RowAdapters.of(LENGTHS, uses)
+        found = [layer(x.to(CUDA), adapters).to(CPU)]
+        if not gelu:
+            found.append(layer.of_parts(first, second, adapters).to(CPU))
+    for y in found:
+        torch.testing.assert_close(torch.Tensor(y).double(), expected, rtol=0, atol=5e-6)
 
 
 def _linear(layers: nn.ModuleDict) -> Linear:
@@ -95,13 +98,23 @@ def _linear(layers: nn.ModuleDict) -> Linear:
 
 
 def _on_cuda(adapter: Adapter) -> Adapter:
-    moved = [Delta(each.down.to(CUDA), each.up.to(CUDA), each.first) for each in adapter.deltas["own"]]
+    moved = [
+        Delta(
+            each.down.to(CUDA),
+            each.up.to(CUDA),
+            each.first,
+            None if each.bias is None else each.bias.to(CUDA),
+        )
+        for each in adapter.deltas["own"]
+    ]
     return Adapter(adapter.name, {"own": moved})
 
 
-def test_quantized_layers_add_adapters_in_full_precision() -> None:
+@pytest.mark.parametrize("kind", [Quantization.INT8, Quantization.FP8, Quantization.INT4])
+@pytest.mark.parametrize("is_weight_only", [False, True])
+def test_quantized_layers_add_adapters_in_full_precision(kind: Quantization, is_weight_only: bool) -> None:
     layers, x = make_layer(), random(sum(LENGTHS), WIDE, seed=5)
-    quantize_layers(layers, QuantizedLayers("own", is_weight_only=True), Quantization.INT8)
+    quantize_layers(layers, QuantizedLayers("own", is_weight_only), kind)
     name_layers(layers)
     rows = RowAdapters.of(LENGTHS, USES)
     change = layers["own"](x, rows) - layers["own"](x)
@@ -142,18 +155,20 @@ def test_keys_tell_adapters_of_one_name_apart() -> None:
 
 @pytest.mark.parametrize("by_inputs", [True, False])
 def test_ranks_share_an_adapter_as_they_share_the_weight(by_inputs: bool) -> None:
-    pair, x = LoraPair(random(RANK, WIDE), random(NARROW, RANK), scale=0.5), random(8, WIDE)
-    whole = 0.5 * x @ pair.down.t() @ pair.up.t()
+    bias, x = random(NARROW), random(8, WIDE)
+    pair = LoraPair(random(RANK, WIDE), random(NARROW, RANK), 0.5, bias)
+    whole = 0.5 * x @ pair.down.t() @ pair.up.t() + bias
     dim, width = (1, WIDE) if by_inputs else (0, NARROW)
     parts = []
     for rank in (0, 1):
         kept = range(rank * width // 2, (rank + 1) * width // 2)
         share = TensorShard(dim, width, ((kept.start, kept.stop),))
         layer = Linear(WIDE // 2, NARROW) if by_inputs else Linear(WIDE, NARROW // 2)
-        module = AdaptedModule(
-            nn.ModuleDict({"own": layer}), {"its.weight": Placement("own.weight", share=share)}
-        )
-        [delta] = place_adapter("a", {"m": {"its": pair}}, {"m": module}, CPU).deltas["own"]
-        parts.append((x[:, kept.start : kept.stop] if by_inputs else x) @ delta.down @ delta.up)
+        layers = nn.ModuleDict({"own": layer})
+        name_layers(layers)
+        module = AdaptedModule("m", layers, {"its.weight": Placement("own.weight", share=share)})
+        [delta] = place_adapter("a", {"m": {"its": pair}}, [module], CPU).deltas["own"]
+        change = (x[:, kept.start : kept.stop] if by_inputs else x) @ delta.down @ delta.up
+        parts.append(change if delta.bias is None else change + delta.bias)
     shared = parts[0] + parts[1] if by_inputs else torch.cat(parts, dim=1)
     torch.testing.assert_close(shared, whole)

@@ -170,18 +170,19 @@ def make_cross(
     generator = torch.Generator().manual_seed(0)
     queries, keys, padding = zip(*sequences, strict=True)
     query = torch.randn(sum(queries), heads, dim, generator=generator)
-    key_value = torch.randn(sum(keys) + 1, 2, heads, dim, generator=generator)
+    rows = sum(count + min(1, pads) for count, pads in zip(keys, padding, strict=True))
+    key_value = torch.randn(rows, 2, heads, dim, generator=generator)
     return query, key_value, CrossSegments.of(queries, keys, padding, CPU)
 
 
 def cross_reference(query: Tensor, key_value: Tensor, sequences: list[tuple[int, int, int]]) -> Tensor:
-    """Attend to the keys of each sequence, and to as many copies of the last key as it was padded with."""
+    """Attend to the keys of each sequence, and to as many copies of its padding as it was padded with."""
     outputs = []
-    rows = key_value[:-1].double().split([keys for _, keys, _ in sequences])
+    rows = key_value.double().split([keys + min(1, padding) for _, keys, padding in sequences])
     clips = query.double().split([queries for queries, _, _ in sequences])
-    for own, (_, _, padding), clip in zip(rows, sequences, clips, strict=True):
-        copies = key_value[-1:].double().expand(padding, -1, -1, -1)
-        key, value = (part.transpose(0, 1) for part in torch.cat([own, copies]).unbind(1))
+    for own, (_, keys, padding), clip in zip(rows, sequences, clips, strict=True):
+        copies = own[keys:].expand(padding, -1, -1, -1)
+        key, value = (part.transpose(0, 1) for part in torch.cat([own[:keys], copies]).unbind(1))
         scores = clip.transpose(0, 1) @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
         outputs.append((scores.softmax(dim=-1) @ value).transpose(0, 1))
     return torch.cat(outputs)

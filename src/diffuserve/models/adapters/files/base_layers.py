@@ -1,22 +1,48 @@
 """Checks that an adapter fits a model, by the headers of both: before anything loads, and without torch."""
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
 from diffuserve.domain.errors import InvalidAdapter, InvalidModel
-from diffuserve.models.adapters.files.adapter_plan import AdapterPlan, PlannedPair, Shape, plan_adapter
-from diffuserve.models.adapters.files.recognize_adapter import recognize_adapter
+from diffuserve.models.adapters.files.adapter_plan import (
+    AdapterPlan,
+    PlannedPair,
+    Shape,
+    plan_adapter,
+    plan_in_layout,
+)
+from diffuserve.models.adapters.files.layouts import AdapterLayout, layout_of_own_names
+from diffuserve.models.adapters.files.recognize_adapter import num_known, recognize_adapter
 from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.weights.stored_quantization import stored_weights
 from diffuserve.models.weights.stored_tensors import stored_tensors
 
-_PACKED = "U8"
+OWN_NAMES: Final = "any_pipeline"
+"""The family of models without a layout, in files with diffusers' names of layers."""
+_DENOISERS = ("transformer", "unet")
+_PACKED, _WEIGHT = "U8", ".weight"
 
 
 def plan_for(file: CheckpointFile, base: ModelFolder) -> AdapterPlan:
     """Return what an adapter changes in a model, whose layers all have its shapes.
 
-    Raise `InvalidAdapter` with the first tensor that does not fit, for the likeliest family of the file.
+    Files for models without a layout of their own name layers as diffusers does. Raise `InvalidAdapter` with
+    the first tensor that does not fit, for the likeliest family of the file.
     """
-    plans = [plan_adapter(file, family) for family in recognize_adapter(file)]
+    try:
+        plans = [plan_adapter(file, family) for family in recognize_adapter(file)]
+        return _fitting(plans, base)
+    except InvalidAdapter:
+        own = _own_layout(base)
+        if own is None or not num_known(file, own):
+            raise
+    return _fitting([plan_in_layout(file, OWN_NAMES, own)], base)
+
+
+def _fitting(plans: Sequence[AdapterPlan], base: ModelFolder) -> AdapterPlan:
+    """Return the first plan that fits a model. Raise what the first does not fit by."""
     for plan in plans:
         try:
             check_base(plan, base)
@@ -45,23 +71,37 @@ def _check(plan: AdapterPlan, base: ModelFolder, layer: str, pair: PlannedPair, 
         raise InvalidAdapter(f"{made_for}: it changes {pair.shape} numbers of {layer}, which has {shape}")
 
 
+def _own_layout(base: ModelFolder) -> AdapterLayout | None:
+    """Return a layout of the names of a model's own layers; `None` if it has no denoiser."""
+    denoiser = next((name for name in _DENOISERS if base.index.get(name)), None)
+    if denoiser is None:
+        return None
+    try:
+        files = base.weights(denoiser)
+    except InvalidModel:
+        return None
+    weights = (name for name, shape in _shapes(denoiser, files) if len(shape) > 1)
+    layers = [name.removesuffix(_WEIGHT) for name in weights if name.endswith(_WEIGHT)]
+    return layout_of_own_names(base.pipeline_class, denoiser, layers)
+
+
 def _weight_shapes(base: ModelFolder, component: str, plan: AdapterPlan) -> dict[str, Shape]:
     """Return the shapes of a component's weights by name; of those with packed numbers the outputs alone."""
-    shapes: dict[str, Shape] = {}
     try:
-        files = base.weights(component)
+        return dict(_shapes(component, base.weights(component)))
     except InvalidModel as error:
         raise InvalidAdapter(
             f"{plan.file.path}: made for {plan.layout.title}, and changes {component}: {error}"
         ) from error
+
+
+def _shapes(component: str, files: Sequence[Path]) -> Iterator[tuple[str, Shape]]:
     for file in files:
         stored = stored_tensors(file)
         for weight in stored_weights(stored):
             tensor = stored[weight.tensor]
-            shapes[_with_module(component, weight.name)] = (
-                tensor.shape[:1] if tensor.dtype == _PACKED else tensor.shape
-            )
-    return shapes
+            shape = tensor.shape[:1] if tensor.dtype == _PACKED else tensor.shape
+            yield _with_module(component, weight.name), shape
 
 
 def _with_module(component: str, name: str) -> str:

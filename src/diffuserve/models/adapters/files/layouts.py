@@ -4,11 +4,11 @@ Importing this loads no torch.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from diffuserve.models.adapters.files.layer_table import Found, LayerTable
+from diffuserve.models.adapters.files.layer_table import Found, LayerTable, one
 from diffuserve.models.adapters.files.transformer_layers import FLUX, FLUX2, QWEN_IMAGE, WAN, Z_IMAGE
 from diffuserve.models.adapters.files.unet_layers import CLIP, UNET
 
@@ -50,9 +50,12 @@ class Located(NamedTuple):
 class AdapterLayout:
     """How adapter files for a family name its layers.
 
-    `encoders` are prefixes of text encoders with their components. `dropped` are patterns of names that
-    diffusers leaves out when it reads such a file: images with an adapter are the same here and there.
-    `completes_alphas`: layers without an alpha get the commonest one of their component, as in diffusers.
+    `encoders` are prefixes of text encoders with their components, and `denoisers` those of denoisers beside
+    the first. `dropped` are patterns of names that
+    diffusers leaves out when it reads such a file: images with an adapter are the same here and there. So are
+    lone biases whose names match `dropped_alone`. `completes_alphas`: layers without an alpha get the
+    commonest one of their component, as in diffusers. `takes_changes`: what is added to biases and whole
+    weights is applied.
     """
 
     title: str
@@ -60,7 +63,10 @@ class AdapterLayout:
     table: LayerTable
     encoders: Mapping[str, str]
     dropped: tuple[str, ...] = ()
+    dropped_alone: str = ""
     completes_alphas: bool = False
+    takes_changes: bool = False
+    denoisers: Mapping[str, str] = field(default_factory=dict)
 
     def drops(self, name: str) -> bool:
         """Return whether diffusers leaves a tensor out."""
@@ -71,6 +77,10 @@ class AdapterLayout:
         for prefix, component in self.encoders.items():
             if module.startswith(prefix):
                 found = CLIP.find(module.removeprefix(prefix))
+                return None if found is None else Located(component, found)
+        for prefix, component in self.denoisers.items():
+            if module.startswith(prefix):
+                found = self.table.find(module.removeprefix(prefix))
                 return None if found is None else Located(component, found)
         for name in _unwrapped(module):
             if (found := self.table.find(name)) is not None:
@@ -119,6 +129,14 @@ LAYOUTS: Final[Mapping[str, AdapterLayout]] = {
         WAN,
         {},
         dropped=(r".*norm.*\.diff(_b)?", r"(?!.*head\.head\.).*\.diff"),
+        dropped_alone=r".*time_projection\..*",
+        takes_changes=True,
+        denoisers={"transformer_2.": "transformer_2"},
     ),
 }
 """The layouts by the names of the families' folders in `models`."""
+
+
+def layout_of_own_names(title: str, denoiser: str, layers: Iterable[str]) -> AdapterLayout:
+    """Return the layout of files that name a denoiser's layers as its module does."""
+    return AdapterLayout(title, denoiser, LayerTable({layer: one(layer) for layer in layers}), _ENCODERS)

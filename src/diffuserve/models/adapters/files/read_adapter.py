@@ -30,14 +30,18 @@ def _read(plan: AdapterPlan, component: str, planned: Mapping[str, PlannedPair])
     tensors: dict[str, Tensor] = {}
     pairs: Pairs = {}
     for layer, pair in planned.items():
-        for name in (pair.down, pair.up):
-            if name not in tensors:
+        for name in (pair.down, pair.up, pair.bias):
+            if name is not None and name not in tensors:
                 tensors[name] = _finite(plan.file, name)
         alpha = alphas.get(layer)
         scale = 1.0 if alpha is None else alpha / pair.rank
         if stated is not None:
             scale = stated.of(layer, pair.rank)
-        pairs[layer] = LoraPair(tensors[pair.down], _own_rows(pair, tensors[pair.up]), scale)
+        up = torch.eye(pair.rank) if pair.up is None else tensors[pair.up]
+        bias = None if pair.bias is None else _own_rows(pair, tensors[pair.bias])
+        if bias is not None and pair.is_scaled:
+            bias = bias * scale
+        pairs[layer] = LoraPair(tensors[pair.down], _own_rows(pair, up), scale, bias)
     return pairs
 
 
@@ -54,8 +58,8 @@ def _alphas(plan: AdapterPlan, planned: Mapping[str, PlannedPair]) -> dict[str, 
     return {layer: given.get(layer, commonest) for layer in planned}
 
 
-def _own_rows(pair: PlannedPair, up: Tensor) -> Tensor:
-    pieces = [up[rows] for rows in pair.target.rows(up.shape[0])]
+def _own_rows(pair: PlannedPair, whole: Tensor) -> Tensor:
+    pieces = [whole[rows] for rows in pair.target.rows(whole.shape[0])]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 

@@ -13,7 +13,7 @@ def recognize_adapter(file: CheckpointFile) -> tuple[str, ...]:
     Families share names: an adapter of attention alone may be for several, and the model's shapes tell for
     which. Raise `InvalidAdapter`, with the tensor that the likeliest family cannot take.
     """
-    counts = {family: _num_known(file, layout) for family, layout in LAYOUTS.items()}
+    counts = {family: num_known(file, layout) for family, layout in LAYOUTS.items()}
     most = max(counts.values())
     if most == 0:
         first = next(iter(file.tensors))
@@ -26,7 +26,8 @@ def recognize_adapter(file: CheckpointFile) -> tuple[str, ...]:
     return fitting
 
 
-def _num_known(file: CheckpointFile, layout: AdapterLayout) -> int:
+def num_known(file: CheckpointFile, layout: AdapterLayout) -> int:
+    """Return how many of the layers that a file changes are known to a layout."""
     parts = (part_of(name) for name in file.tensors)
     modules = {part.module for part in parts if part is not None}
     return sum(layout.locate(module) is not None for module in modules)

@@ -5,12 +5,18 @@ from typing import Final, NamedTuple
 
 
 class TensorRole(Enum):
-    """What a tensor is to the layer that it changes: matrices, the number that scales them, or additions."""
+    """What a tensor is to the layer that it changes.
+
+    `DOWN` and `UP` are matrices, whose products `ALPHA` scales, and with them the bias of `UP`. What is added
+    to a layer's own bias or weight is not scaled.
+    """
 
     DOWN = auto()
     UP = auto()
     ALPHA = auto()
-    BIAS = auto()
+    DOWN_BIAS = auto()
+    UP_BIAS = auto()
+    BIAS_CHANGE = auto()
     CHANGE = auto()
 
 
@@ -37,9 +43,9 @@ _ENDINGS: Final = (
     (".down.weight", TensorRole.DOWN),  # of XLabs and of diffusers' former attention processors
     (".up.weight", TensorRole.UP),
     (".alpha", TensorRole.ALPHA),
-    (".lora_A.bias", TensorRole.BIAS),
-    (".lora_B.bias", TensorRole.BIAS),
-    (".diff_b", TensorRole.BIAS),
+    (".lora_A.bias", TensorRole.DOWN_BIAS),
+    (".lora_B.bias", TensorRole.UP_BIAS),
+    (".diff_b", TensorRole.BIAS_CHANGE),
     (".diff", TensorRole.CHANGE),
 )
 """Endings that are read; one that ends with another stands before it."""

@@ -11,6 +11,7 @@ import {
   faultOf,
   idOf,
 } from "./fields.js";
+import { AdaptersField } from "./adapters_field.js";
 import { ImageField, PictureField, imagesIn } from "./image_field.js";
 import {
   AUDIO,
@@ -32,7 +33,7 @@ import { addImage, change, inputs, kind, model, plan, refusal, server, settings 
 // Fields with a place of their own in the form.
 const ELSEWHERE = [
   ...["prompt", "lyrics", "width", "height", "seconds"],
-  ...["seed", "num_images", "num_frames", "fps", "strength"],
+  ...["seed", "num_images", "num_frames", "fps", "strength", "adapters"],
 ];
 const isAmongMore = ({ name }) => !ELSEWHERE.includes(name);
 const PLACEHOLDER = "Describe the image that you want to see";
@@ -111,6 +112,7 @@ function Choices({ model: chosen }) {
     ${picturesOf(chosen, kind.value).map(
       (field) => html`<${PictureField} key=${field.name} field=${field} isNeeded=${limits[`needs_${field.name}`]} />`,
     )}
+    ${limits.max_adapters > 0 && html`<${AdaptersField} most=${limits.max_adapters} />`}
     <div class="pair count-and-seed">
       <${NumberField} name="num_images" label=${COUNTED[kind.value]}
         hint=${`1 to ${limits.max_images}`} min="1"

@@ -97,6 +97,7 @@ export function settingsOfJob(job, model) {
   return {
     ...NO_SETTINGS,
     ...Object.fromEntries(own.map((field) => [field.name, isKept(field) ? input[field.name] : null])),
+    adapters: input.adapters?.map(({ name, weight }) => ({ name, weight })) ?? null,
     num_images: input.num_images > 1 ? input.num_images : null,
     model: job.model,
     kind: job.kind === VIDEO || model?.defaults.num_frames > 1 ? job.kind : null,

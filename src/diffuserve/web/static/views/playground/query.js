@@ -6,6 +6,16 @@ const number = (text) => (text.trim() !== "" && Number.isFinite(Number(text)) ? 
 const truth = (text) => (text === "true" ? true : text === "false" ? false : null);
 const words = (text) => text;
 
+// Adapters are NAME:WEIGHT, with commas between them.
+const adapters = (text) => {
+  const named = text.split(",").map((part) => part.split(":"));
+  const uses = named.map(([name, weight = "1"]) => ({ name, weight: number(weight) }));
+  const read = uses.filter(({ name, weight }) => name && weight !== null);
+  return read.length ? read : null;
+};
+const written = (value) =>
+  Array.isArray(value) ? value.map(({ name, weight }) => `${name}:${weight}`).join(",") : String(value);
+
 // Settings of every form; those of a request's fields are read as what the server says that they are.
 const READERS = {
   prompt: words,
@@ -16,7 +26,7 @@ const READERS = {
   expand_prompt: truth,
   live: truth,
 };
-const READERS_OF_KINDS = { text: words, choice: words, integer: whole, number };
+const READERS_OF_KINDS = { text: words, choice: words, integer: whole, number, adapters };
 
 export const NO_SETTINGS = Object.fromEntries(Object.keys(READERS).map((name) => [name, null]));
 
@@ -31,5 +41,5 @@ export function settingsFrom(query, fields = []) {
 // Return the query of settings, without what is the model's default.
 export function queryOf(settings) {
   const named = Object.entries(settings).filter(([, value]) => (value ?? "") !== "");
-  return new URLSearchParams(named.map(([name, value]) => [name, String(value)]));
+  return new URLSearchParams(named.map(([name, value]) => [name, written(value)]));
 }

@@ -39,7 +39,9 @@ export function RunCard({ run }) {
 }
 
 const factsOf = ({ model, input }) =>
-  `${model} · ${sizeOf(input)} · ${input.num_inference_steps} steps`;
+  [model, sizeOf(input), `${input.num_inference_steps} steps`, ...(input.adapters ?? []).map(adapterOf)].join(" · ");
+
+const adapterOf = ({ name, weight }) => `${name} ${weight}`;
 
 const sizeOf = ({ width, height, seconds }) => (width ? `${width}×${height}` : `${seconds} s`);
 

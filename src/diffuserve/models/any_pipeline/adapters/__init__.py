@@ -1,0 +1,1 @@
+"""Adapters of requests on the layers of diffusers' modules."""
