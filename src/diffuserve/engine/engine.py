@@ -32,6 +32,7 @@ from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
 from diffuserve.models.adapters.pool import AdapterPool
 from diffuserve.models.base import Pipeline
+from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.weights.fingerprint import hash_model
@@ -105,8 +106,9 @@ class Engine(AbstractContextManager["Engine"]):
         """
         config = config or EngineConfig()
         kept = (quantization, offload)
-        plan = parse_plan(
-            device, dtype, *kept, config.deterministic, parts, controlnets or {}, image_prompter
+        plan = replace(
+            parse_plan(device, dtype, *kept, config.deterministic, parts),
+            companions=companions_of(controlnets or {}, image_prompter),
         )
         readers = adapter_readers(model, adapters or {})
         return cls.of(load_model(model, plan), config, readers)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import InvalidParams
@@ -18,7 +17,6 @@ from diffuserve.models.adapters.files.base_layers import plan_for
 from diffuserve.models.adapters.files.read_adapter import read_adapter
 from diffuserve.models.adapters.pool import LoadAdapter
 from diffuserve.models.base import Pipeline
-from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.folders.folder import open_model
 from diffuserve.models.layers.adapters import Adapter
 from diffuserve.models.layers.lora_pair import Components
@@ -48,10 +46,8 @@ def parse_plan(
     offload: str | None,
     deterministic: bool = False,
     parts: Parts = ALL_PARTS,
-    controlnets: Mapping[str, str | Path] = MappingProxyType({}),
-    image_prompter: str | Path | None = None,
 ) -> LoadPlan:
-    """Return a plan from the caller's words. Raise `DeviceUnavailable`, `InvalidParams`, `InvalidModel`."""
+    """Return a plan from the caller's words. Raise `DeviceUnavailable`, `InvalidParams`."""
     return LoadPlan(
         choose_device(device),
         parse_dtype(dtype),
@@ -59,7 +55,6 @@ def parse_plan(
         parts=parts,
         quantization=parse_quantization(quantization),
         offload=parse_offload(offload),
-        companions=companions_of(controlnets, image_prompter),
     )
 
 

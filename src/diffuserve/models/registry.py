@@ -23,6 +23,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.workers.worker import ModelOffer
 from diffuserve.models.family import Capabilities, PipelineFamily
 from diffuserve.models.folders.folder import (
+    ALONE,
     Companions,
     ModelFolder,
     find_local_model,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ALONE = Companions()
 ENTRY_POINT_GROUP = "diffuserve.families"
 _FLUX = "diffuserve.models.flux.family:FLUX"
 _FLUX2 = "diffuserve.models.flux2.family:FLUX2"
@@ -154,7 +154,7 @@ def read_spec(model: str) -> ModelSpec:
     return read_offer(model)[0]
 
 
-def read_offer(model: str, companions: Companions = _ALONE) -> tuple[ModelSpec, CostFit]:
+def read_offer(model: str, companions: Companions = ALONE) -> tuple[ModelSpec, CostFit]:
     """Return a model's spec and its family's default cost fit, by its configs. Raise as `load_pipeline`."""
     folder, family = _found(open_configs(model), companions)
     spec = family.read_spec(folder)
@@ -187,7 +187,7 @@ def check_model(
     quantization: Quantization | None = None,
     offload: Offload = Offload.NONE,
     plan: ParallelPlan | None = None,
-    companions: Companions = _ALONE,
+    companions: Companions = ALONE,
 ) -> CheckedModel:
     """Check a model as `load_pipeline` does, without torch, and return its spec. Raise as it does.
 
@@ -202,7 +202,7 @@ def check_model(
     return CheckedModel(family.read_spec(folder), folder, family, able)
 
 
-def read_local_offer(model: str, companions: Companions = _ALONE) -> ModelOffer | None:
+def read_local_offer(model: str, companions: Companions = ALONE) -> ModelOffer | None:
     """Return what a worker will offer; `None` for a model of the hub that is not on this machine."""
     if find_local_model(model) is None:
         return None
@@ -316,14 +316,14 @@ def _check_sharded(kind: str, able: Capabilities, quantization: Quantization, pl
     encoder_sharing(plan, able.encoder_shared)
 
 
-def _open(model: str, companions: Companions = _ALONE) -> tuple[ModelFolder, PipelineFamily]:
+def _open(model: str, companions: Companions = ALONE) -> tuple[ModelFolder, PipelineFamily]:
     return _found(open_model(model), companions)
 
 
 def _found(folder: ModelFolder, companions: Companions) -> tuple[ModelFolder, PipelineFamily]:
     """Return a folder with its companions, and its family. Raise `InvalidModel` if it takes none such."""
     family = load_family(_find_family(folder))
-    if companions == _ALONE:
+    if companions == ALONE:
         return folder, family
     able = family.capabilities(folder)
     if companions.controlnets and not able.takes_controlnets:

@@ -48,9 +48,10 @@ class GenerationParams(Sendable):
     `num_frames` frames, or as many as come nearest to its `seconds`; 1 frame is an image. A sound has
     `seconds`.
 
-    `image` is the image to start from, to fill in where `mask` is white, or to edit; models that take
-    several as references take a sequence. `control_image` guides where things are, by the model's first
-    ControlNet, and `controls` by those that they name. `image_prompts` say what is drawn, as the prompt does. `last_image` is where a clip ends.
+    `image` is the image to start from, to fill in where `mask` is white, or to edit; models that take several
+    as references take a sequence. `control_image` guides where things are, by the model's first ControlNet,
+    and `controls` by those that they name. `image_prompts` say what is drawn, as the prompt does.
+    `last_image` is where a clip ends.
 
     Raise `InvalidParams` (a `ValueError`), which names the field, the value and the remedy.
     """

@@ -50,9 +50,7 @@ class AdapterSources:
         return open_model(self._model)
 
 
-def with_digests(
-    uses: tuple[AdapterUse, ...], named: Mapping[str, AdapterSource]
-) -> tuple[AdapterUse, ...]:
+def with_digests(uses: tuple[AdapterUse, ...], named: Mapping[str, AdapterSource]) -> tuple[AdapterUse, ...]:
     """Return a request's adapters, each with its digest. Raise `InvalidParams` for a name without a file."""
     return tuple(use if use.digest else _named(use, named) for use in uses)
 

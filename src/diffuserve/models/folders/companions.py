@@ -1,4 +1,4 @@
-"""What is loaded beside a model: ControlNets, by the names that requests use, and a reader of image prompts."""
+"""What is loaded beside a model: ControlNets, by requests' names, and what reads image prompts."""
 
 from collections.abc import Mapping
 from pathlib import Path

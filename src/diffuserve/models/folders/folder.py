@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import orjson
 
@@ -61,6 +61,10 @@ class Companions:
     image_prompter: Path | None = None
 
 
+ALONE: Final = Companions()
+"""Nothing: the model is loaded by itself."""
+
+
 @dataclass(frozen=True)
 class ModelFolder:
     """A folder whose `model_index.json` was read; components are checked on access.
@@ -71,7 +75,7 @@ class ModelFolder:
 
     path: Path
     hub_id: str | None = None
-    companions: Companions = Companions()
+    companions: Companions = ALONE
 
     @cached_property
     def index(self) -> dict[str, Any]:

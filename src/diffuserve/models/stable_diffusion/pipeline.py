@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.adapters.placing import AdaptedModule, place_adapter
@@ -28,6 +29,9 @@ from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.stable_diffusion.config import UNetConfig
+from diffuserve.models.stable_diffusion.image_prompts.attention import load_image_attentions
+from diffuserve.models.stable_diffusion.image_prompts.image_prompts import ImagePrompter
+from diffuserve.models.stable_diffusion.image_prompts.ip_adapter import open_ip_adapter
 from diffuserve.models.stable_diffusion.images import ImageConditioner
 from diffuserve.models.stable_diffusion.previews import PREVIEW, XL_PREVIEW
 from diffuserve.models.stable_diffusion.rows import make_rows, part_of, split_rows
@@ -72,6 +76,7 @@ class StableDiffusionPipeline(ImagePipeline):
         default_map = XL_PREVIEW if config.is_xl else PREVIEW
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, default_map, self.device)
         self.unet = load_unet(config, folder.weights("unet"), plan.when(parts.denoising))
+        self.prompter = self._load_prompter(folder, config, plan)
 
     def describe(self) -> Mapping[str, str]:
         return self.described("sdpa", self.vae.dtype)
@@ -88,6 +93,7 @@ class StableDiffusionPipeline(ImagePipeline):
 
     def components(self) -> Sequence[Component]:
         encoders = [encoder.component for encoder in self.text.encoders]
+        encoders += [] if self.prompter is None else [self.prompter.component]
         return (*encoders, self.unet.component, *self.vae.components)
 
     def step_bytes(self, workload: Workload) -> int:
@@ -100,14 +106,15 @@ class StableDiffusionPipeline(ImagePipeline):
         return place_adapter(name, components, [unet, *self.text.adapted_modules], self.device)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        return (self.text.key(params), self.images.key(params))
+        return (self.text.key(params), self.images.key(params), params.prompt_images)
 
     @torch.inference_mode()
     def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
         uses = adapters or [()] * len(params)
         texts = self.text.encode(params, uses, one_by_one=self.deterministic)
-        pairs = zip(texts, self.images.encode(params), strict=True)
-        return [replace(text, image=image) for text, image in pairs]
+        prompts = [None] * len(params) if self.prompter is None else self.prompter.encode(params)
+        parts = zip(texts, self.images.encode(params), prompts, strict=True)
+        return [replace(text, image=image, prompt_images=prompt) for text, image, prompt in parts]
 
     @torch.inference_mode()
     def init_latents(
@@ -159,6 +166,16 @@ class StableDiffusionPipeline(ImagePipeline):
     @torch.inference_mode()
     def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
         return self.preview_map.draw(latents[0])
+
+    def _load_prompter(self, folder: ModelFolder, config: UNetConfig, plan: LoadPlan) -> ImagePrompter | None:
+        """Load what reads image prompts, and have the UNet attend to them; return `None` if there is none."""
+        path = folder.companions.image_prompter
+        if path is None:
+            return None
+        adapter = open_ip_adapter(path, config)
+        own = replace(plan, quantization=Quantization.NONE, copy=None)
+        self.unet.attend_images(load_image_attentions(adapter, config, own.when(plan.parts.denoising)))
+        return ImagePrompter(adapter, own.when(plan.parts.encoding))
 
     def _groups(self, batch: Sequence[DenoiseInput]) -> dict[tuple[int, ...], list[DenoiseInput]]:
         """Return the requests that run together, by their places in the batch: of one size, or each alone.

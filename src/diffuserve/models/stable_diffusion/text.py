@@ -18,6 +18,7 @@ from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.adapters import RowAdapters, Uses
 from diffuserve.models.stable_diffusion.config import UNetConfig, text_encoders
+from diffuserve.models.stable_diffusion.image_prompts.image_prompts import PromptImages
 from diffuserve.models.stable_diffusion.images import EncodedImage
 from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
@@ -39,7 +40,7 @@ class EncodedText:
 
 @dataclass(frozen=True)
 class StableDiffusionConditioning(Conditioning):
-    """The encoded prompt, with guidance by two passes what is steered away from, and the encoded image.
+    """The encoded prompt, with guidance by two passes what is steered away from, and the encoded images.
 
     Every tensor is a field, its own or a dataclass's: they are counted and sent to other ranks by field.
     """
@@ -49,6 +50,7 @@ class StableDiffusionConditioning(Conditioning):
     negative_states: Float[Tensor, "tokens dim"] | None = None
     negative_pooled: Float[Tensor, "pooled_dim"] | None = None
     image: EncodedImage | None = None
+    prompt_images: PromptImages | None = None
 
 
 class TextConditioner:
