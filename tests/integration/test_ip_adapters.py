@@ -1,4 +1,4 @@
-"""Requests with image prompts draw what diffusers does with an IP-Adapter, in steps that all requests share."""
+"""Requests with image prompts draw what diffusers does with an IP-Adapter, in steps that all share."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from transformers import CLIPImageProcessorPil
 
@@ -132,7 +131,7 @@ def test_files_that_do_not_fit_are_refused_before_weights_load(folder: Path, tmp
     pickle = tmp_path / "ip-adapter_sdxl.bin"
     pickle.write_bytes(b"\x80\x02}")
     with pytest.raises(
-        InvalidModel, match="pickles can run code; the hub has the same as ip-adapter_sdxl.saf"
+        InvalidModel, match=r"pickles can run code; the hub has the same as ip-adapter_sdxl.saf"
     ):
         load(folder, pickle)
     with pytest.raises(
@@ -147,5 +146,5 @@ def test_files_that_do_not_fit_are_refused_before_weights_load(folder: Path, tmp
         InvalidModel, match="projection_dim=20, in the folder image_encoder beside it; there is"
     ):
         load(folder, adapter)
-    with pytest.raises(InvalidModel, match="StableDiffusionPipeline|no such file"):
+    with pytest.raises(InvalidModel, match="no such file"):
         load(folder, tmp_path / "missing.safetensors")

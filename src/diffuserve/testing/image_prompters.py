@@ -1,4 +1,4 @@
-"""Small IP-Adapters with random weights, in the official layout, beside small image encoders."""
+"""Small IP-Adapters in the official layout and small FLUX.1 Redux folders, with random weights."""
 
 from pathlib import Path
 from typing import Literal
@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.image_prompts.ip_adapter import (
@@ -46,6 +47,38 @@ def write_ip_adapter(
     file = folder / f"ip-adapter-{kind}.safetensors"
     save_file(tensors, file)
     return file
+
+
+def write_redux(folder: Path, model: Path, *, seed: int = 0) -> Path:
+    """Write a random FLUX.1 Redux for a folder of FLUX.1 into `folder`, in diffusers' format, and return it.
+
+    Raise `ImportError` with the remedy unless diffusers and transformers are installed.
+    """
+    require_libraries()
+    from diffusers.pipelines.flux.modeling_flux import ReduxImageEncoder
+    from transformers import SiglipImageProcessorPil, SiglipVisionConfig, SiglipVisionModel
+
+    config = SiglipVisionConfig(
+        hidden_size=_WIDTH,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        image_size=_SIDE,
+        patch_size=2,  # many tokens: beside those of a prompt few would hardly show
+    )
+    text_dim = FluxConfig.read(ModelFolder(model)).joint_attention_dim
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
+        components = {
+            "image_encoder": as_module(SiglipVisionModel(config)),
+            "image_embedder": as_module(ReduxImageEncoder(_WIDTH, text_dim)),
+        }
+    for name, module in components.items():
+        redraw_weights(module, generator)
+        save_module(module, folder / name)
+    processor = SiglipImageProcessorPil(size={"height": _SIDE, "width": _SIDE})
+    processor.save_pretrained(folder / "feature_extractor")
+    return folder
 
 
 def _write_encoder(folder: Path, generator: torch.Generator) -> None:

@@ -1,27 +1,32 @@
 """FLUX.1 (schnell, dev, Kontext and Fill) behind the engine's `Pipeline` contract."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.adapters.placing import AdaptedModule
 from diffuserve.models.autoencoder.flux_preview import FLUX_PREVIEW
 from diffuserve.models.autoencoder.image_vae import ImageVae
-from diffuserve.models.base import CompilableParts, DenoiseInput
+from diffuserve.models.base import CompilableParts, Conditioning, DenoiseInput
 from diffuserve.models.flux.compiled import block_shape
 from diffuserve.models.flux.config import TRANSFORMER_LAYERS, FluxConfig, fills_in
 from diffuserve.models.flux.images import FillImages
 from diffuserve.models.flux.positions import layout_rules
+from diffuserve.models.flux.redux import ReduxPrompter
+from diffuserve.models.flux.redux_folder import open_redux
 from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
 from diffuserve.models.flux.transformer import FluxTransformer
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers.adapters import key_of
+from diffuserve.models.layers.adapters import Uses, key_of
 from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors
 from diffuserve.models.loaded_pipeline import with_dtype
+from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.compiled import DOUBLE_HALVES, SINGLE_HALVES, use_compiled
 from diffuserve.models.packed_images.images import LatentImages
 from diffuserve.models.packed_images.loading import load_transformer
@@ -65,6 +70,20 @@ class FluxPipeline(PackedImagePipeline):
         self.layout_rules = layout_rules(config.axes_dims_rope)
         row_bytes = self.transformer.num_factors * config.dim * self.dtype.itemsize
         self._factors = ScheduleFactors(row_bytes)
+        self.prompter = _load_prompter(folder, config, plan)
+
+    def components(self) -> Sequence[Component]:
+        own = super().components()
+        return own if self.prompter is None else (*own, self.prompter.component)
+
+    def conditioning_key(self, params: GenerationParams) -> Hashable:
+        own = super().conditioning_key(params)
+        return (own, params.prompt_images, params.image_prompt_scale) if params.prompt_images else own
+
+    @torch.inference_mode()
+    def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
+        encoded = super().encode(params, adapters)
+        return encoded if self.prompter is None else self.prompter.extend(encoded, params)
 
     @property
     def adapted_modules(self) -> Sequence[AdaptedModule]:
@@ -92,3 +111,12 @@ class FluxPipeline(PackedImagePipeline):
         make = functools.partial(self.transformer.factors_of, pooled, guidance, request.adapters)
         condition = (guidance, key_of(request.adapters))
         return self._factors.of_prompt(pooled, condition, timesteps, make)
+
+
+def _load_prompter(folder: ModelFolder, config: FluxConfig, plan: LoadPlan) -> ReduxPrompter | None:
+    """Load what reads image prompts, if there is something."""
+    path = folder.companions.image_prompter
+    if path is None:
+        return None
+    own = replace(plan, quantization=Quantization.NONE, copy=None).when(plan.parts.encoding)
+    return ReduxPrompter(open_redux(path, config), own)
