@@ -36,6 +36,7 @@ from diffuserve.agent.state.agent_state import AgentState, DrainOrder
 from diffuserve.agent.state.held_job import HeldJob
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.workers.worker import WorkerState
+from diffuserve.modelstore.adapters.adapter_store import AdapterStore
 from diffuserve.telemetry.memory import ReadMemory, read_memory
 from diffuserve.telemetry.tracing import OFF, Tracer
 
@@ -71,6 +72,7 @@ class WorkerAgent:
             self.metrics,
             config.checkpoint_seconds,
             spans,
+            AdapterStore(config.engine_process.stored).fetch,
         )
         self._status = WorkerStatus(state, models, self._membership, self._gate, self.metrics)
         self._claims = ClaimLoop(client, self._membership, state, self._gate, self._jobs)

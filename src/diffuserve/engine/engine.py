@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
-from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.errors import DiffuserveError, InvalidParams
 from diffuserve.domain.models.cost import CostEstimate
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
@@ -22,7 +22,7 @@ from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.inbox import Inbox
-from diffuserve.engine.loading import LoadedModel, adapter_loaders, adapter_readers, load_model, parse_plan
+from diffuserve.engine.loading import LoadedModel, adapter_pool, adapters_of, load_model, parse_plan
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.requests.admission import Request, RequestAdmission, params_of, with_pixels
 from diffuserve.engine.requests.checkpoint import Checkpoint
@@ -31,15 +31,16 @@ from diffuserve.engine.run_runner import runner_of
 from diffuserve.engine.runner import Runner
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
-from diffuserve.models.adapters.pool import AdapterPool
+from diffuserve.models.adapters.sources import AdapterSources
 from diffuserve.models.base import Pipeline
 from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.layers.adapters import Uses
-from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.weights.fingerprint import hash_model
 
 if TYPE_CHECKING:
     import torch
+
+NO_FILES: Mapping[str, Path] = {}
 
 
 class Engine(AbstractContextManager["Engine"]):
@@ -54,19 +55,20 @@ class Engine(AbstractContextManager["Engine"]):
         config: EngineConfig | None = None,
         runner: Runner | None = None,
         read_weights_hash: Callable[[], str] = lambda: "",
-        adapters: Mapping[str, Callable[[], Components]] | None = None,
+        adapters: AdapterSources | None = None,
     ) -> None:
         """Start the decoder. `runner` runs the model, by default in this process alone.
 
-        `read_weights_hash` returns what tells the weights apart, for checkpoints. `adapters` read those that
-        requests may ask for by name.
+        `read_weights_hash` returns what tells the weights apart, for checkpoints. `adapters` are those
+        that requests may ask for.
         """
         self.pipeline = pipeline
         self.config = config or EngineConfig()
         self.runner = runner or runner_of(pipeline)
         self.read_weights_hash = read_weights_hash
         self._inbox = Inbox()
-        self._adapters = AdapterPool(adapter_loaders(pipeline, adapters or {}), self.config.adapter_bytes)
+        self._sources = adapters or AdapterSources()
+        self._adapters = adapter_pool(pipeline, self._sources, self.config.adapter_bytes)
         self._core = EngineCore(
             self.runner, self.config, on_decoded=self._inbox.announce, release=self._adapters.release
         )
@@ -75,7 +77,7 @@ class Engine(AbstractContextManager["Engine"]):
             self._core.budgets.memory_bytes,
             read_weights_hash,
             self.runner.progress,
-            self._adapters.check,
+            self._sources,
         )
         self._loop = StepLoop(self._core, self._inbox, self._admission.checkpoint)
 
@@ -106,22 +108,19 @@ class Engine(AbstractContextManager["Engine"]):
         FLUX.1 Redux. Raises `ModelNotFound`, `InvalidModel`, `InvalidAdapter`, `DeviceUnavailable`.
         """
         config = config or EngineConfig()
-        kept = (quantization, offload)
-        plan = replace(
-            parse_plan(device, dtype, *kept, config.deterministic, parts),
-            companions=companions_of(controlnets or {}, image_prompter),
-        )
-        readers = adapter_readers(model, adapters or {})
-        return cls.of(load_model(model, plan), config, readers)
+        plan = parse_plan(device, dtype, quantization, offload, config.deterministic, parts)
+        plan = replace(plan, companions=companions_of(controlnets or {}, image_prompter))
+        sources = adapters_of(model, adapters or {})
+        return cls.of(load_model(model, plan), config, sources)
 
     @classmethod
     def of(
         cls,
         model: LoadedModel,
         config: EngineConfig,
-        adapters: Mapping[str, Callable[[], Components]] | None = None,
+        adapters: AdapterSources | None = None,
     ) -> "Engine":
-        """Return an engine that runs a loaded model; `adapters` read those that it may be asked for."""
+        """Return an engine that runs a loaded model; `adapters` are those that it may be asked for."""
         read_hash = cache(partial(hash_model, model.name, model.pipeline.quantization))
         return cls(model.pipeline, config, read_weights_hash=read_hash, adapters=adapters)
 
@@ -175,6 +174,8 @@ class Engine(AbstractContextManager["Engine"]):
         until_denoised: bool = False,
         latents: "torch.Tensor | None" = None,
         resume: Checkpoint | None = None,
+        tenant: str = "",
+        files: Mapping[str, Path] = NO_FILES,
     ) -> str:
         """Queue a request and return its id; larger `priority` goes first. Safe from any thread.
 
@@ -188,6 +189,9 @@ class Engine(AbstractContextManager["Engine"]):
         A request with a checkpoint to `resume` continues after the checkpoint's step. Raise
         `CheckpointUnusable` if the checkpoint has other weights, other parameters or another model.
 
+        Adapters that have digests come from `files`, verified ones by those; tenants take turns to have
+        theirs loaded.
+
         Raise `InvalidParams` before any work if the model does not support the request, and `EngineClosed`.
         """
         options = ServingOptions(
@@ -196,9 +200,10 @@ class Engine(AbstractContextManager["Engine"]):
             alone=alone,
             stream_frames=stream_frames,
             until_denoised=until_denoised,
+            tenant=tenant,
         )
         state = self._admission.admit(params, options, latents, resume)
-        self._enter(state)
+        self._enter(state, files)
         return state.request_id
 
     def checkpoint(self, request_id: str) -> Checkpoint:
@@ -284,14 +289,24 @@ class Engine(AbstractContextManager["Engine"]):
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _enter(self, state: RequestState) -> "Future[GenerationResult]":
+    def awaits_adapters(self, request_id: str) -> bool:
+        """Return whether a request's adapters are not in memory yet."""
+        return self._inbox.holds(request_id)
+
+    @property
+    def resident_adapters(self) -> Sequence[str]:
+        """The digests of the adapters in memory, the most recently used first."""
+        return self._adapters.digests
+
+    def _enter(self, state: RequestState, files: Mapping[str, Path] = NO_FILES) -> "Future[GenerationResult]":
         """Add a request, which is held back until its adapters are in memory."""
-        wanted = state.params.adapters or ()
-        uses = self._adapters.hold(state.request_id, wanted)
+        find = partial(_file_of, files)
+        wanted = [(self._sources.open(use, find), use.weight) for use in state.params.adapters or ()]
+        uses = self._adapters.hold(state.request_id, wanted, state.options.tenant)
         state.adapters = uses or ()
         future = self._inbox.put(state, is_ready=uses is not None)
         if uses is None:
-            self._adapters.load(state.request_id, wanted, partial(self._loaded, state))
+            self._adapters.load(state.request_id, partial(self._loaded, state))
         return future
 
     def _loaded(self, state: RequestState, outcome: Uses | Exception) -> None:
@@ -300,3 +315,9 @@ class Engine(AbstractContextManager["Engine"]):
         else:
             state.adapters = outcome
         self._inbox.deliver(state.request_id)
+
+
+def _file_of(files: Mapping[str, Path], digest: str) -> Path:
+    if digest not in files:
+        raise InvalidParams("adapters", digest, "its file was not given with the request")
+    return files[digest]

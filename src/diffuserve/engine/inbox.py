@@ -39,6 +39,11 @@ class Inbox:
         """Return whether requests are held back, or have come and were not taken yet."""
         return bool(self._held or self._arrived)
 
+    def holds(self, request_id: str) -> bool:
+        """Return whether a request is held back."""
+        with self._changed:
+            return request_id in self._held
+
     def put(self, state: RequestState, is_ready: bool = True) -> Future[GenerationResult]:
         """Add a request; return the future of its outcome. Raise `EngineClosed`.
 

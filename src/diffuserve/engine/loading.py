@@ -1,9 +1,8 @@
 """Loads the model that an engine runs; several engines may share a loaded model."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,14 +11,9 @@ from diffuserve.domain.models.offload import parse_offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.quantization import parse_quantization
 from diffuserve.engine.model_runner import enough_memory
-from diffuserve.models.adapters.files.adapter_file import open_adapter
-from diffuserve.models.adapters.files.base_layers import plan_for
-from diffuserve.models.adapters.files.read_adapter import read_adapter
-from diffuserve.models.adapters.pool import LoadAdapter
+from diffuserve.models.adapters.pool import AdapterPool
+from diffuserve.models.adapters.sources import AdapterSources, adapter_sources
 from diffuserve.models.base import Pipeline
-from diffuserve.models.folders.folder import open_model
-from diffuserve.models.layers.adapters import Adapter
-from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
 from diffuserve.models.machine.host import keep_freed_memory, one_thread
 from diffuserve.models.registry import load_pipeline
@@ -58,40 +52,22 @@ def parse_plan(
     )
 
 
-def adapter_readers(
-    model: str | Path, files: Mapping[str, str | Path]
-) -> Mapping[str, Callable[[], Components]]:
-    """Return what reads each adapter from its safetensors file, by the name that requests use.
+def adapters_of(model: str | Path, files: Mapping[str, str | Path]) -> AdapterSources:
+    """Return the adapters of a model; those of the safetensors `files` have names.
 
-    Raise `InvalidAdapter` for one that does not fit the model, by the file's header alone.
+    Raise `InvalidAdapter` for one that does not fit the model, by its file's header alone.
     """
-    if not files:
-        return {}
-    folder = open_model(model_name(model))
-    plans = {name: plan_for(open_adapter(Path(file)), folder) for name, file in files.items()}
-    return {name: partial(read_adapter, plan) for name, plan in plans.items()}
+    return adapter_sources(model_name(model), files)
 
 
-def adapter_loaders(
-    pipeline: Pipeline, readers: Mapping[str, Callable[[], Components]]
-) -> Mapping[str, LoadAdapter]:
-    """Return what reads each adapter and brings it to the pipeline's device.
+def adapter_pool(pipeline: Pipeline, sources: AdapterSources, max_bytes: int) -> AdapterPool:
+    """Return a pool that loads adapters to a pipeline's device.
 
-    Raise `InvalidParams` for a model that takes none.
+    Raise `InvalidParams` if some have names and the model takes none.
     """
-    if not readers:
-        return {}
-    if not pipeline.spec.max_adapters:
-        raise InvalidParams("adapters", ", ".join(readers), f"{pipeline.spec.name} takes no adapters")
-    return {
-        name: partial(_load_adapter, pipeline.place_adapter, name, reader) for name, reader in readers.items()
-    }
-
-
-def _load_adapter(
-    place: Callable[[str, Components], Adapter], name: str, read: Callable[[], Components]
-) -> Adapter:
-    return place(name, read())
+    if sources.named and not pipeline.spec.max_adapters:
+        raise InvalidParams("adapters", ", ".join(sources.named), f"{pipeline.spec.name} takes no adapters")
+    return AdapterPool(pipeline.place_adapter, max_bytes, pipeline.dtype.itemsize)
 
 
 def model_name(model: str | Path) -> str:

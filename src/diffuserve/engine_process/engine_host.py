@@ -10,14 +10,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import assert_never
 
 import torch
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.domain.workers.worker import LeaseEnd
+from diffuserve.domain.jobs.job import Phase
+from diffuserve.domain.workers.worker import MAX_RESIDENT_ADAPTERS, LeaseEnd
 from diffuserve.engine.engine import Engine
-from diffuserve.engine.loading import LoadedModel, adapter_readers, load_model
+from diffuserve.engine.loading import LoadedModel, adapters_of, load_model
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine_process import device_memory
 from diffuserve.engine_process.agent_link import AgentLink
@@ -171,6 +173,7 @@ class EngineHost:
             num_step_tokens=stats.num_step_tokens,
             denoise_seconds=stats.denoise_seconds,
             fit=self._engine.cost_model.settled_fit,
+            adapters=tuple(self._engine.resident_adapters[:MAX_RESIDENT_ADAPTERS]),
         )
 
     def _ready(self) -> EngineReady:
@@ -206,7 +209,11 @@ class EngineHost:
                     latents=given.tensor,
                     resume=resume,
                     stream_frames=True,
+                    tenant=job.tenant,
+                    files={name: Path(path) for name, path in job.files.items()},
                 )
+                if self._engine.awaits_adapters(request_id):  # before any other word of it
+                    self._link.send(StepProgress(attempt=job.attempt, phase=Phase.LOAD, total=num_steps))
                 clips = self._output.clips_of(request_id, job, params)
                 timer = self._checkpoints.timer(job, params)
                 request = EngineRequest(job, num_steps, timer, steps, given.timings, clips)
@@ -324,7 +331,7 @@ def load_host(config: EngineProcessConfig, link: AgentLink, model: LoadedModel |
         loading.begin_weights(config.model, config.parts)
         model = read_model(config, on_read=loading.add)
     read_hash = weights_hash_of(model.pipeline, image_output)
-    adapters = adapter_readers(config.model, config.adapter_files)
+    adapters = adapters_of(config.model, config.adapter_files)
     engine = Engine(model.pipeline, config.engine, read_weights_hash=read_hash, adapters=adapters)
     return warm_host(engine, image_output, link, loading)
 

@@ -88,7 +88,8 @@ class EngineHeartbeat:
 
     `num_steps`, and the requests, tokens and seconds of these steps, count since the engine started.
     `predicted_seconds` is the predicted duration of the current work. `memory_limit_bytes` is 0 if the
-    device has no memory of its own.
+    device has no memory of its own. `adapters` are the digests of those in memory, the most recently used
+    first.
     """
 
     num_moves: int
@@ -103,6 +104,7 @@ class EngineHeartbeat:
     num_step_tokens: int = 0
     denoise_seconds: float = 0.0
     fit: CostFit | None = None
+    adapters: tuple[str, ...] = ()
 
     def mean_batch_since(self, before: "EngineHeartbeat | None") -> float | None:
         """Return the mean number of requests in a step since an earlier heartbeat; `None` without a step."""
@@ -274,7 +276,8 @@ class AddJob:
 
     Jobs of a larger `priority` step first; a job that `is_alone` shares no step with others. The first clip
     of a `live` job is also sent in parts. `files` maps the ids of its input files to their paths: with
-    finished latents (`LATENTS_ID`) it is only decoded, and with a checkpoint (`CHECKPOINT_ID`) it is resumed.
+    finished latents (`LATENTS_ID`) it is only decoded, and with a checkpoint (`CHECKPOINT_ID`) it is resumed;
+    files of adapters have their digests as ids. Adapters of each `tenant` are loaded in turn.
     With `until` "latents" it is not decoded. The engine sends a checkpoint every `checkpoint_seconds`, or
     none for 0. `log_names` are fields of log lines about the job. Steps of a job that `is_traced` are
     sampled.
@@ -293,6 +296,7 @@ class AddJob:
     checkpoint_seconds: float = 0.0
     log_names: Mapping[str, str] = field(default_factory=dict)
     is_traced: bool = False
+    tenant: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

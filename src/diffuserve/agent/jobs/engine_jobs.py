@@ -5,6 +5,7 @@ from typing import assert_never
 
 from diffuserve.agent.engines.served_model import ServedModel
 from diffuserve.agent.engines.served_models import ServedModels
+from diffuserve.agent.jobs.adapter_fetcher import FetchAdapter, no_store
 from diffuserve.agent.jobs.claim_gate import ClaimGate
 from diffuserve.agent.jobs.job_entry import JobEntry
 from diffuserve.agent.jobs.job_exit import JobExit
@@ -49,12 +50,13 @@ class EngineJobs:
         metrics: WorkerMetrics,
         checkpoint_seconds: float = 0.0,
         spans: JobSpans | None = None,
+        fetch_adapter: FetchAdapter = no_store,
     ) -> None:
         spans = spans or JobSpans()
         self._state, self._models, self._gate = state, models, gate
         self._reporter, self._metrics, self._spans = reporter, metrics, spans
         self._exit = JobExit(state, gate, reporter, metrics, spans)
-        self._entry = JobEntry(client, state, models, self._exit, checkpoint_seconds, spans)
+        self._entry = JobEntry(client, state, models, self._exit, checkpoint_seconds, spans, fetch_adapter)
 
     def add(self, lease: Lease) -> None:
         """Hand a leased job to the engine of its model, once that is loaded, or else straight back."""

@@ -1,4 +1,4 @@
-"""Fetches the input files of jobs before the jobs enter the engine."""
+"""Fetches the input files and the adapters of jobs before the jobs enter the engine."""
 
 import asyncio
 import logging
@@ -6,11 +6,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from diffuserve.agent.jobs.adapter_fetcher import AdapterFetcher, FetchAdapter
 from diffuserve.agent.state.held_job import HeldJob
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.errors import DiffuserveError, DownloadFailed, LatentsUnusable, NotFound
+from diffuserve.domain.errors import (
+    AdapterNotFound,
+    DiffuserveError,
+    DownloadFailed,
+    InvalidAdapter,
+    LatentsUnusable,
+    NotFound,
+)
 from diffuserve.domain.jobs.checkpoint import CHECKPOINT_ID
 from diffuserve.domain.jobs.job import Phase
+from diffuserve.domain.requests.adapter_use import stored_uses
 from diffuserve.domain.requests.image_fields import input_ids
 from diffuserve.domain.workers.worker import LATENTS_ID, Lease
 from diffuserve.protocol.messages import JobFailed
@@ -24,9 +33,12 @@ Fetched: TypeAlias = Mapping[str, Path] | Exception
 class InputFetcher:
     """Fetches each job's files in a task of its own, so that no job waits for another's."""
 
-    def __init__(self, client: LeaseClient, on_end: Callable[[HeldJob, Fetched], None]) -> None:
+    def __init__(
+        self, client: LeaseClient, fetch_adapter: FetchAdapter, on_end: Callable[[HeldJob, Fetched], None]
+    ) -> None:
         """Call `on_end` with each job once its files are fetched or have failed, unless it was stopped."""
         self._client = client
+        self._adapters = AdapterFetcher(fetch_adapter)
         self._on_end = on_end
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by their jobs' attempts
 
@@ -43,7 +55,8 @@ class InputFetcher:
     async def _fetch(self, job: HeldJob) -> None:
         fetched: Fetched
         try:
-            fetched = {**await self._fetch_files(job), **await self._fetch_checkpoint(job)}
+            adapters = await self._adapters.fetch(stored_uses(job.lease.input))
+            fetched = {**adapters, **await self._fetch_files(job), **await self._fetch_checkpoint(job)}
         except Exception as error:  # any error of a job fails that job alone
             fetched = error
         self._on_end(job, fetched)
@@ -72,7 +85,7 @@ class InputFetcher:
 
 def needs_files(lease: Lease) -> bool:
     """Return whether there is anything to fetch before a job enters the engine."""
-    return bool(files_of(lease)) or lease.checkpoint is not None
+    return bool(files_of(lease) or stored_uses(lease.input)) or lease.checkpoint is not None
 
 
 def files_of(lease: Lease) -> tuple[str, ...]:
@@ -82,7 +95,7 @@ def files_of(lease: Lease) -> tuple[str, ...]:
 
 def fetch_failure(job: HeldJob, error: Exception) -> JobFailed:
     """Build the failure report of a job whose files cannot be fetched; a deleted file is not retried."""
-    if isinstance(error, NotFound | LatentsUnusable):
+    if isinstance(error, NotFound | LatentsUnusable | AdapterNotFound | InvalidAdapter):
         return JobFailed(attempt=job.attempt, code=error.code, message=str(error))
     if isinstance(error, DiffuserveError):
         return JobFailed(attempt=job.attempt, code=error.code, message=str(error), retryable=True)

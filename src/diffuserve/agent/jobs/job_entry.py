@@ -8,6 +8,7 @@ from pathlib import Path
 from diffuserve.agent.engines.engine_link import EngineLink
 from diffuserve.agent.engines.served_model import ServedModel
 from diffuserve.agent.engines.served_models import ServedModels
+from diffuserve.agent.jobs.adapter_fetcher import FetchAdapter
 from diffuserve.agent.jobs.input_fetcher import Fetched, InputFetcher, fetch_failure, needs_files
 from diffuserve.agent.jobs.job_exit import JobExit
 from diffuserve.agent.reporting.job_spans import JobSpans
@@ -28,10 +29,10 @@ _LONGEST_AWAITING_SECONDS = 300.0  # for a model; what is fetched of it by then 
 class JobEntry:
     """Hands jobs to their engines. A job whose model has yet to be loaded enters once that is.
 
-    One that reads images enters once they are fetched.
+    One that reads images, or has adapters of the store, enters once they are fetched.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it stands between)
         self,
         client: LeaseClient,
         state: AgentState,
@@ -39,10 +40,11 @@ class JobEntry:
         leaving: JobExit,
         checkpoint_seconds: float,
         spans: JobSpans,
+        fetch_adapter: FetchAdapter,
     ) -> None:
         self._state, self._models, self._exit = state, models, leaving
         self._checkpoint_seconds, self._spans = checkpoint_seconds, spans
-        self._fetcher = InputFetcher(client, self._fetched)
+        self._fetcher = InputFetcher(client, fetch_adapter, self._fetched)
 
     def model_of(self, lease: Lease) -> ServedModel | None:
         """Return the model of a job if it may enter an engine here, now or once the model is loaded."""
@@ -141,6 +143,7 @@ class JobEntry:
                 checkpoint_seconds=job.checkpoint_seconds,
                 log_names=job.log_names,
                 is_traced=job.span.is_recorded,
+                tenant=lease.tenant_id,
             )
         )
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import zip_longest
 
+from diffuserve.agent.engines.served_model import ServedModel
 from diffuserve.agent.engines.served_models import ServedModels
 from diffuserve.agent.jobs.claim_gate import ClaimGate
 from diffuserve.agent.metrics import WorkerMetrics
@@ -13,7 +15,7 @@ from diffuserve.agent.state.held_job import HeldJob
 from diffuserve.agent.state.held_states import HeldState
 from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.workers.peers import PeerReport
-from diffuserve.domain.workers.worker import Heartbeat, LoadProgress, WorkerState
+from diffuserve.domain.workers.worker import MAX_RESIDENT_ADAPTERS, Heartbeat, LoadProgress, WorkerState
 from diffuserve.protocol.messages import EngineHeartbeat
 
 _USUAL_STATES = {WorkerState.READY, WorkerState.OCCUPIED}
@@ -86,6 +88,7 @@ class WorkerStatus:
             loading=models.loading,
             withdrawn_models=models.withdrawn,
             peers=peers,
+            resident_adapters=_adapters(models.all),
             mean_batch=mean_batch,
             drain_reason=self._state.drain_order.reason if self._state.drain_order else "",
         )
@@ -105,6 +108,14 @@ class WorkerStatus:
         """Return what the engines have measured, with what loading their models took."""
         measured = [(model, model.fit) for model in self._models.all if model.fit]
         return {model.name: replace(fit, load_seconds=model.load_seconds) for model, fit in measured}
+
+
+def _adapters(models: Iterable[ServedModel]) -> tuple[str, ...]:
+    """Return the adapters in the engines' memory, those first that each used last."""
+    heartbeats = [model.engine.last_heartbeat for model in models if model.is_ready and model.engine]
+    ranked = zip_longest(*(heartbeat.adapters for heartbeat in heartbeats if heartbeat is not None))
+    digests = dict.fromkeys(digest for row in ranked for digest in row if digest is not None)
+    return tuple(digests)[:MAX_RESIDENT_ADAPTERS]
 
 
 def _parts(peers: Iterable[PeerReport]) -> set[tuple[str, bool]]:

@@ -33,10 +33,10 @@ def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
     read_ahead(config)
     with console.status(f"loading {config.model}"):
         from diffuserve.engine.engine import Engine
-        from diffuserve.engine.loading import adapter_readers, load_model, parse_plan
+        from diffuserve.engine.loading import adapters_of, load_model, parse_plan
 
         kept = (config.quantization, config.offload)
-        adapters = adapter_readers(config.model, config.adapter_files)
+        adapters = adapters_of(config.model, config.adapter_files)
         plan = parse_plan(config.device, config.dtype, *kept, config.engine.deterministic)
         companions = companions_of(config.controlnets, config.image_prompter)
         model = load_model(config.model, replace(plan, copy=prepared_copy(config), companions=companions))

@@ -94,3 +94,9 @@ def adapter_uses(value: object) -> tuple[AdapterUse, ...] | None:
     if twice is not None:
         raise InvalidParams("adapters", twice, "is given twice; give each adapter once")
     return uses or None
+
+
+def stored_uses(values: Mapping[str, Any]) -> tuple[AdapterUse, ...]:
+    """Return the adapters in the `input` of a job whose files are in the store."""
+    uses = (AdapterUse.from_dict(each) for each in values.get("adapters") or ())
+    return tuple(use for use in uses if use.digest is not None)

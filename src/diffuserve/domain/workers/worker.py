@@ -22,6 +22,8 @@ from diffuserve.domain.workers.peers import PeerReport
 
 MAX_WORKERS_OF_KEY = 1_000
 """Workers that the control plane remembers for an API key."""
+MAX_RESIDENT_ADAPTERS = 64
+"""Adapters in memory that a worker tells of."""
 _MAX_PEER_MODELS = 16
 _MAX_LABELS = 32
 
@@ -92,7 +94,8 @@ class WorkerReport:
     `quantization` is the number format of its weights; `None` until the engine is ready, and for workers of
     versions that do not report it. `withdrawn_models` are those that it offered but cannot load, with
     reasons. `residency` says where its weights are; it is `None` if `quantization` is. `peers` are the models
-    that it exchanges with peers.
+    that it exchanges with peers. `resident_adapters` are the digests of the adapters in memory, the most
+    recently used ones of each engine.
     """
 
     state: WorkerState
@@ -113,6 +116,7 @@ class WorkerReport:
     residency: Residency | None = None
     withdrawn_models: PrintablePairs = field(default_factory=dict)
     peers: Annotated[tuple[PeerReport, ...], Field(max_length=_MAX_PEER_MODELS)] = ()
+    resident_adapters: Annotated[tuple[Sha256, ...], Field(max_length=MAX_RESIDENT_ADAPTERS)] = ()
 
 
 def is_exact(report: WorkerReport) -> bool:

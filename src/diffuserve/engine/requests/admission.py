@@ -1,14 +1,14 @@
 """Admission: a request's needs are checked before any work."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from secrets import randbelow
 
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.parts import Parts
-from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.costs.memory import check_memory
 from diffuserve.engine.requests.checkpoint import Checkpoint, check, take
@@ -16,6 +16,7 @@ from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.engine.requests.request_state import DEFAULT_OPTIONS, RequestState, ServingOptions
 from diffuserve.engine.requests.swapping import go_on_from
 from diffuserve.media.input_image import load_input
+from diffuserve.models.adapters.sources import AdapterSources
 from diffuserve.models.base import PackedPipeline, Pipeline, packed
 
 Request = str | GenerationParams
@@ -27,7 +28,7 @@ class RequestAdmission:
     """Admits requests to an engine, and gives checkpoints that they can be admitted with.
 
     `read_weights_hash` tells the engine's weights apart; it may take long the first time. `read_progress`
-    returns what a request would go on from, and `check_adapters` refuses those that are not there.
+    returns what a request would go on from, and `sources` are the adapters that have names.
     """
 
     def __init__(
@@ -36,9 +37,9 @@ class RequestAdmission:
         memory_budget: int,
         read_weights_hash: Callable[[], str],
         read_progress: Callable[[RequestState], RequestProgress | None],
-        check_adapters: Callable[[Sequence[AdapterUse]], None],
+        sources: AdapterSources,
     ) -> None:
-        self._check_adapters = check_adapters
+        self._sources = sources
         self._pipeline, self._memory_budget = pipeline, memory_budget
         self._read_weights_hash, self._read_progress = read_weights_hash, read_progress
 
@@ -53,7 +54,8 @@ class RequestAdmission:
         is_denoised = latents is not None or (resume is not None and resume.is_denoised)
         seed = randbelow(_RANDOM_SEEDS)
         resolved = admitted(self._pipeline, params, seed, self._memory_budget, options, is_denoised)
-        self._check_adapters(resolved.adapters or ())
+        if resolved.adapters:
+            resolved = replace(resolved, adapters=self._sources.with_digests(tuple(resolved.adapters)))
         state = new_state(self._pipeline, resolved, options, latents)
         return state if resume is None else resumed(state, self._pipeline, resume, self._read_weights_hash())
 

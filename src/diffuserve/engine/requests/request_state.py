@@ -74,7 +74,8 @@ class ServingOptions:
 
     `preview` asks for previews after every step, or after the steps with these numbers. A request that is
     `alone` shares no step with others. With `stream_frames` the frames of clips are passed on as they are
-    decoded. A request `until_denoised` ends after its last step, with its latents.
+    decoded. A request `until_denoised` ends after its last step, with its latents. Adapters are loaded for
+    one `tenant` after another.
     """
 
     priority: int = 0
@@ -82,6 +83,7 @@ class ServingOptions:
     alone: bool = False
     stream_frames: bool = False
     until_denoised: bool = False
+    tenant: str = ""
 
     def wants_preview(self, step: int) -> bool:
         """Return whether the caller wants a preview after this step; the first step is number 1."""
@@ -255,6 +257,8 @@ class RequestState:
             at.input_scale,
             self.guides,
             self.adapters,
+            at.taken,
+            at.schedule.num_steps,
         )
 
     def turn_input(self) -> DenoiseInput:

@@ -36,9 +36,8 @@ from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.swapping import go_on_from, progress_of
 from diffuserve.engine.runner import StepOutcome, StepResult, TurnResult
 from diffuserve.engine.stages import Stage, make_stage_executor
-from diffuserve.engine_process.ranks.rank_adapters import RankAdapters
+from diffuserve.engine_process.ranks.rank_adapters import RankAdapters, no_adapters
 from diffuserve.engine_process.ranks.slab_decoding import EVERY_RANK, decode_in_slabs
-from diffuserve.models.adapters.pool import AdapterPool
 from diffuserve.models.base import Conditioning, PackedPipeline, map_tensors
 from diffuserve.models.frames import Media
 from diffuserve.models.layers.adapters import of_prompts
@@ -91,9 +90,13 @@ class DecodeCommand(Sendable):
 
 @dataclass(frozen=True)
 class EncodeCommand(Sendable):
-    """Requests that all ranks encode together, as they share the text encoder's weights."""
+    """Requests that all ranks encode together, as they share the text encoder's weights.
+
+    Requests that `leave` are forgotten first: their adapters make room.
+    """
 
     requests: Mapping[str, GenerationParams]
+    leaves: tuple[str, ...] = ()
 
 
 def rank_parts(parts: Parts, ranks: Ranks) -> Parts:
@@ -121,7 +124,7 @@ class LeadRunner(ModelRunner):
             return super().encode(states)
         prompts = [AdaptedPrompt.of(state) for state in states]
         self._encoded |= {state.request_id for state in states}
-        command = EncodeCommand({state.request_id: state.params for state in states})
+        command = EncodeCommand({each.request_id: each.params for each in states}, self._take_leaving())
         self._ranks.commands.broadcast(command)
         return isolate(prompts, agreed(self._ranks, self._encode))
 
@@ -165,13 +168,16 @@ class LeadRunner(ModelRunner):
     def _command(self, states: Sequence[RequestState]) -> StepCommand:
         new = [state for state in states if state.request_id not in self._known]
         self._known |= {state.request_id for state in new}
-        leaves, self._leaving = tuple(self._leaving), []
         return StepCommand(
             joins=tuple(_joining(state) for state in new),
             steps=tuple(state.request_id for state in states),
-            leaves=leaves,
+            leaves=self._take_leaving(),
             turns={state.request_id: (state.turn.start, state.turn.stop) for state in states if state.turn},
         )
+
+    def _take_leaving(self) -> tuple[str, ...]:
+        leaving, self._leaving = tuple(self._leaving), []
+        return leaving
 
     def _next_decoder(self) -> int:
         self._num_decoded += 1
@@ -181,10 +187,10 @@ class LeadRunner(ModelRunner):
 class FollowerRank:
     """A rank other than 0: follows rank 0's commands, in two stages as rank 0 does."""
 
-    def __init__(self, pipeline: PackedPipeline, ranks: Ranks, adapters: AdapterPool | None = None) -> None:
-        """`adapters` load this rank's part of those that requests may ask for."""
+    def __init__(self, pipeline: PackedPipeline, ranks: Ranks, adapters: RankAdapters | None = None) -> None:
+        """`adapters` load this rank's part of those that requests ask for."""
         self._pipeline, self._ranks = pipeline, ranks
-        self._adapters = RankAdapters(adapters or AdapterPool({}, max_bytes=0))
+        self._adapters = adapters or no_adapters()
         self._runner = ModelRunner(pipeline)
         self._stages = make_stage_executor(pipeline.device, num_threads=1, deterministic=False)
         self._states: dict[str, RequestState] = {}
@@ -206,6 +212,7 @@ class FollowerRank:
 
     def encode(self, command: EncodeCommand) -> None:
         """Encode with all ranks; rank 0 keeps the results, which come back with the requests that join."""
+        self._forget(command.leaves)
         encode = agreed(self._ranks, self._encode)
         self._stages.run(Stage.DENOISE, [partial(isolate, list(command.requests.items()), encode)])
 

@@ -9,19 +9,20 @@ import torch
 
 from diffuserve.engine.costs.memory import memory_budget
 from diffuserve.engine.engine import Engine
-from diffuserve.engine.loading import adapter_loaders, adapter_readers
+from diffuserve.engine.loading import adapter_pool, adapters_of
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.engine_process.engine_host import EngineHost, warm_host, weights_hash_of
 from diffuserve.engine_process.model.load_reporter import LoadReporter
 from diffuserve.engine_process.output.image_output import in_background, open_image_output
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
-from diffuserve.models.adapters.pool import AdapterPool
+from diffuserve.engine_process.ranks.rank_adapters import RankAdapters
 from diffuserve.models.base import PackedPipeline, packed
 from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.machine.devices import choose_device, parse_dtype
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.modelstore.adapters.adapter_store import AdapterStore
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.rank_place import own_place
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks, rank_heartbeats
@@ -31,8 +32,10 @@ from diffuserve.protocol.config import EngineProcessConfig
 def follow(config: EngineProcessConfig) -> None:
     """Do what rank 0 does until it closes the group; then this process ends."""
     with _member(config) as (pipeline, ranks):
-        loaders = adapter_loaders(pipeline, adapter_readers(config.model, config.adapter_files))
-        FollowerRank(pipeline, ranks, AdapterPool(loaders, config.engine.adapter_bytes)).run()
+        sources = adapters_of(config.model, config.adapter_files)
+        pool = adapter_pool(pipeline, sources, config.engine.adapter_bytes)
+        adapters = RankAdapters(pool, sources, AdapterStore(config.stored).fetch)
+        FollowerRank(pipeline, ranks, adapters).run()
 
 
 def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[EngineHost], None]) -> None:
@@ -52,7 +55,7 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
         budget = _rank_budget(pipeline.device, config.engine.memory_budget_bytes)
         engine_config = replace(config.engine, num_threads=1, memory_budget_bytes=budget)
         read_hash = weights_hash_of(pipeline, image_output)
-        adapters = adapter_readers(config.model, config.adapter_files)
+        adapters = adapters_of(config.model, config.adapter_files)
         engine = Engine(pipeline, engine_config, LeadRunner(pipeline, ranks), read_hash, adapters)
         host = warm_host(engine, image_output, link, loading)
         on_host(host)

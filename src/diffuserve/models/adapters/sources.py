@@ -2,16 +2,18 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidAdapter, InvalidParams
 from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.models.adapters.files.adapter_file import open_adapter
+from diffuserve.models.adapters.files.adapter_plan import AdapterPlan
 from diffuserve.models.adapters.files.base_layers import plan_for
 from diffuserve.models.adapters.files.read_adapter import read_adapter
+from diffuserve.models.bundled import bundled_adapters
 from diffuserve.models.folders.folder import ModelFolder, open_model
 from diffuserve.models.layers.lora_pair import Components
 
@@ -30,43 +32,80 @@ class AdapterSource:
     read: Callable[[], Components]
 
 
+FindFile = Callable[[str], Path]
+"""Returns the verified file of a digest. It raises `DiffuserveError` if that is not to be had."""
+
+
+@dataclass(frozen=True)
 class AdapterSources:
-    """Opens the adapters of a model: those of its `files`, which have names, and others by their content."""
+    """The adapters that have names here, and those that `open_file` opens by name, digest and file."""
 
-    def __init__(self, model: str, files: Mapping[str, str | Path]) -> None:
-        """Raise `InvalidAdapter` for a file that does not fit the model, by its header."""
-        self._model = model
-        self.named: Mapping[str, AdapterSource] = {
-            name: self.open(name, file_digest(Path(file)), Path(file)) for name, file in files.items()
-        }
+    named: Mapping[str, AdapterSource] = field(default_factory=dict)
+    open_file: Callable[[str, str, Path], AdapterSource] | None = None
 
-    def open(self, name: str, digest: str, path: Path) -> AdapterSource:
-        """Return an adapter of a verified file. Raise `InvalidAdapter` if it does not fit the model."""
-        plan = plan_for(open_adapter(path), self._folder)
-        return AdapterSource(name, digest, plan.num_values, partial(read_adapter, plan))
+    def with_digests(self, uses: tuple[AdapterUse, ...]) -> tuple[AdapterUse, ...]:
+        """Return a request's adapters, each with its digest, so that they are known by content from then on.
 
-    @cached_property
-    def _folder(self) -> ModelFolder:
-        return open_model(self._model)
+        Raise `InvalidParams` for a name that is not there.
+        """
+        return tuple(use if use.digest else replace(use, digest=self._named(use).digest) for use in uses)
+
+    def open(self, use: AdapterUse, find: FindFile) -> AdapterSource:
+        """Return an adapter that has its digest; `find` returns the file of one that has no name here.
+
+        Raise `InvalidAdapter` if it does not fit the model by its header, and what `find` raises.
+        """
+        assert use.digest is not None
+        own = self.named.get(use.name)
+        if own is not None and own.digest == use.digest:
+            return own
+        if self.open_file is None:
+            raise InvalidParams("adapters", use.name, "only adapters that have names are known here")
+        return self.open_file(use.name, use.digest, find(use.digest))
+
+    def _named(self, use: AdapterUse) -> AdapterSource:
+        if use.name not in self.named:
+            known = ", ".join(sorted(self.named)) or "none"
+            remedy = f"there is no such adapter; known: {known}{did_you_mean(use.name, self.named)}"
+            raise InvalidParams("adapters", use.name, remedy)
+        return self.named[use.name]
 
 
-def with_digests(uses: tuple[AdapterUse, ...], named: Mapping[str, AdapterSource]) -> tuple[AdapterUse, ...]:
-    """Return a request's adapters, each with its digest. Raise `InvalidParams` for a name without a file."""
-    return tuple(use if use.digest else _named(use, named) for use in uses)
+def adapter_sources(model: str, files: Mapping[str, str | Path]) -> AdapterSources:
+    """Return the adapters of a model: those of `files` have names, and those that ship with a bundled model.
+
+    Raise `InvalidAdapter` for a file that does not fit the model, by its header alone.
+    """
+    named = {}
+    if files := {**bundled_adapters(model), **files}:
+        folder = open_model(model)
+        named = {name: _open(folder, name, _digest(Path(file)), Path(file)) for name, file in files.items()}
+    return AdapterSources(named, partial(_open_for, model))
 
 
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal. Raise `InvalidAdapter` if it cannot be read."""
+def _open_for(model: str, name: str, digest: str, path: Path) -> AdapterSource:
+    return _open(open_model(model), name, digest, path)
+
+
+def _open(folder: ModelFolder, name: str, digest: str, path: Path) -> AdapterSource:
+    try:
+        plan = plan_for(open_adapter(path), folder)
+    except InvalidAdapter as error:
+        message = str(error).removeprefix(f"{path}: ")  # tenants must not see the worker's folders
+        raise InvalidAdapter(f"adapter {name!r}: {message}") from error
+    return AdapterSource(name, digest, plan.num_values, partial(_read, plan, path))
+
+
+def _read(plan: AdapterPlan, path: Path) -> Components:
+    try:
+        return read_adapter(plan)
+    except InvalidAdapter as error:
+        raise InvalidAdapter(str(error).removeprefix(f"{path}: ")) from error
+
+
+def _digest(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InvalidAdapter(f"{path}: {error.strerror}") from error
-
-
-def _named(use: AdapterUse, named: Mapping[str, AdapterSource]) -> AdapterUse:
-    if use.name not in named:
-        known = ", ".join(sorted(named)) or "none"
-        remedy = f"there is no such adapter; known: {known}{did_you_mean(use.name, named)}"
-        raise InvalidParams("adapters", use.name, remedy)
-    return AdapterUse(use.name, use.weight, named[use.name].digest)

@@ -15,7 +15,9 @@ from diffuserve.domain.requests.samplers import FLOW_SAMPLERS
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
 from diffuserve.models.flux.config import PATCH, TRANSFORMER_LAYERS, FluxConfig, fills_in
+from diffuserve.models.flux.controlnet_config import FluxControlNetConfig, control_work
 from diffuserve.models.flux.redux_folder import open_redux
+from diffuserve.models.folders.companions import control_abilities
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.packed_images.scheduler import FLOW_EULER, checkpoint_sampler
@@ -82,7 +84,8 @@ class FluxFamily:
             "max_adapters": MAX_ADAPTERS,
         }
         images = _IMAGES.get(folder.pipeline_class, _ANY_IMAGE)
-        defaults = architecture | images | _defaults(folder, config) | _image_prompts(folder, config)
+        beside = _image_prompts(folder, config) | _controls(folder, config)
+        defaults = architecture | images | _defaults(folder, config) | beside
         return build_spec(folder, defaults, traits={"lowercase_prompt": bool})
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
@@ -98,11 +101,14 @@ class FluxFamily:
             encoder_shared=t5.shared,
             shares_passes=True,
             compilable=partial(_compilable, folder),
+            takes_controlnets=folder.pipeline_class not in _IMAGES,
             image_prompter_files=lambda path: open_redux(path, FluxConfig.read(folder)).weight_files,
         )
 
     def check_files(self, folder: ModelFolder) -> None:
         folder.require(_COMPONENTS, _FILES)
+        for controlnet in folder.controlnets:
+            controlnet.weights()
 
     def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
         return wanted_folders(parts, denoisers=("transformer",), encoders=_ENCODERS)
@@ -143,6 +149,13 @@ def _defaults(folder: ModelFolder, config: FluxConfig) -> dict[str, Any]:
     if not config.guidance_embeds:
         return _SCHNELL
     return _FILL if fills_in(folder) else _DEV
+
+
+def _controls(folder: ModelFolder, config: FluxConfig) -> dict[str, Any]:
+    """Return the abilities of the ControlNets beside a model. Raise `InvalidModel` for those of others."""
+    nets = [FluxControlNetConfig.read(each, config) for each in folder.controlnets]
+    modes = [net.num_modes for net in nets]
+    return control_abilities(folder.controlnets, control_work(nets, config), modes)
 
 
 def _check_channels(folder: ModelFolder, config: FluxConfig, vae: AutoencoderConfig) -> None:

@@ -1,7 +1,8 @@
 """What is loaded beside a model: ControlNets, by requests' names, and what reads image prompts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.requests.control_use import is_control_name
@@ -14,6 +15,24 @@ def companions_of(
     """Return what options name, ControlNets in order. Raise `InvalidModel`, which names the option."""
     folders = tuple(_opened(name, Path(path).expanduser().resolve()) for name, path in controlnets.items())
     return Companions(folders, None if image_prompter is None else _prompter(image_prompter))
+
+
+def control_abilities(
+    folders: Sequence[ControlNetFolder], work: float, modes: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Return the fields of a spec that tell of ControlNets.
+
+    `work` is that of the largest, beside the model's, and `modes` are the kinds of images that each knows, by
+    default a single one.
+    """
+    if not folders:
+        return {}
+    return {
+        "has_control_image": True,
+        "controlnets": tuple(folder.name for folder in folders),
+        "control_modes": tuple(modes) or (0,) * len(folders),
+        "control_work": work,
+    }
 
 
 def _opened(name: str, path: Path) -> ControlNetFolder:

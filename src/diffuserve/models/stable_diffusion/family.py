@@ -13,9 +13,11 @@ from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
 from diffuserve.domain.requests.params import MAX_IMAGE_PROMPTS
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
+from diffuserve.models.folders.companions import control_abilities
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.stable_diffusion.config import SIZES, UNET_LAYERS, UNetConfig, text_encoders
+from diffuserve.models.stable_diffusion.controlnet_config import CONTROL_WORK, ControlNetConfig
 from diffuserve.models.stable_diffusion.image_prompts.ip_adapter import open_ip_adapter
 from diffuserve.models.stable_diffusion.scheduler import (
     default_steps,
@@ -67,6 +69,7 @@ class StableDiffusionFamily:
             "sampler": own_sampler(scheduler),
             "samplers": samplers(scheduler),
             **_images(folder, config),
+            **_controls(folder, config, vae),
             **_image_prompts(folder, config),
         }
         return build_spec(
@@ -80,10 +83,13 @@ class StableDiffusionFamily:
             quantized_layers=layers,
             offloads=tuple(Offload),
             shares_passes=True,
+            takes_controlnets=True,
             image_prompter_files=lambda path: open_ip_adapter(path, config).weight_files,
         )
 
     def check_files(self, folder: ModelFolder) -> None:
+        for controlnet in folder.controlnets:
+            controlnet.weights()
         components = self.weight_folders(folder, ALL_PARTS)
         encoders = text_encoders(folder, UNetConfig.read(folder))
         tokenizers = [name.replace("text_encoder", "tokenizer") for name in encoders]
@@ -160,6 +166,13 @@ def _image_prompts(folder: ModelFolder, config: UNetConfig) -> dict[str, int]:
         return {}
     tokens = open_ip_adapter(path, config).shape.tokens
     return {"max_image_prompts": MAX_IMAGE_PROMPTS, "image_prompt_tokens": tokens}
+
+
+def _controls(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> dict[str, Any]:
+    """Return the abilities of the ControlNets beside a model. Raise `InvalidModel` for those of others."""
+    for each in folder.controlnets:
+        ControlNetConfig.read(each, config, vae.scale)
+    return control_abilities(folder.controlnets, CONTROL_WORK)
 
 
 def _is_refiner(folder: ModelFolder) -> bool:

@@ -29,15 +29,17 @@ from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.stable_diffusion.config import UNetConfig
+from diffuserve.models.stable_diffusion.controlnet import load_controlnets
 from diffuserve.models.stable_diffusion.image_prompts.attention import load_image_attentions
 from diffuserve.models.stable_diffusion.image_prompts.image_prompts import ImagePrompter
 from diffuserve.models.stable_diffusion.image_prompts.ip_adapter import open_ip_adapter
 from diffuserve.models.stable_diffusion.images import ImageConditioner
 from diffuserve.models.stable_diffusion.previews import PREVIEW, XL_PREVIEW
-from diffuserve.models.stable_diffusion.rows import make_rows, part_of, split_rows
+from diffuserve.models.stable_diffusion.rows import make_rows, num_rows, part_of, split_rows
 from diffuserve.models.stable_diffusion.scheduler import scheduler_config
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning, TextConditioner
-from diffuserve.models.stable_diffusion.unet import UNetInput, load_unet
+from diffuserve.models.stable_diffusion.unet import load_unet
+from diffuserve.models.stable_diffusion.unet_input import UNetInput
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import num_parameters
 from diffuserve.parallel.ranks import SequenceRanks
@@ -76,6 +78,8 @@ class StableDiffusionPipeline(ImagePipeline):
         default_map = XL_PREVIEW if config.is_xl else PREVIEW
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, default_map, self.device)
         self.unet = load_unet(config, folder.weights("unet"), plan.when(parts.denoising))
+        own = (config, self.vae.scale, spec, plan.when(parts.denoising))
+        self.controlnets = load_controlnets(folder.controlnets, *own)
         self.prompter = self._load_prompter(folder, config, plan)
 
     def describe(self) -> Mapping[str, str]:
@@ -106,15 +110,20 @@ class StableDiffusionPipeline(ImagePipeline):
         return place_adapter(name, components, [unet, *self.text.adapted_modules], self.device)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        return (self.text.key(params), self.images.key(params), params.prompt_images)
+        reads = (params.prompt_images, self.controlnets.key(params))
+        return (self.text.key(params), self.images.key(params), *reads)
 
     @torch.inference_mode()
     def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
         uses = adapters or [()] * len(params)
         texts = self.text.encode(params, uses, one_by_one=self.deterministic)
         prompts = [None] * len(params) if self.prompter is None else self.prompter.encode(params)
-        parts = zip(texts, self.images.encode(params), prompts, strict=True)
-        return [replace(text, image=image, prompt_images=prompt) for text, image, prompt in parts]
+        controls = map(self.controlnets.encode, params)
+        each = zip(texts, self.images.encode(params), prompts, controls, strict=True)
+        return [
+            replace(text, image=image, prompt_images=prompt, controls=controls)
+            for text, image, prompt, controls in each
+        ]
 
     @torch.inference_mode()
     def init_latents(
@@ -143,7 +152,7 @@ class StableDiffusionPipeline(ImagePipeline):
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
         """Return each request's prediction, guided; requests of one size share a forward pass."""
         groups = self._groups(batch)
-        predicted = self._predict([make_rows(group, self.unet.config) for group in groups.values()])
+        predicted = self._predict([self._rows(group) for group in groups.values()])
         predictions: dict[int, Tensor] = {}
         for (indices, group), rows in zip(groups.items(), predicted, strict=True):
             predictions |= zip(indices, split_rows(rows, group), strict=True)
@@ -187,6 +196,10 @@ class StableDiffusionPipeline(ImagePipeline):
             places[index if self.deterministic else request.latents.shape[-2:]].append(index)
         groups = [sorted(indices, key=lambda index: _adapters(batch[index])) for indices in places.values()]
         return {tuple(indices): [batch[index] for index in indices] for indices in groups}
+
+    def _rows(self, group: Sequence[DenoiseInput]) -> UNetInput:
+        controls = self.controlnets.rows(group, [num_rows(request) for request in group])
+        return replace(make_rows(group, self.unet.config), controls=controls)
 
     def _predict(self, groups: Sequence[UNetInput]) -> list[Tensor]:
         """Return the UNet's rows of each group, on every rank; each rank computes a part of them."""

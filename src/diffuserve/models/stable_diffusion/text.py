@@ -42,6 +42,8 @@ class EncodedText:
 class StableDiffusionConditioning(Conditioning):
     """The encoded prompt, with guidance by two passes what is steered away from, and the encoded images.
 
+    `controls` are the control images, as ControlNets embed them.
+
     Every tensor is a field, its own or a dataclass's: they are counted and sent to other ranks by field.
     """
 
@@ -51,6 +53,7 @@ class StableDiffusionConditioning(Conditioning):
     negative_pooled: Float[Tensor, "pooled_dim"] | None = None
     image: EncodedImage | None = None
     prompt_images: PromptImages | None = None
+    controls: tuple[Float[Tensor, "1 width rows columns"], ...] = ()
 
 
 class TextConditioner:

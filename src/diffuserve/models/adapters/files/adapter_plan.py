@@ -58,7 +58,7 @@ class AdapterPlan:
 
     @property
     def num_values(self) -> int:
-        """The numbers of all matrices as layers have them: those that share one have it each, biases aside."""
+        """The numbers of all matrices as layers have them: layers that share one have it each."""
         pairs = (pair for layers in self.pairs.values() for pair in layers.values())
         return sum(pair.rank * (pair.shape[0] + math.prod(pair.shape[1:])) for pair in pairs)
 
