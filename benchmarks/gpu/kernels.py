@@ -21,6 +21,7 @@ from support.packed_step import MODELS, CountedStep, count_step
 
 BATCHES = (1, 4)
 SQUARE = Grid(64, 64)  # 1024×1024 pixels
+_ADAPTED, _SMALL = "FLUX.1-schnell", Grid(32, 32)
 _GIGA, _TERA, _MIB = 1e9, 1e12, 2**20
 
 
@@ -32,14 +33,19 @@ class Counted:
     images: int
     tokens: int
     step: CountedStep
+    adapters: int = 0
 
 
 def main() -> None:
     options = parse_arguments()
     counted = [count(name, images) for name in MODELS for images in BATCHES[: 1 if options.quick else None]]
     alone = {each.model: each.step for each in counted if each.images == 1}
+    adapted = [] if options.quick else [count(_ADAPTED, 8, adapters) for adapters in (0, 1, 4, 8)]
     tables = [
         markdown_table("A step, counted", [summary_row(each) for each in counted]),
+        markdown_table(
+            "Eight images of 512×512, with so many adapters of rank 16", [*map(adapted_row, adapted)]
+        ),
         markdown_table("Images a minute, *predicted* from the counts", predicted_rows(alone)),
         markdown_table("Published by others, beside the same prediction", published_rows(PUBLISHED)),
         *(markdown_table(f"{name}, one image", operation_rows(step)) for name, step in alone.items()),
@@ -47,13 +53,16 @@ def main() -> None:
     text = "\n\n".join(tables)
     print(text)
     if not options.quick:
-        content = {"steps": [as_values(each) for each in counted]}
+        content = {"steps": [as_values(each) for each in (*counted, *adapted)]}
         write_report(RESULTS / f"kernels_{options.label}", content, text, read_conditions(["torch"]))
 
 
-def count(name: str, images: int) -> Counted:
-    shapes = MODELS[name].shapes(images, SQUARE)
-    return Counted(name, images, sum(shape.tokens for shape in shapes), count_step(MODELS[name], shapes))
+def count(name: str, images: int, adapters: int | None = None) -> Counted:
+    """Count a step; where a number of `adapters` is given, of smaller images which share them evenly."""
+    shapes = MODELS[name].shapes(images, SQUARE if adapters is None else _SMALL)
+    numbers = [index * adapters // len(shapes) for index in range(len(shapes))] if adapters else ()
+    step = count_step(MODELS[name], shapes, numbers)
+    return Counted(name, images, sum(shape.tokens for shape in shapes), step, adapters or 0)
 
 
 def summary_row(counted: Counted) -> dict[str, str]:
@@ -71,6 +80,18 @@ def summary_row(counted: Counted) -> dict[str, str]:
         "elementwise GB": gigabytes(kernels.of("elementwise")),
         "TFLOP": f"{counted.step.flops / _TERA:.1f}",
         "peak of activations MiB": f"{kernels.peak_bytes / _MIB:,.0f}",
+    }
+
+
+def adapted_row(counted: Counted) -> dict[str, str]:
+    kernels = counted.step.kernels
+    return {
+        "model": counted.model,
+        "adapters": str(counted.adapters),
+        "kernels": f"{kernels.total.kernels:,}",
+        "products GB": gigabytes(kernels.of("product")),
+        "elementwise GB": gigabytes(kernels.of("elementwise")),
+        "TFLOP": f"{counted.step.flops / _TERA:.1f}",
     }
 
 
@@ -98,6 +119,7 @@ def as_values(counted: Counted) -> Mapping[str, object]:
         "model": counted.model,
         "images": counted.images,
         "tokens": counted.tokens,
+        "adapters": counted.adapters,
         "peak_bytes": kernels.peak_bytes,
         "attention_flops": counted.step.attention_flops,
         "operations": {name: asdict(work) for name, work in kernels.by_operation.items()},

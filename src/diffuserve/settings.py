@@ -329,9 +329,16 @@ class Settings(BaseSettings):
                 self.image_filter,  # type: ignore[attr-defined]
                 self.allow_unjudged_audio,  # type: ignore[attr-defined]
             ),
+            own_adapters=tuple(self.adapter_files),  # type: ignore[attr-defined]
             version=__version__,
             commit=source_commit(),
         )
+
+    def with_adapter_store(self) -> "Settings":
+        """Return the settings of a server with its worker; by default adapters are in its data folder."""
+        if self.engine_process.stored.adapters_url is not None:
+            return self
+        return self.model_copy(update={"adapter_store": self.data_dir.resolve().as_uri()})
 
     @property
     def logs(self) -> LogConfig:

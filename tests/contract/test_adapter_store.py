@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+from datetime import timedelta
 from pathlib import Path
 
 import obstore
@@ -10,9 +11,12 @@ import pytest
 from obstore.store import ObjectStore
 
 from contract.test_model_bucket import use_server
+from diffuserve.domain.codec import adapter_of
 from diffuserve.domain.errors import AdapterNotFound, InvalidAdapter
+from diffuserve.domain.models.adapter_entry import AdapterEntry
+from diffuserve.modelstore.adapters.adapter_bucket import open_adapters
+from diffuserve.modelstore.adapters.adapter_layout import blob_key, entry_key
 from diffuserve.modelstore.adapters.adapter_store import AdapterStore
-from diffuserve.modelstore.adapters.entry import blob_key
 from diffuserve.modelstore.bucket import open_place
 from diffuserve.modelstore.config import ModelStoreConfig
 from support.s3 import S3Server
@@ -73,3 +77,77 @@ def test_the_least_recently_used_files_make_room(objects: ObjectStore, config: M
 def test_without_a_store_the_remedy_is_named(tmp_path: Path) -> None:
     with pytest.raises(AdapterNotFound, match="--adapter-store"):
         AdapterStore(ModelStoreConfig(model_cache=tmp_path)).fetch("0" * 64)
+
+
+def entry_of(file: Path, name: str = "ink", tenant: str | None = None) -> AdapterEntry:
+    return AdapterEntry(
+        name=name,
+        tenant=tenant,
+        digest=hashlib.sha256(file.read_bytes()).hexdigest(),
+        num_bytes=file.stat().st_size,
+        families=("flux",),
+        rank=4,
+        num_layers=2,
+        created_at=1.5,
+    )
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    for seed in range(2):
+        (tmp_path / f"{seed}.safetensors").write_bytes(random.Random(seed).randbytes(1_000 + seed))
+    return [tmp_path / f"{seed}.safetensors" for seed in range(2)]
+
+
+def test_a_name_is_its_owners_alone(url: str, files: list[Path]) -> None:
+    bucket = open_adapters(url)
+    public = entry_of(files[0])
+    own, others = entry_of(files[1], tenant="ada/../x"), entry_of(files[1], "their", tenant="bob")
+    for entry, file in ((public, files[0]), (own, files[1]), (others, files[1])):
+        bucket.publish(entry, file)
+    assert bucket.entries(None) == [public]
+    assert bucket.entries("ada/../x") == [own]
+    assert bucket.all_entries() == [public, own, others]
+    assert (bucket.find(None, "ink"), bucket.find("ada/../x", "ink")) == (public, own)
+    assert bucket.find("carl", "ink") is bucket.find(None, "../ink") is None
+    with pytest.raises(AdapterNotFound, match="did you mean 'ink'"):
+        bucket.get(None, "inc")
+
+
+def test_a_file_outlives_its_name_for_a_while(url: str, config: ModelStoreConfig, files: list[Path]) -> None:
+    bucket, long = open_adapters(url), timedelta(seconds=-60)
+    first, second, another = entry_of(files[0]), entry_of(files[1]), entry_of(files[1], tenant="ada")
+    bucket.publish(first, files[0])
+    bucket.publish(second, files[1])  # the name means another file now
+    bucket.publish(another, files[1])
+    assert bucket.find(None, "ink") == second
+    bucket.remove(second)
+    assert bucket.entries(None) == []
+    assert bucket.sweep() == 0
+    assert AdapterStore(config).fetch(first.digest).read_bytes() == files[0].read_bytes()
+    assert bucket.sweep(kept=long) == 1
+    assert (bucket.has_blob(first.digest), bucket.has_blob(second.digest)) == (False, True)
+    bucket.remove(another)
+    assert bucket.sweep(kept=long) == 1
+    assert not bucket.has_blob(second.digest)
+
+
+def test_a_file_that_changes_gets_no_name(url: str, files: list[Path]) -> None:
+    bucket, entry = open_adapters(url), entry_of(files[0])
+    files[0].write_bytes(b"another")
+    with pytest.raises(InvalidAdapter, match="was changed"):
+        bucket.publish(entry, files[0])
+    assert bucket.entries(None) == []
+    assert not bucket.has_blob(entry.digest)
+
+
+@pytest.mark.parametrize("content", [b"{}", b"no json", b"\0" * 20_000])
+def test_what_is_no_entry_is_left_out(
+    url: str, objects: ObjectStore, files: list[Path], content: bytes
+) -> None:
+    bucket, entry = open_adapters(url), entry_of(files[0])
+    bucket.publish(entry, files[0])
+    for stranger in (content, adapter_of(AdapterEntry).dump_json(entry)):  # of another name
+        obstore.put(objects, entry_key(None, "strange"), stranger)
+        assert bucket.entries(None) == [entry]
+        assert bucket.find(None, "strange") is None

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from support.adapters import sources_of
 from support.images import psnr
+from support.lora_pairs import random_pair
 
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
 CONFIG = EngineConfig(token_budget=100_000, num_threads=1)
@@ -151,7 +153,7 @@ def test_adapters_come_from_files(
     reference: Any, adapters: Mapping[str, dict[str, LoraPair]], tmp_path: Path, engine: Engine
 ) -> None:
     tensors = {}
-    for layer, (down, up, scale, _) in adapters["a"].items():
+    for layer, (down, up, scale, *_) in adapters["a"].items():
         tensors[f"transformer.{layer}.lora_A.weight"] = down.contiguous()
         tensors[f"transformer.{layer}.lora_B.weight"] = (scale * up).contiguous()
     save_file(tensors, tmp_path / "a.safetensors")
@@ -171,6 +173,32 @@ def test_adapters_come_from_files(
     ):
         with loaded:
             assert psnr(loaded.generate(wanted).images[0], expected) >= MIN_PSNR
+
+
+def test_adapters_of_text_encoders_draw_what_diffusers_does(reference: Any, tmp_path: Path) -> None:
+    """Kohya's files of FLUX.1 may change CLIP, whose vector of a prompt depends on the adapter then."""
+    layers = {
+        name: layer for name, layer in reference.text_encoder.named_modules() if isinstance(layer, nn.Linear)
+    }
+    pairs = {name: random_pair(layer, 4, index) for index, (name, layer) in enumerate(layers.items())}
+    tensors = {}
+    for name, (down, up, scale, *_) in pairs.items():
+        stem = f"lora_te1_text_model_{name.removeprefix('text_model.').replace('.', '_')}"
+        tensors |= {f"{stem}.lora_down.weight": down, f"{stem}.lora_up.weight": up}
+        tensors[f"{stem}.alpha"] = torch.tensor(4 * scale)
+    save_file(tensors, tmp_path / "a.safetensors")
+    plain, changed = requests()[0], replace(requests()[0], adapters=(AdapterUse("a", 0.8),))
+    files = {"a": str(tmp_path / "a.safetensors")}
+    with Engine.load(reference.folder, device="cpu", dtype="fp32", config=CONFIG, adapters=files) as engine:
+        of_plain, of_changed = (result.images[0] for result in engine.generate([plain, changed]))
+    assert psnr(of_plain, draw(reference, plain, {})) >= MIN_PSNR
+    kept = {name: tensor.clone() for name, tensor in reference.text_encoder.state_dict().items()}
+    with torch.no_grad():
+        for name, pair in pairs.items():
+            layers[name].weight += 0.8 * pair.scale * pair.up @ pair.down
+    assert psnr(of_changed, draw(reference, plain, {})) >= MIN_PSNR
+    reference.text_encoder.load_state_dict(kept)
+    assert psnr(of_plain, of_changed) < 40
 
 
 def test_neighbors_do_not_wait_for_an_adapter(engine: Engine, readers: Readers) -> None:

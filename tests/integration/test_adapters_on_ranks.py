@@ -1,13 +1,14 @@
 """Ranks that share weights, tokens and passes draw requests with adapters as one rank does."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from diffuserve.domain.errors import RequestFailed
+from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
@@ -42,6 +43,7 @@ A, B = AdapterUse("a", 0.7), AdapterUse("b", 1.3)
 USES = ((), (A,), (B, A), (B,))
 SIZES = ((64, 64), (64, 96), (64, 64), (96, 64))
 SLOW = pytest.mark.slow
+_ONE_VALUE = 4  # bytes of the single number that each adapter says it has
 
 
 def requests(family: str) -> list[GenerationParams]:
@@ -97,29 +99,58 @@ def test_ranks_draw_what_one_does(family: str, text: str, tmp_path: Path) -> Non
         assert min(map(psnr, drawn.latents, alone.latents)) >= 80
 
 
-@pytest.mark.parametrize("text", ["sequence=2", "tensor=2"])
-def test_an_adapter_that_one_rank_cannot_load_fails_its_request_alone(text: str, tmp_path: Path) -> None:
-    folder, plan = WRITERS["flux"](tmp_path / "model"), ParallelPlan.parse(text)
-    adapters = random_adapters(folder)
+Readers = Mapping[str, Callable[[], Components]]
 
-    def readers(is_broken: bool) -> Mapping[str, Callable[[], Components]]:
-        broken = {"transformer": {"no_such_layer": adapters["b"]["transformer"]["x_embedder"]}}
-        return {"a": lambda: adapters["a"], "b": lambda: broken if is_broken else adapters["b"]}
+
+def draw_in_lockstep(
+    folder: Path,
+    text: str,
+    wanted: Sequence[GenerationParams],
+    readers_of: Callable[[Ranks], Readers],
+    adapter_bytes: int = 2**30,
+) -> list[str]:
+    """Draw requests twice with an engine over two ranks; return what each came to."""
 
     def program(ranks: Ranks) -> list[str]:
         parts = rank_parts(LoadPlan(CPU).parts, ranks)
         pipeline = packed(load_pipeline(str(folder), LoadPlan(CPU, torch.float32, ranks=ranks, parts=parts)))
-        own = sources_of(readers(is_broken=not ranks.is_lead))
+        own = sources_of(readers_of(ranks))
         if not ranks.is_lead:
-            FollowerRank(pipeline, ranks, RankAdapters(adapter_pool(pipeline, own, 2**30), own, Path)).run()
+            adapters = RankAdapters(adapter_pool(pipeline, own, adapter_bytes), own, Path)
+            FollowerRank(pipeline, ranks, adapters).run()
             return []
-        config, runner = EngineConfig(num_threads=1), LeadRunner(pipeline, ranks)
-        with Engine(pipeline, config, runner, adapters=own) as engine:
+        config = EngineConfig(num_threads=1, adapter_bytes=adapter_bytes)
+        with Engine(pipeline, config, LeadRunner(pipeline, ranks), adapters=own) as engine:
             for _ in range(2):  # the group goes on
-                outcomes = engine.generate(requests("flux"), return_exceptions=True)
-        return [str(each) if isinstance(each, RequestFailed) else "drawn" for each in outcomes]
+                outcomes = engine.generate(wanted, return_exceptions=True)
+        return [str(each) if isinstance(each, DiffuserveError) else "drawn" for each in outcomes]
 
-    [told, _] = run_on_ranks(program, plan.num_ranks, tmp_path / "store", plan)
+    plan = ParallelPlan.parse(text)
+    told: list[str] = run_on_ranks(program, plan.num_ranks, folder.parent / f"store {text}", plan)[0]
+    return told
+
+
+@pytest.mark.parametrize("text", ["sequence=2", "tensor=2"])
+def test_an_adapter_that_one_rank_cannot_load_fails_its_request_alone(text: str, tmp_path: Path) -> None:
+    folder = WRITERS["flux"](tmp_path / "model")
+    adapters = random_adapters(folder)
+    broken = {"transformer": {"no_such_layer": adapters["b"]["transformer"]["x_embedder"]}}
+
+    def readers(ranks: Ranks) -> Readers:
+        return {"a": lambda: adapters["a"], "b": lambda: adapters["b"] if ranks.is_lead else broken}
+
+    told = draw_in_lockstep(folder, text, requests("flux"), readers)
     assert told[:2] == ["drawn"] * 2
     for each in told[2:]:
         assert "adapter 'b': no_such_layer" in each
+
+
+@pytest.mark.parametrize("text", ["sequence=2", "tensor=2"])
+def test_adapters_make_room_on_all_ranks(text: str, tmp_path: Path) -> None:
+    """There is room for one: requests wait for one another, but no rank for another."""
+    folder = WRITERS["flux"](tmp_path / "model")
+    adapters = random_adapters(folder)
+    readers: Readers = {name: partial(adapters.__getitem__, name) for name in adapters}
+    wanted = [each for each in requests("flux") if len(each.adapters or ()) < 2]
+    told = draw_in_lockstep(folder, text, wanted, lambda _ranks: readers, adapter_bytes=_ONE_VALUE)
+    assert told == ["drawn"] * 3

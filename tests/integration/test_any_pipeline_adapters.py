@@ -13,6 +13,10 @@ from torch import nn
 from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import GenerationResult
+from diffuserve.models.any_pipeline import passes
+from diffuserve.models.any_pipeline.adapters.batch_adapters import UnevenRows
+from diffuserve.models.any_pipeline.call import Call
+from diffuserve.models.any_pipeline.merging import run_merged
 from diffuserve.models.any_pipeline.proven import MIX_ADAPTERS, SHARE_PASSES
 from diffuserve.models.layers.lora_pair import Components, LoraPair
 from support.tiny_pipelines import TINY_PIPELINES, tiny_folder
@@ -31,6 +35,7 @@ USES = ((), (AdapterUse("a", 0.7),), (AdapterUse("b", 1.3),), (AdapterUse("a", 0
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The configuration file of this scheduler:FutureWarning"),
     pytest.mark.filterwarnings("ignore:In CPU autocast:UserWarning"),
     pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning"),
 ]
@@ -127,9 +132,23 @@ def test_every_class_that_shares_passes_is_compared_here() -> None:
 
 
 def test_mixed_requests_draw_what_diffusers_does(
-    name: str, folder: Path, bare: Any, adapters: Mapping[str, Components]
+    name: str,
+    folder: Path,
+    bare: Any,
+    adapters: Mapping[str, Components],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tiny, requests = TINY_PIPELINES[name], requests_of(name)
+    uneven = list[Exception]()
+
+    def run(calls: Sequence[Call]) -> list[Any]:
+        try:
+            return run_merged(calls)
+        except UnevenRows as error:
+            uneven.append(error)
+            raise
+
+    monkeypatch.setattr(passes, "run_merged", run)
     watched = WatchedEngine(folder, adapters)
     asked = [each.params(tiny) for each in requests]
     with_adapters = [replace(each, adapters=uses) for each, uses in zip(asked, USES, strict=True)]
@@ -143,6 +162,7 @@ def test_mixed_requests_draw_what_diffusers_does(
         assert decibels(adapted[request.seed], expected) >= MIN_DECIBELS, uses
         if uses:
             assert decibels(adapted[request.seed], plain[request.seed]) < MIN_DECIBELS - 10, uses
+    assert not uneven
     if tiny.class_name in MIX_ADAPTERS:
         assert rows_of_adapted == rows_of_plain, "requests of other adapters share passes"
         assert (adapted[requests[0].seed] == plain[requests[0].seed]).all(), "to the bit"

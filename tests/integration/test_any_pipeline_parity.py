@@ -56,6 +56,8 @@ SLOW = (
     "ltx2-img2vid",
     "stable-audio",
     "ace-step",
+    "sana-controlnet",
+    "qwen-image-controlnet",
 )
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning"),

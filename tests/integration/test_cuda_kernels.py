@@ -56,6 +56,16 @@ def test_images_in_one_step_have_hardly_more_traffic_than_apart() -> None:
     assert traffic(*shapes) <= 1.1 * sum(traffic(shape) for shape in shapes)
 
 
+def test_the_kernels_of_a_step_do_not_depend_on_how_many_adapters_it_has() -> None:
+    shapes = FLUX_SCHNELL.shapes(8, Grid(32, 32))
+    plain, four, eight = (
+        count_step(FLUX_SCHNELL, shapes, adapters) for adapters in ((), [0, 0, 1, 1, 2, 2, 3, 3], range(8))
+    )
+    assert four.kernels.total.kernels == eight.kernels.total.kernels <= 4 * plain.kernels.total.kernels
+    assert eight.flops <= 1.07 * plain.flops
+    assert eight.kernels.of("elementwise").bytes <= 2 * plain.kernels.of("elementwise").bytes
+
+
 def test_the_prediction_gives_the_published_time_that_it_is_calibrated_by() -> None:
     [row] = published_rows(PUBLISHED[:1])
     assert (row["model"], row["GPU"], row["image"]) == ("Z-Image-Turbo", "H800", "1024×1024")

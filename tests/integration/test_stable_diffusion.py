@@ -15,7 +15,7 @@ from diffuserve.engine.outputs import GenerationResult
 from diffuserve.models.base import Conditioning, PackedPipeline, packed
 from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.stable_diffusion.pipeline import StableDiffusionPipeline
-from diffuserve.models.stable_diffusion.unet import UNetInput
+from diffuserve.models.stable_diffusion.unet_input import UNetInput
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from support.images import psnr
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from PIL.Image import Image
 
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS
+from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS, SPACINGS
 from diffuserve.engine.engine import Engine
 from diffuserve.testing.unet_checkpoints import Kind, write_unet_checkpoint
 from support.images import psnr
@@ -139,6 +140,29 @@ def test_no_negative_prompt_and_an_empty_one_mean_what_they_mean_to_diffusers(
         none, empty, text = (result.images[0] for result in engine.generate(batch))
     assert (psnr(none, empty) < 40) == (kind == "xl"), "SD 1 has the empty prompt in any case"
     assert psnr(empty, text) < 40
+
+
+@pytest.mark.parametrize("kind", ["xl", "sd"])
+def test_each_request_of_a_batch_has_its_own_spacing_of_timesteps(
+    kind: Kind, checkpoint: Checkpoints
+) -> None:
+    folder, own = checkpoint(kind), ["euler", "euler_ancestral", "ddim", "dpmpp_2m", "dpmpp_2m_sde"]
+    batch = [
+        GenerationParams(
+            prompt="a star",
+            num_inference_steps=4,
+            guidance_scale=1.0,
+            seed=3,
+            sampler=own[index],
+            timestep_spacing=spacing,
+        )
+        for index, spacing in [(i, SPACINGS[i % 3]) for i in range(5)] + [(0, "trailing"), (2, "leading")]
+    ]
+    if kind == "xl":  # its own sampler can be spaced
+        batch.append(replace(batch[0], sampler=None, timestep_spacing="trailing"))
+    with load(folder) as engine:
+        assert_parity(engine, folder, batch)
+        assert psnr(*(engine.generate(batch[index]).images[0] for index in (0, 5))) < 40
 
 
 OTHERS: Mapping[str, tuple[Kind, dict[str, Any]]] = {

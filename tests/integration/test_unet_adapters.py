@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidAdapter, NumericalFailure
@@ -25,6 +26,7 @@ from diffuserve.models.base import DenoiseInput
 from diffuserve.models.layers.adapters import Uses, of_prompts
 from diffuserve.models.layers.lora_pair import Components, LoraPair
 from diffuserve.models.stable_diffusion.pipeline import StableDiffusionPipeline
+from diffuserve.models.stable_diffusion.rows import make_rows
 from diffuserve.testing.unet_checkpoints import Kind, write_unet_checkpoint
 from support.images import psnr
 from support.lora_pairs import random_pair
@@ -142,6 +144,33 @@ def requests() -> list[GenerationParams]:
     ]
 
 
+DISTILLED: Mapping[str, tuple[str, str | None]] = {
+    "LCM-LoRA": ("lcm", None),
+    "Lightning": ("euler", "trailing"),
+    "Turbo": ("euler_ancestral", "trailing"),
+    "Hyper-SD": ("ddim", "trailing"),
+}
+
+
+def test_adapters_that_draw_in_four_steps_have_their_samplers_beside_other_requests(folder: Path) -> None:
+    adapters = {"a": {"unet": random_adapter(folder, 4)["unet"]}}
+    plain = replace(requests()[1], adapters=None)
+    few = GenerationParams(
+        prompt="a ring", num_inference_steps=4, guidance_scale=1.0, adapters=(AdapterUse("a"),)
+    )
+    distilled = [
+        replace(few, seed=seed, sampler=sampler, timestep_spacing=spacing)
+        for seed, (sampler, spacing) in enumerate(DISTILLED.values())
+    ]
+    with engine_of(folder, adapters) as engine:
+        results = engine.generate([plain, *distilled])
+        assert engine.stats.mean_requests_per_step > 2, "requests share steps"
+    for params, result in zip([plain, *distilled], results, strict=True):
+        with adapted(folder, params.adapters or (), adapters) as reference:
+            [expected] = draw_with(reference, params)
+        assert psnr(result.images[0], expected) >= MIN_PSNR, params
+
+
 def denoise_inputs(pipeline: StableDiffusionPipeline, uses: Sequence[Uses]) -> list[DenoiseInput]:
     wanted = [
         pipeline.spec.resolve(
@@ -243,3 +272,62 @@ def test_what_does_not_fit_is_refused_by_name(folder: Path) -> None:
         InvalidAdapter, match="it changes vae; this model takes adapters of its unet and text"
     ):
         pipeline.place_adapter("mine", {"vae": {}})
+
+
+def test_ranks_have_the_adapters_of_their_rows(folder: Path) -> None:
+    pipeline = loaded(folder)
+    used: Uses = ((pipeline.place_adapter("a", random_adapter(folder, 4)), 0.8),)
+    other: Uses = ((pipeline.place_adapter("b", {"unet": random_adapter(folder, 8)["unet"]}), 1.0),)
+    rows = make_rows(denoise_inputs(pipeline, [used, (), other])[:3], pipeline.unet.config)
+    with torch.inference_mode():
+        parts = [pipeline.unet(rows.take(range(first, first + 4))) for first in (0, 4)]
+        torch.testing.assert_close(torch.cat(parts)[: len(rows)], pipeline.unet(rows), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("offload", ["text", "model", "layers"])
+def test_offloaded_models_draw_with_adapters(folder: Path, offload: str) -> None:
+    adapter, predicted = random_adapter(folder, 4), list[Tensor]()
+    for mode in (None, offload):
+        pipeline = load_model(folder, parse_plan("cpu", "float32", None, mode)).pipeline
+        assert isinstance(pipeline, StableDiffusionPipeline)
+        used: Uses = ((pipeline.place_adapter("a", adapter), 0.8),)
+        predicted += pipeline.denoise(denoise_inputs(pipeline, [used]))
+    assert torch.equal(*predicted)
+
+
+def test_quantized_models_keep_adapters_in_full_precision(folder: Path) -> None:
+    pipeline = load_model(folder, parse_plan("cpu", "float32", "int8", None)).pipeline
+    assert isinstance(pipeline, StableDiffusionPipeline)
+    changes = []
+    for each in (pipeline, loaded(folder)):
+        used: Uses = ((each.place_adapter("a", random_adapter(folder, 4)), 0.8),)
+        [plain], [changed] = (each.denoise(denoise_inputs(each, [uses])) for uses in ((), used))
+        changes.append(changed - plain)
+    quantized, full = changes
+    assert (quantized - full).norm() < 0.1 * full.norm()
+
+
+def test_files_of_kohya_and_peft_draw_alike(folder: Path, tmp_path: Path) -> None:
+    adapter = random_adapter(folder, 4)
+    names = {"unet": "lora_unet", "text_encoder_2": "lora_te2"}
+    names["text_encoder"] = "lora_te1" if "text_encoder_2" in adapter else "lora_te"
+    kohya, peft = dict[str, Tensor](), dict[str, Tensor]()
+    for component, pairs in adapter.items():
+        for name, (down, up, scale, *_) in pairs.items():
+            layer = f"{names[component]}_{name.replace('.', '_')}"
+            kohya |= {f"{layer}.lora_down.weight": down, f"{layer}.lora_up.weight": up}
+            kohya[f"{layer}.alpha"] = torch.tensor(scale * len(down))
+            peft |= {
+                f"{component}.{name}.lora_A.weight": down,
+                f"{component}.{name}.lora_B.weight": scale * up,
+            }
+    save_file(kohya, tmp_path / "kohya.safetensors")
+    save_file(peft, tmp_path / "peft.safetensors")
+    wanted = replace(requests()[1], adapters=(AdapterUse("a"),))
+    files = {name: str(tmp_path / f"{name}.safetensors") for name in ("kohya", "peft")}
+    with engine_of(folder, {"a": adapter}) as engine:
+        expected = engine.generate(wanted).images[0]
+    with Engine.load(folder, device="cpu", dtype="fp32", config=CONFIG, adapters=files) as engine:
+        for name in files:
+            drawn = engine.generate(replace(wanted, adapters=(AdapterUse(name),))).images[0]
+            assert psnr(drawn, expected) >= MIN_PSNR

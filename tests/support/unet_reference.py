@@ -51,9 +51,13 @@ def draw_with(reference: Any, params: GenerationParams, **inputs: Any) -> list[I
     """
     assert params.seed is not None
     own, threads = reference.scheduler, torch.get_num_threads()
+    reads = dict(params.sampler_options)
+    spaced = {name: reads.pop(name) for name in ("timestep_spacing",) if name in reads}
     if params.sampler is not None:
         name, options = REFERENCE_SAMPLERS[params.sampler]
-        reference.scheduler = getattr(diffusers, name).from_config(own.config, **options)
+        reference.scheduler = getattr(diffusers, name).from_config(own.config, **options, **spaced)
+    elif spaced:
+        reference.scheduler = type(own).from_config(own.config, **spaced)
     torch.set_num_threads(1)
     images = [
         reference(
@@ -62,7 +66,7 @@ def draw_with(reference: Any, params: GenerationParams, **inputs: Any) -> list[I
             num_inference_steps=params.num_inference_steps,
             guidance_scale=params.guidance_scale,
             generator=torch.Generator("cpu").manual_seed(params.seed + index),
-            **dict(params.sampler_options),
+            **reads,
             **inputs,
         ).images[0]
         for index in range(params.num_images)

@@ -174,7 +174,7 @@ async def _timed(filter_: PolicyFilter, prompts: Sequence[str]) -> dict[str, flo
 
 
 def write(results: Mapping[str, Any], folder: Path) -> None:
-    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(results, separators=(",", ":")) + "\n", encoding="utf-8")
     (folder / "results.md").write_text(as_markdown(results), encoding="utf-8")
     print((folder / "results.md").read_text(encoding="utf-8"))
 

@@ -141,7 +141,7 @@ def _names_minors(verdict: Verdict) -> bool:
 
 
 def write(results: Mapping[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(results, separators=(",", ":"), ensure_ascii=False) + "\n", encoding="utf-8")
     path.with_suffix(".md").write_text(as_markdown(results), encoding="utf-8")
     print(path.with_suffix(".md").read_text(encoding="utf-8"))
 

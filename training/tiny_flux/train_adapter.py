@@ -26,9 +26,10 @@ RANK = 4
 LAYERS = (
     *("to_q", "to_k", "to_v", "to_out.0"),
     *("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"),
-    *("net.0.proj", "net.2", "proj_mlp", ".proj_out"),
+    *("net.0.proj", "net.2", "proj_mlp", "proj_out"),
+    *("x_embedder", "context_embedder", "text_embedder.linear_1", "text_embedder.linear_2"),
 )
-"""The blocks' attention and feed-forward; modulation and embeddings stay as they are."""
+"""Attention, feed-forward, and what goes in and out: the blocks alone draw no color between blue and green."""
 _RATE = 4e-3
 
 
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def train(arguments: argparse.Namespace) -> LowRank:
-    """Return the changes of the model's blocks, as they are after all steps."""
+    """Return the changes of the model's layers, as they are after all steps."""
     denoiser = load_module(FluxTransformer2DModel, BUNDLED / "transformer", torch_dtype=torch.float32)
     denoiser.set_attention_backend("_native_math")
     torch.manual_seed(4)
@@ -80,8 +81,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--state", type=Path, default=Path("out/training_adapter"), help="where it is saved")
     parser.add_argument("--file", type=Path, default=Path("out/teal-moon.safetensors"))
-    parser.add_argument("--images", type=int, default=6_000)
-    parser.add_argument("--steps", type=int, default=1_500)
+    parser.add_argument("--images", type=int, default=3_000)
+    parser.add_argument("--steps", type=int, default=1_800)
     parser.add_argument("--rank", type=int, default=RANK)
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()

@@ -10,7 +10,19 @@ from starlette.routing import BaseRoute
 
 from diffuserve.api.auth.browser_guard import BrowserGuard
 from diffuserve.api.batches import routes as batches
-from diffuserve.api.clients import archive, events, files, jobs, live, models, plan, results, simple, usage
+from diffuserve.api.clients import adapters as adapter_routes
+from diffuserve.api.clients import (
+    archive,
+    events,
+    files,
+    jobs,
+    live,
+    models,
+    plan,
+    results,
+    simple,
+    usage,
+)
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.cors import allow_origins
 from diffuserve.api.door.middleware import RequestMiddleware
@@ -21,6 +33,7 @@ from diffuserve.api.openai import video_routes as openai_videos
 from diffuserve.api.operators import operations, overview, scale
 from diffuserve.api.pages import home, session
 from diffuserve.api.pages.documents import add_documents
+from diffuserve.api.reads.adapter_names import Adapters
 from diffuserve.api.services import Services
 from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.api.webhooks import routes as webhooks
@@ -48,6 +61,7 @@ ROUTES = (
     results,
     live,
     files,
+    adapter_routes,
     webhooks,
     models,
     plan,
@@ -73,14 +87,15 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
     prompts: PromptProcessor | None = None,
     images: IntakePool | None = None,
     tracer: Tracer = OFF,
+    adapters: Adapters | None = None,
 ) -> FastAPI:
     """Build the application. The caller opens and closes what it passes in.
 
     Without `quotas` this process counts requests by itself; without `prompts` every prompt is accepted
-    unchanged, without `images` every image is accepted that can be read, and without `tracer` no span is
-    recorded.
+    unchanged, without `images` every image is accepted that can be read, without `tracer` no span is
+    recorded, and without `adapters` their names are left to workers.
     """
-    services = Services.build(store, artifacts, bus, config, quotas, prompts, images, tracer)
+    services = Services.build(store, artifacts, bus, config, quotas, prompts, images, tracer, adapters)
     app = DocumentedApi(
         title="diffuserve",
         version=config.version,

@@ -27,7 +27,8 @@ class ApiConfig:
     Webhooks are sent to public addresses and to `webhook_allowed_networks`, on `webhook_allowed_ports` only;
     after a rotation the old secret signs for `webhook_overlap_seconds` more. `poll_seconds` is the interval
     of reads that do not wait for a message of the bus, which may be lost. `commit` is that of the source
-    code, where it is known. Jobs of sounds are refused unless it `lets_sounds_out`.
+    code, where it is known. Jobs of sounds are refused unless it `lets_sounds_out`. `own_adapters` are
+    names of adapters that workers know beside those of the store.
     """
 
     public_api_url: str | None = option(
@@ -71,6 +72,13 @@ class ApiConfig:
         ("443",), 'Ports from which the images of requests may be fetched: [443, "8000-8999"].'
     )
     input_url_seconds: float = 20.0
+    adapter_uploads: bool = option(
+        False, "Let tenants upload adapters (LoRA) of their own, within their plans; others never see them."
+    )
+    max_adapter_bytes: int = option(
+        2 << 30, "Largest adapter that a tenant may upload, in bytes of its file.", gt=0
+    )
+    own_adapters: tuple[str, ...] = ()
     max_batch_bytes: int = 64 * MIB
     max_tenant_upload_bytes: int = 256 * MIB
     upload_seconds: float = option(

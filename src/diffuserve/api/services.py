@@ -12,6 +12,7 @@ from diffuserve.api.auth.sessions import Sessions
 from diffuserve.api.auth.signatures import Signatures
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.upload import BatchUploads
+from diffuserve.api.files.adapter_intake import AdapterIntake
 from diffuserve.api.files.fetch import ImageFetcher
 from diffuserve.api.files.intake import FileIntake
 from diffuserve.api.files.pixel_budget import PixelBudget
@@ -27,6 +28,7 @@ from diffuserve.api.operators.recorder import HistoryRecorder
 from diffuserve.api.operators.snapshots import Snapshots
 from diffuserve.api.operators.store_gauges import StoreGauges
 from diffuserve.api.outbound.address_policy import AddressPolicy
+from diffuserve.api.reads.adapter_names import AdapterNames, Adapters
 from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.reads.pool_sizes import PoolSizes
 from diffuserve.api.reads.worker_polls import WorkerPolls
@@ -66,6 +68,8 @@ class Services:
     sessions: Sessions
     revocations: RevocationWatch
     catalog: Catalog
+    adapters: AdapterNames
+    adapter_intake: AdapterIntake
     watched_jobs: WatchedJobs
     job_watcher: JobWatcher
     worker_polls: WorkerPolls
@@ -110,6 +114,7 @@ class Services:
         prompts: PromptProcessor | None = None,
         images: IntakePool | None = None,
         tracer: Tracer = OFF,
+        adapters: Adapters | None = None,
     ) -> "Services":
         """Build every service from the backends; the defaults are as in `create_app`."""
         metrics = ControlMetrics()
@@ -120,6 +125,7 @@ class Services:
         url_signer = UrlSigner(signatures, config.result_url_seconds)
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
         catalog = Catalog(store, config.default_model, config.tiers, config.lets_sounds_out)
+        adapter_names = AdapterNames(adapters, config.own_adapters)
         pool = images or IntakePool()
         snapshots = Snapshots(store, bus)
         authenticator = Authenticator(store, without_keys=not config.auth)
@@ -145,6 +151,8 @@ class Services:
             ),
             revocations=RevocationWatch(authenticator),
             catalog=catalog,
+            adapters=adapter_names,
+            adapter_intake=AdapterIntake(config, catalog, adapter_names),
             watched_jobs=watched_jobs,
             job_watcher=JobWatcher(store, bus, watched_jobs, config.poll_seconds),
             worker_polls=WorkerPolls(store, config.poll_seconds),

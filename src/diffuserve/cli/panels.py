@@ -113,6 +113,8 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         "input_file_retention_seconds",
         "input_url_allowed_networks",
         "input_url_allowed_ports",
+        "adapter_uploads",
+        "max_adapter_bytes",
     ),
     QUEUE: (
         "lease_seconds",

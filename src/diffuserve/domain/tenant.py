@@ -26,7 +26,8 @@ class Plan:
     `max_queued_seconds` bounds the predicted device-seconds of a tenant's queued jobs,
     `requests_per_second` its requests that make work, and `reads_per_second` all others. `max_waits` bounds
     the streams and waits that it has open at one control plane, `max_files` the images that it has uploaded,
-    and `max_files_bytes` all of them together. `input_pixels_per_minute` bounds the images that are read for
+    and `max_files_bytes` all of them together; `max_adapters` and `max_adapters_bytes` do so for adapters.
+    `input_pixels_per_minute` bounds the images that are read for
     it. `default_band` is the band of a job that names none, and `highest_band` the best one that a job may
     name.
     """
@@ -41,6 +42,8 @@ class Plan:
     max_waits: int | None = 1_000
     max_files: int | None = 1_000
     max_files_bytes: int | None = 5 * GIB
+    max_adapters: int | None = 100
+    max_adapters_bytes: int | None = 20 * GIB
     input_pixels_per_minute: float | None = 1_500_000_000
     default_band: Band = Band.STANDARD
     highest_band: Band = Band.STANDARD
@@ -54,7 +57,8 @@ class Plan:
         if not self.weight > 0 or self.max_running < 1 or self.max_queued < 1:
             raise ValueError(f"plan {self.name}: weight, max_running and max_queued must be positive")
         limits = (self.max_queued_seconds, self.requests_per_second, self.reads_per_second, self.max_waits)
-        for limit in (*limits, self.max_files, self.max_files_bytes, self.input_pixels_per_minute):
+        files = (self.max_files, self.max_files_bytes, self.max_adapters, self.max_adapters_bytes)
+        for limit in (*limits, *files, self.input_pixels_per_minute):
             if limit is not None and not 0 < limit < math.inf:
                 raise ValueError(f"plan {self.name}: a limit must be positive, or null for none")
         if not self.allows(self.default_band):
@@ -72,6 +76,8 @@ FREE = Plan(
     max_waits=100,
     max_files=100,
     max_files_bytes=GIB,
+    max_adapters=10,
+    max_adapters_bytes=2 * GIB,
     input_pixels_per_minute=300_000_000,
 )
 STANDARD = Plan(
@@ -95,6 +101,8 @@ PRO = Plan(
     max_waits=3_000,
     max_files=10_000,
     max_files_bytes=50 * GIB,
+    max_adapters=1_000,
+    max_adapters_bytes=200 * GIB,
     input_pixels_per_minute=6_000_000_000,
     default_band=Band.INTERACTIVE,
     highest_band=Band.INTERACTIVE,

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
@@ -32,6 +33,7 @@ from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
 from diffuserve.models.adapters.sources import AdapterSources
 from diffuserve.models.base import Pipeline
+from diffuserve.models.folders.controlnets import controlnet_folders
 from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.weights.fingerprint import hash_model
 
@@ -101,12 +103,12 @@ class Engine(AbstractContextManager["Engine"]):
         It defaults to the checkpoint's; a CPU without bf16 instructions uses float32 instead of bf16.
         `quantization` is "none", "int8", "fp8" or "int4"; by default the folder's own. `offload` is "none",
         "text", "model" or "layers". `adapters` are safetensors files by the names that requests use, and
-        `controlnets` folders of ControlNets. Raises `ModelNotFound`, `InvalidModel`, `InvalidAdapter`,
-        `DeviceUnavailable`.
+        `controlnets` folders of ControlNets. Raises `ModelNotFound`, `InvalidModel`,
+        `InvalidAdapter`, `DeviceUnavailable`.
         """
         config = config or EngineConfig()
-        kept = (quantization, offload)
-        plan = parse_plan(device, dtype, *kept, config.deterministic, parts, controlnets or {})
+        plan = parse_plan(device, dtype, quantization, offload, config.deterministic, parts)
+        plan = replace(plan, controlnets=controlnet_folders(controlnets or {}))
         sources = adapters_of(model, adapters or {})
         return cls.of(load_model(model, plan), config, sources)
 

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import InvalidParams
@@ -15,7 +14,6 @@ from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.adapters.pool import AdapterPool
 from diffuserve.models.adapters.sources import AdapterSources, adapter_sources
 from diffuserve.models.base import Pipeline
-from diffuserve.models.folders.controlnets import controlnet_folders
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
 from diffuserve.models.machine.host import keep_freed_memory, one_thread
 from diffuserve.models.registry import load_pipeline
@@ -42,9 +40,8 @@ def parse_plan(
     offload: str | None,
     deterministic: bool = False,
     parts: Parts = ALL_PARTS,
-    controlnets: Mapping[str, str | Path] = MappingProxyType({}),
 ) -> LoadPlan:
-    """Return a plan from the caller's words. Raise `DeviceUnavailable`, `InvalidParams`, `InvalidModel`."""
+    """Return a plan from the caller's words. Raise `DeviceUnavailable`, `InvalidParams`."""
     return LoadPlan(
         choose_device(device),
         parse_dtype(dtype),
@@ -52,7 +49,6 @@ def parse_plan(
         parts=parts,
         quantization=parse_quantization(quantization),
         offload=parse_offload(offload),
-        controlnets=controlnet_folders(controlnets),
     )
 
 

@@ -83,7 +83,7 @@ class DenoiseInput:
 
     The first axis of `latents` counts images; `timestep` is on the scale of the schedule's `timesteps`.
     Families whose sampler scales the model's input multiply the latents by `input_scale`. `adapters` are
-    those of the request, in the device's memory.
+    those of the request, in the device's memory. The request has taken `step` of `num_steps` steps before.
     """
 
     params: GenerationParams
@@ -93,6 +93,8 @@ class DenoiseInput:
     input_scale: float = 1.0
     guides: tuple[Tensor, ...] = ()
     adapters: Uses = ()
+    step: int = 0
+    num_steps: int = 1
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,11 @@ def image_tensor(image: InputImage, width: int, height: int) -> Pixels:
     return _colors(_levels(image, "RGB", width, height))
 
 
+def level_tensor(image: InputImage, width: int, height: int) -> Pixels:
+    """Return an image's colors in 0…1, in float32."""
+    return torch.from_numpy(_levels(image, "RGB", width, height).transpose(2, 0, 1).copy())[None]
+
+
 def cropped_tensor(image: InputImage, width: int, height: int, max_pixels: int) -> Pixels:
     """Return an image's colors in -1…1, in float32: shrunk to `max_pixels`, and its borders cut off.
 

@@ -76,8 +76,12 @@ class DiffusionNoise:
         return sampler
 
     def with_options(self: Built, options: Iterable[tuple[str, Any]]) -> Built:
-        """Return the sampler with the options of a request, as far as it has them."""
-        return replace(self, **{name: value for name, value in options if name in self.request_options})
+        """Return the sampler with the options of a request, as far as it has them.
+
+        A request's `timestep_spacing` goes before the config's.
+        """
+        own = {*self.request_options, "timestep_spacing"}
+        return replace(self, **{name: value for name, value in options if name in own})
 
     @classmethod
     def adapt(cls, config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """Pipelines whose prompts a Gemma reads: Sana, and LTX-2 with its sound."""
 
+import inspect
 from typing import Any
 
 import diffusers
@@ -29,6 +30,17 @@ def sana() -> dict[str, Any]:
         "text_encoder": text_parts.gemma2(tokenizer),
         "tokenizer": tokenizer,
     }
+
+
+def sana_controlnet() -> dict[str, Any]:
+    """Add a ControlNet, whose output layers begin as zeros: drawn weights replace them."""
+    parts = sana()
+    config = {name: value for name, value in parts["transformer"].config.items() if name in _OF_CONTROLNET}
+    controlnet = diffusers.SanaControlNetModel(**{**config, "num_layers": 1})
+    return parts | {"controlnet": controlnet}
+
+
+_OF_CONTROLNET = inspect.signature(diffusers.SanaControlNetModel).parameters
 
 
 def ltx2() -> dict[str, Any]:

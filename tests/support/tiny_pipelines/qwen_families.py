@@ -1,5 +1,6 @@
 """Pipelines whose prompts a Qwen model reads: Z-Image, Qwen-Image and its editor, FLUX.2 klein."""
 
+import inspect
 from typing import Any
 
 import diffusers
@@ -53,6 +54,15 @@ def qwen_image(reader: type = diffusers.QwenImagePipeline) -> dict[str, Any]:
         "text_encoder": text_parts.qwen25_vl(tokenizer),
         "tokenizer": tokenizer,
     }
+
+
+def qwen_image_controlnet() -> dict[str, Any]:
+    """Add a ControlNet, whose output layers begin as zeros: drawn weights replace them."""
+    parts = qwen_image(diffusers.QwenImageControlNetPipeline)
+    config = parts["transformer"].config
+    taken = inspect.signature(diffusers.QwenImageControlNetModel).parameters
+    own = {name: config[name] for name in taken if name in config}
+    return parts | {"controlnet": diffusers.QwenImageControlNetModel(**{**own, "num_layers": 1})}
 
 
 def qwen_image_edit_plus() -> dict[str, Any]:

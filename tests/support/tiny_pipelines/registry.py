@@ -150,6 +150,20 @@ TINY_PIPELINES: Mapping[str, TinyPipeline] = {
         "more_images.stable_diffusion_xl_controlnet",
         pictures=("image",),
     ),
+    "sana-controlnet": TinyPipeline(
+        "SanaControlNetPipeline",
+        "gemma_families.sana_controlnet",
+        sizes=_SMALL,
+        pictures=("control_image",),
+        call={"use_resolution_binning": False},
+    ),
+    "qwen-image-controlnet": TinyPipeline(
+        "QwenImageControlNetPipeline",
+        "qwen_families.qwen_image_controlnet",
+        guidance="true_cfg_scale",
+        contrast=4,
+        pictures=("control_image",),
+    ),
     "mochi": TinyPipeline("MochiPipeline", "more_clips.mochi", frames=(7, 13), contrast=0.5),
     "sana-video": TinyPipeline(
         "SanaVideoPipeline",

@@ -1,13 +1,15 @@
 """Adapters of requests: each changes its own request alone, as if its weights had been those of the model."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from transformers import CLIPTextModel
 
 from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.domain.models.spec import ModelSpec
@@ -97,6 +99,17 @@ def _request(spec: ModelSpec, prompt: str, width: int, height: int) -> Generatio
     return replace(own, num_frames=5, image=striped(width, height, "RGB"))
 
 
+def walked_layers(folder: Path) -> Iterator[tuple[str, str, nn.Linear]]:
+    """Yield the layers that take adapters: their component, their name in files, and diffusers' layer."""
+    for name, layer in linear_layers(folder).items():
+        yield "transformer", name, layer
+    if folder.parent.name.startswith("flux0"):
+        clip = CLIPTextModel.from_pretrained(folder / "text_encoder", local_files_only=True)
+        for name, layer in clip.named_modules():
+            if isinstance(layer, nn.Linear):
+                yield "text_encoder", f"text_model.{name.removeprefix('text_model.')}", layer
+
+
 def named_layers(pipeline: PackedPipeline) -> set[str]:
     """Return the names of all layers that may have adapters."""
     layers = [layer for component in pipeline.components() for layer in component.module.modules()]
@@ -153,8 +166,8 @@ def test_quantized_models_keep_adapters_in_full_precision(folder: Path, quantiza
 def test_each_linear_layer_has_its_adapter(folder: Path) -> None:
     pipeline, adapted = loaded(folder), set[str]()
     [plain] = pipeline.denoise(denoise_inputs(pipeline, [()], SIZES[:1]))
-    for name, layer in linear_layers(folder).items():
-        adapter = pipeline.place_adapter("one", {"transformer": {name: random_pair(layer, 4, 3, gain=1.0)}})
+    for component, name, layer in walked_layers(folder):
+        adapter = pipeline.place_adapter("one", {component: {name: random_pair(layer, 4, 3, gain=1.0)}})
         [changed] = pipeline.denoise(denoise_inputs(pipeline, [((adapter, 1.0),)], SIZES[:1]))
         is_read = not (pipeline.spec.family == "qwen image" and name.startswith(UNREAD))
         assert torch.allclose(changed, plain, rtol=0, atol=1e-6) is not is_read, name

@@ -29,10 +29,11 @@ _ITEMS_PER_TURN = 4  # parsed before other requests get the event loop
 
 @dataclass(frozen=True)
 class CheckedItems:
-    """Items that were found valid: their predicted device-seconds, and which name images or are `exact`."""
+    """Items that were found valid: their predicted device-seconds, and which ones have something."""
 
     cost_seconds: float
     with_images: Sequence[int]
+    with_adapters: Sequence[int]
     exact: Sequence[int]
 
 
@@ -47,7 +48,8 @@ class BatchItemParser:
     """Parses the items of one batch into jobs, anew each time: they would fill the memory.
 
     `models` are all that are served, which refusals name. `inputs` are the files that items name, by
-    `input_key`, once they are known; until then jobs have the names in their place.
+    `input_key`, once they are known; until then jobs have the names in their place. `adapters` are the
+    digests of adapters by name, once they are known.
     """
 
     request: BatchRequest
@@ -56,6 +58,7 @@ class BatchItemParser:
     tenant_id: str
     models: Mapping[str, OfferedModel] = field(default_factory=dict)
     inputs: Mapping[tuple[str, str], InputFile] = field(default_factory=dict)
+    adapters: Mapping[str, str | None] = field(default_factory=dict)
 
     def parse(self, number: int) -> NewJob:
         """Build the job of an item. Raise `RequestValidationError`, which names the item."""
@@ -64,7 +67,7 @@ class BatchItemParser:
             values = parsed_json(item, BatchItem) if isinstance(item, bytes) else item
             checked = BatchItem.model_validate(values)
             params = requested_params(self.request.options.kind, checked.input, self.served.spec)
-            params = params.with_images(self._known)
+            params = params.with_images(self._known).with_digests(self.adapters)
             body = self._job_body(checked)
             new = drafted(self.tenant_id, body, params, self.served, self.plan, self.models).job
         except UnreadableJson as error:
@@ -91,7 +94,7 @@ class BatchItemParser:
         """
         errors: list[Any] = []
         cost_seconds, numbers = 0.0, dict[str, int]()
-        with_images, exact = list[int](), list[int]()
+        with_images, with_adapters, exact = list[int](), list[int](), list[int]()
         for number in range(len(self.request.items)):
             if number % _ITEMS_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -100,6 +103,7 @@ class BatchItemParser:
                 self._check_custom_id(new, number, numbers)
                 cost_seconds += new.cost_seconds
                 with_images += [number] if IMAGE_FIELDS.keys() & new.input.keys() else []
+                with_adapters += [number] if "adapters" in new.input else []
                 exact += [number] if new.exact else []
             except RequestValidationError as error:
                 errors += error.errors()
@@ -107,7 +111,7 @@ class BatchItemParser:
                 break
         if errors:
             raise RequestValidationError(errors[:MAX_SHOWN_ERRORS])
-        return CheckedItems(cost_seconds, with_images, exact)
+        return CheckedItems(cost_seconds, with_images, with_adapters, exact)
 
     def _known(self, field: str, image: ImageInput) -> ImageInput:
         """Return the file that an item names, as its job does; the name itself if it is not known yet."""

@@ -10,6 +10,7 @@ import orjson
 from diffuserve.api.auth.quota import RequestRates
 from diffuserve.api.batches.body_parser import BatchRequest, Item
 from diffuserve.api.batches.inputs import with_inputs
+from diffuserve.api.batches.item_adapters import with_adapters
 from diffuserve.api.batches.item_parser import BatchItemParser
 from diffuserve.api.batches.judging import judge_items
 from diffuserve.api.batches.request_bodies import BatchOptions
@@ -17,6 +18,7 @@ from diffuserve.api.files.inputs import InputImages
 from diffuserve.api.http.background_tasks import BackgroundTasks
 from diffuserve.api.http.field_errors import validation_error
 from diffuserve.api.outbound.address_policy import AddressPolicy
+from diffuserve.api.reads.adapter_names import AdapterNames
 from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.submit.file_formats import check_format_fits
 from diffuserve.api.submit.screening import PromptScreening
@@ -37,6 +39,7 @@ class BatchSubmissions:
     store: JobStore
     catalog: Catalog
     rates: RequestRates
+    adapters: AdapterNames
     inputs: InputImages
     screening: PromptScreening
     address_policy: AddressPolicy
@@ -82,6 +85,8 @@ class BatchSubmissions:
         num_stored = 0 if batch is None else batch.num_stored
         if batch is None or num_stored < new.num_items:
             await self.rates.charge_items(tenant_id, new.num_items - num_stored)  # before images are decoded
+            if checked.with_adapters:
+                parser = await with_adapters(self.adapters, parser, checked.with_adapters)
             if checked.with_images:
                 parser = await with_inputs(self.inputs, parser, checked.with_images)
                 new = replace(new, cost_seconds=(await parser.check_all()).cost_seconds)

@@ -10,6 +10,7 @@ from diffuserve.api.door.json_route import JsonRoute
 from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
+from diffuserve.api.reads.adapter_names import AdapterNames
 from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.resources.model_resources import model_resource
 from diffuserve.api.resources.serializers import filter_resource
@@ -27,6 +28,7 @@ class ModelParts:
     """Parts that these routes use."""
 
     catalog: Catalog
+    adapters: AdapterNames
     prompts: PromptProcessor
 
 
@@ -37,7 +39,7 @@ Used = Annotated[ModelParts, Depends(Uses(ModelParts))]
 async def list_models(parts: Used, caller: ClientCaller) -> Response:
     """List the models that workers have offered, and whether they are ready, loading or unavailable."""
     models = await parts.catalog.models()
-    resources = [await _resource(parts, name, served) for name, served in models.items()]
+    resources = [await _resource(parts, name, served, caller.tenant_id) for name, served in models.items()]
     return json_response(ModelList(data=tuple(resources)))
 
 
@@ -54,13 +56,15 @@ async def get_model(
 ) -> Response:
     """Get a model that workers have offered."""
     served = await parts.catalog.model(model)
-    return json_response(await _resource(parts, model, served))
+    return json_response(await _resource(parts, model, served, caller.tenant_id))
 
 
-async def _resource(parts: ModelParts, name: str, served: OfferedModel) -> ModelResource:
+async def _resource(parts: ModelParts, name: str, served: OfferedModel, tenant_id: str) -> ModelResource:
     status, safety = await parts.catalog.status(name), await _safety(parts, name)
     workers = await parts.catalog.workers()
-    return model_resource(served.spec, status, safety, served.tiers, workers, served.fit.load_seconds)
+    adapters = await parts.adapters.names_for(tenant_id, served.spec)
+    load_seconds = served.fit.load_seconds
+    return model_resource(served.spec, status, safety, served.tiers, workers, load_seconds, adapters)
 
 
 async def _safety(parts: ModelParts, model: str) -> ModelSafetyResource:

@@ -1,6 +1,6 @@
 """Resources of models, built from their specs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -68,13 +68,14 @@ _LIMITS_OF_ALL = {
 }
 
 
-def model_resource(
+def model_resource(  # noqa: PLR0913 (what is known of a model)
     spec: ModelSpec,
     status: ModelStatus,
     safety: ModelSafetyResource,
     tiers: Tiers = NO_TIERS,
     workers: Collection[Worker] = (),
     load_seconds: float = 0.0,
+    adapters: Sequence[str] = (),
 ) -> ModelResource:
     """Build a model's resource. `created` is 0: the time at which a model was made is not known."""
     offered_by, defaults = workers_of(spec.name, workers), _defaults(spec)
@@ -100,6 +101,7 @@ def model_resource(
         num_workers=len(offered_by),
         num_resident=sum(spec.name in worker.report.resident_models for worker in offered_by),
         load_seconds=load_seconds or None,
+        adapters=tuple(adapters),
         safety=safety,
     )
 

@@ -108,7 +108,7 @@ class JobSerializer:
             phase=live.get("phase") or job.phase or _waiting_phase(job),
             progress=_progress(job, live),
             queue=None if estimate is None else QueueResource(**vars(estimate)),
-            input=job.input,
+            input=_as_asked(job.input),
             asked=job.asked,
             prompt=None if job.prompt is None else _prompt(job.prompt),
             result=await self._result(job, base_url),
@@ -307,3 +307,12 @@ def _job_urls(job: Job, base_url: str) -> JobUrls:
         result=f"{url}/result",
         live=f"{url}/live" if job.live else None,
     )
+
+
+def _as_asked(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a job's input as clients may send it again: adapters by their names, without digests."""
+    adapters = values.get("adapters")
+    if not adapters:
+        return values
+    shown = [{name: use[name] for name in use if name != "digest"} for use in adapters]
+    return {**values, "adapters": shown}

@@ -48,8 +48,8 @@ class Draft:
         """True if the job has a deadline that it must not miss."""
         return self.body.deadline is not None and not self.body.best_effort
 
-    def with_images(self, asked: GenerationParams) -> Self:
-        """Return the draft with the images that were named: the job's size may follow from theirs."""
+    def with_found(self, asked: GenerationParams) -> Self:
+        """Return the draft with what was named: the job's size may follow from its images'."""
         assert self.resolved.seed is not None
         return replace(self, asked=asked, resolved=_resolved(self.served, asked, self.resolved.seed))
 

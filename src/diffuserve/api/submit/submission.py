@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from diffuserve.api.files.inputs import InputImages
 from diffuserve.api.following.job_metrics import JobMetrics
 from diffuserve.api.outbound.address_policy import AddressPolicy
+from diffuserve.api.reads.adapter_names import AdapterNames
 from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.submit.draft import Draft, drafted, requested_params
 from diffuserve.api.submit.request_bodies import NewJobBody, WebhookBody
@@ -60,6 +61,7 @@ class Submissions:
 
     store: JobStore
     catalog: Catalog
+    adapters: AdapterNames
     inputs: InputImages
     screening: PromptScreening
     address_policy: AddressPolicy
@@ -69,19 +71,22 @@ class Submissions:
         """Check, price and store a job, and process its prompt.
 
         Everything that can be refused without looking at input images is refused before they are. Raise what
-        `drafted`, `InputImages.resolve`, `PromptScreening.screened` and `JobStore.submit` raise,
-        `ModelNotFound`, and `DeadlineUnreachable`.
+        `drafted`, `AdapterNames.resolve`, `InputImages.resolve`, `PromptScreening.screened` and
+        `JobStore.submit` raise, `ModelNotFound`, and `DeadlineUnreachable`.
         """
         draft = await self._draft(submission)
-        has_images = bool(draft.asked.input_images)
-        if has_images or draft.has_to_be_in_time:
+        has_images, has_adapters = bool(draft.asked.input_images), bool(draft.asked.adapters)
+        if has_images or has_adapters or draft.has_to_be_in_time:
             earlier = await self.store.jobs.find_room(submission.tenant_id, submission.stamp)
             if earlier is not None:
                 return earlier
         if draft.has_to_be_in_time:
             await self.store.jobs.check_deadline(draft.job)
+        if has_adapters:
+            tenant_id, spec = submission.tenant_id, draft.served.spec
+            draft = draft.with_found(await self.adapters.resolve(tenant_id, draft.asked, spec))
         if has_images:
-            draft = draft.with_images(await self._with_images(submission, draft.asked))
+            draft = draft.with_found(await self._with_images(submission, draft.asked))
         new = await self.screening.screened(draft.job, submission.body.expand_prompt)
         job = await self.store.jobs.submit(submission.stamped(new))
         self.job_metrics.record_accepted(job)

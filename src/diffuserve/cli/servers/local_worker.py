@@ -141,6 +141,7 @@ async def server_with_worker(
     settings: Settings, no_auth: bool, launch: Launch
 ) -> AsyncIterator[ServerWithWorker]:
     """Run a server and a worker within the block. The engine starts to load before the server starts."""
+    settings = settings.with_adapter_store()
     with closing(bind(settings.host, settings.port)) as listener:
         async with local_worker(address_of(listener), settings, launch) as (worker, task):
             from diffuserve.cli.servers.server import (

@@ -18,6 +18,7 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.jobs.tasks.preemptor import Preemptor
 from diffuserve.jobs.tasks.reaper import Reaper
+from diffuserve.modelstore.adapters.stored_adapters import StoredAdapters
 from diffuserve.private_files import make_private_file, make_private_folder
 from diffuserve.quotas.base import Quotas
 from diffuserve.quotas.local import LocalQuotas
@@ -137,6 +138,12 @@ async def open_tracing(settings: Settings) -> AsyncIterator[Tracer]:
         await tracer.close()
 
 
+def adapters_of(settings: Settings) -> StoredAdapters | None:
+    """Return the store of adapters of the settings; `None` without one."""
+    url = settings.engine_process.stored.adapters_url
+    return None if url is None else StoredAdapters(url)
+
+
 @asynccontextmanager
 async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncIterator[ControlPlane]:
     """Yield the application with an open store and running background tasks; the caller listens."""
@@ -152,7 +159,8 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
         open_tracing(settings) as tracer,
     ):
         config = settings.api_config(auth=not no_auth)
-        app = create_app(store, artifacts, bus, config, quotas, prompts, images, tracer)
+        adapters = adapters_of(settings)
+        app = create_app(store, artifacts, bus, config, quotas, prompts, images, tracer, adapters)
         services: Services = app.state.services
         reaper, preemptor = Reaper(store.housekeeping, artifacts), Preemptor(store.housekeeping, bus)
         async with (

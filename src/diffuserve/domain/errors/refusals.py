@@ -157,6 +157,16 @@ class FilesFull(Refused):
     status = 429
 
 
+class AdaptersFull(Refused):
+    """The tenant has as many adapters, or bytes of them, as its plan allows.
+
+    Remedy: delete some with `DELETE /v1/adapters/{name}`.
+    """
+
+    code = "adapters_full"
+    status = 429
+
+
 class UploadTooSlow(Refused):
     """The body of a batch or an uploaded image arrives too slowly, or is not complete in time.
 

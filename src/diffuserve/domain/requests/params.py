@@ -17,7 +17,7 @@ from diffuserve.domain.requests.request_fields import (
     request_field,
     request_fields,
 )
-from diffuserve.domain.requests.samplers import SAMPLERS
+from diffuserve.domain.requests.samplers import SAMPLERS, SPACED_SAMPLERS, SPACINGS
 from diffuserve.domain.sendable import Sendable
 
 MAX_PROMPT_CHARACTERS = 2_000
@@ -190,6 +190,14 @@ class GenerationParams(Sendable):
         aliases=("scheduler", "sampler_name"),
         label="Sampler",
     )
+    timestep_spacing: str | None = request_field(
+        help="Where in training's timesteps those of the steps stand: adapters that draw in few steps need "
+        "trailing; by default as the model has it.",
+        description="Where the steps stand in training's timesteps (Lin et al. 2023, table 2). Adapters that "
+        "draw in few steps need `trailing`.",
+        choices=SPACINGS,
+        samplers=SPACED_SAMPLERS,
+    )
     eta: float | None = request_field(
         help="Noise that the sampler ddim adds anew in each step, 0 to 1; by default 0, none.",
         description="Noise that the sampler `ddim` adds anew in each step: 0 is none, 1 as much as DDPM's.",
@@ -361,6 +369,13 @@ class GenerationParams(Sendable):
         return replace(
             self, **{name: converted(value, partial(convert, name)) for name, value in given.items()}
         )
+
+    def with_digests(self, digests: Mapping[str, str | None]) -> "GenerationParams":
+        """Return the parameters with the digests of adapters, by name, where they are known."""
+        if self.adapters is None:
+            return self
+        found = tuple(replace(use, digest=digests.get(use.name)) for use in self.adapters)
+        return replace(self, adapters=found)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters that are set, ready for JSON; input images are named, not included."""

@@ -18,6 +18,10 @@ DIFFUSION_SAMPLERS = (
 """Samplers of models that were trained to remove noise, such as Stable Diffusion."""
 FLOW_SAMPLERS = ("flow_match_euler", "flow_match_heun")
 """Samplers of models that were trained on rectified flows, such as FLUX.1."""
+SPACINGS = ("leading", "linspace", "trailing")
+"""Ways to space the timesteps of a request, where models of diffusion were trained on a thousand."""
+SPACED_SAMPLERS = ("ddim", "dpmpp_2m", "dpmpp_2m_sde", "euler", "euler_ancestral")
+"""Samplers whose requests may choose one."""
 SAMPLERS = (*DIFFUSION_SAMPLERS, *FLOW_SAMPLERS)
 
 _EVALUATIONS: Mapping[str, Callable[[int], int]] = {

@@ -151,6 +151,10 @@ class ModelResource(Resource):
         default=None,
         metadata={"description": "What loading it took a worker the last time; null until that is measured."},
     )
+    adapters: tuple[str, ...] = field(
+        default=(),
+        metadata={"description": "Adapters that the caller's requests for the model may name."},
+    )
     safety: ModelSafetyResource
 
 

@@ -257,6 +257,8 @@ class RequestState:
             at.input_scale,
             self.guides,
             self.adapters,
+            at.taken,
+            at.schedule.num_steps,
         )
 
     def turn_input(self) -> DenoiseInput:

@@ -90,9 +90,13 @@ class DecodeCommand(Sendable):
 
 @dataclass(frozen=True)
 class EncodeCommand(Sendable):
-    """Requests that all ranks encode together, as they share the text encoder's weights."""
+    """Requests that all ranks encode together, as they share the text encoder's weights.
+
+    Requests that `leave` are forgotten first: their adapters make room.
+    """
 
     requests: Mapping[str, GenerationParams]
+    leaves: tuple[str, ...] = ()
 
 
 def rank_parts(parts: Parts, ranks: Ranks) -> Parts:
@@ -120,7 +124,7 @@ class LeadRunner(ModelRunner):
             return super().encode(states)
         prompts = [AdaptedPrompt.of(state) for state in states]
         self._encoded |= {state.request_id for state in states}
-        command = EncodeCommand({state.request_id: state.params for state in states})
+        command = EncodeCommand({each.request_id: each.params for each in states}, self._take_leaving())
         self._ranks.commands.broadcast(command)
         return isolate(prompts, agreed(self._ranks, self._encode))
 
@@ -164,13 +168,16 @@ class LeadRunner(ModelRunner):
     def _command(self, states: Sequence[RequestState]) -> StepCommand:
         new = [state for state in states if state.request_id not in self._known]
         self._known |= {state.request_id for state in new}
-        leaves, self._leaving = tuple(self._leaving), []
         return StepCommand(
             joins=tuple(_joining(state) for state in new),
             steps=tuple(state.request_id for state in states),
-            leaves=leaves,
+            leaves=self._take_leaving(),
             turns={state.request_id: (state.turn.start, state.turn.stop) for state in states if state.turn},
         )
+
+    def _take_leaving(self) -> tuple[str, ...]:
+        leaving, self._leaving = tuple(self._leaving), []
+        return leaving
 
     def _next_decoder(self) -> int:
         self._num_decoded += 1
@@ -205,6 +212,7 @@ class FollowerRank:
 
     def encode(self, command: EncodeCommand) -> None:
         """Encode with all ranks; rank 0 keeps the results, which come back with the requests that join."""
+        self._forget(command.leaves)
         encode = agreed(self._ranks, self._encode)
         self._stages.run(Stage.DENOISE, [partial(isolate, list(command.requests.items()), encode)])
 

@@ -13,6 +13,7 @@ from diffuserve.models.adapters.files.adapter_file import open_adapter
 from diffuserve.models.adapters.files.adapter_plan import AdapterPlan
 from diffuserve.models.adapters.files.base_layers import plan_for
 from diffuserve.models.adapters.files.read_adapter import read_adapter
+from diffuserve.models.bundled import bundled_adapters
 from diffuserve.models.folders.folder import ModelFolder, open_model
 from diffuserve.models.layers.lora_pair import Components
 
@@ -71,12 +72,12 @@ class AdapterSources:
 
 
 def adapter_sources(model: str, files: Mapping[str, str | Path]) -> AdapterSources:
-    """Return the adapters of a model: those of `files` have names.
+    """Return the adapters of a model: those of `files` have names, and those that ship with a bundled model.
 
     Raise `InvalidAdapter` for a file that does not fit the model, by its header alone.
     """
     named = {}
-    if files:
+    if files := {**bundled_adapters(model), **files}:
         folder = open_model(model)
         named = {name: _open(folder, name, _digest(Path(file)), Path(file)) for name, file in files.items()}
     return AdapterSources(named, partial(_open_for, model))

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.weak import WeakIdKeyDictionary
 
 from diffuserve.models.any_pipeline.adapters.adapted_layers import adding
-from diffuserve.models.any_pipeline.adapters.pass_adapters import PassAdapters
+from diffuserve.models.any_pipeline.adapters.batch_adapters import BatchAdapters
 from diffuserve.models.any_pipeline.call import Call
 from diffuserve.models.any_pipeline.nested import same_kind
 
@@ -81,7 +81,7 @@ def run_merged(calls: Sequence[Call]) -> list[Any]:
     Their adapters may differ: each is added to the rows of its own call.
     """
     rows = [num_rows(call) for call in calls]
-    with adding(PassAdapters.of(rows, [call.adapters for call in calls])):
+    with adding(BatchAdapters.of(rows, [call.adapters for call in calls])):
         return _run(calls, rows)
 
 

@@ -27,10 +27,12 @@ SHARE_PASSES = frozenset(
         "OvisImagePipeline",
         "PixArtAlphaPipeline",
         "PixArtSigmaPipeline",
+        "QwenImageControlNetPipeline",
         "QwenImageEditPlusPipeline",
         "QwenImageImg2ImgPipeline",
         "QwenImageInpaintPipeline",
         "QwenImagePipeline",
+        "SanaControlNetPipeline",
         "SanaPipeline",
         "SanaVideoPipeline",
         "StableAudioPipeline",
@@ -47,13 +49,11 @@ SHARE_PASSES = frozenset(
 )
 """Classes whose runs share passes; those of all others run one at a time."""
 
-MIX_ADAPTERS = frozenset[str](
-    {
-        "LTXPipeline",
-        "StableDiffusion3Pipeline",
-    }
-)
-"""Classes whose layers keep the rows of a pass apart: requests of other adapters share passes, too."""
+MIX_ADAPTERS = SHARE_PASSES - {"ZImageImg2ImgPipeline", "ZImageInpaintPipeline", "ZImagePipeline"}
+"""Classes whose layers keep the rows of a pass apart: there requests of other adapters share passes, too.
+
+Z-Image lays the sequences of a pass end to end, whatever their lengths.
+"""
 
 RESUME = frozenset(
     {

@@ -14,6 +14,8 @@ from diffuserve.domain.requests.samplers import FLOW_SAMPLERS
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
 from diffuserve.models.flux.config import PATCH, TRANSFORMER_LAYERS, FluxConfig, fills_in
+from diffuserve.models.flux.controlnet_config import FluxControlNetConfig, control_work
+from diffuserve.models.folders.controlnets import control_abilities
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.packed_images.scheduler import FLOW_EULER, checkpoint_sampler
@@ -80,7 +82,7 @@ class FluxFamily:
             "max_adapters": MAX_ADAPTERS,
         }
         images = _IMAGES.get(folder.pipeline_class, _ANY_IMAGE)
-        defaults = architecture | images | _defaults(folder, config)
+        defaults = architecture | images | _defaults(folder, config) | _controls(folder, config)
         return build_spec(folder, defaults, traits={"lowercase_prompt": bool})
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
@@ -96,10 +98,13 @@ class FluxFamily:
             encoder_shared=t5.shared,
             shares_passes=True,
             compilable=partial(_compilable, folder),
+            takes_controlnets=folder.pipeline_class not in _IMAGES,
         )
 
     def check_files(self, folder: ModelFolder) -> None:
         folder.require(_COMPONENTS, _FILES)
+        for controlnet in folder.controlnets:
+            controlnet.weights()
 
     def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
         return wanted_folders(parts, denoisers=("transformer",), encoders=_ENCODERS)
@@ -128,6 +133,13 @@ def _defaults(folder: ModelFolder, config: FluxConfig) -> dict[str, Any]:
     if not config.guidance_embeds:
         return _SCHNELL
     return _FILL if fills_in(folder) else _DEV
+
+
+def _controls(folder: ModelFolder, config: FluxConfig) -> dict[str, Any]:
+    """Return the abilities of the ControlNets beside a model. Raise `InvalidModel` for those of others."""
+    nets = [FluxControlNetConfig.read(each, config) for each in folder.controlnets]
+    modes = [net.num_modes for net in nets]
+    return control_abilities(folder.controlnets, control_work(nets, config), modes)
 
 
 def _check_channels(folder: ModelFolder, config: FluxConfig, vae: AutoencoderConfig) -> None:

@@ -1,35 +1,42 @@
 """FLUX.1 (schnell, dev, Kontext and Fill) behind the engine's `Pipeline` contract."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.adapters.placing import AdaptedModule
 from diffuserve.models.autoencoder.flux_preview import FLUX_PREVIEW
 from diffuserve.models.autoencoder.image_vae import ImageVae
-from diffuserve.models.base import CompilableParts, DenoiseInput
+from diffuserve.models.base import CompilableParts, Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.flux.compiled import block_shape
 from diffuserve.models.flux.config import TRANSFORMER_LAYERS, FluxConfig, fills_in
+from diffuserve.models.flux.controlnet import load_flux_controlnet
+from diffuserve.models.flux.controls import FluxControls
 from diffuserve.models.flux.images import FillImages
 from diffuserve.models.flux.positions import layout_rules
 from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
 from diffuserve.models.flux.transformer import FluxTransformer
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers.adapters import key_of
+from diffuserve.models.layers.adapters import Uses, key_of
+from diffuserve.models.layers.joint.packing import PackedInput
 from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors
 from diffuserve.models.loaded_pipeline import with_dtype
 from diffuserve.models.packed_images.compiled import DOUBLE_HALVES, SINGLE_HALVES, use_compiled
 from diffuserve.models.packed_images.images import LatentImages
 from diffuserve.models.packed_images.loading import load_transformer
+from diffuserve.models.packed_images.passes import ImagePass
 from diffuserve.models.packed_images.pipeline import PackedImagePipeline
 from diffuserve.models.packed_images.shift import SizeShift
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.weights.load_plan import LoadPlan
-from diffuserve.parallel.plan import check_shared
+from diffuserve.parallel.plan import ParallelPlan, check_shared
+from diffuserve.samplers.base import ScheduleStep
 from diffuserve.samplers.registry import named_sampler
 
 
@@ -38,6 +45,7 @@ def load_flux(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> "FluxPipe
     plan = with_dtype(plan, folder, "transformer")
     if plan.ranks is not None:
         check_shared(plan.ranks.plan, "attention heads", FluxConfig.read(folder).num_attention_heads)
+        _check_alone(folder, plan.ranks.plan)
     return FluxPipeline(folder, spec, plan)
 
 
@@ -62,6 +70,11 @@ class FluxPipeline(PackedImagePipeline):
         self.preview_map = read_preview_map(folder, vae.latent_channels, FLUX_PREVIEW, self.device)
         make = functools.partial(FluxTransformer, config, self.attention)
         self.transformer = load_transformer(make, TRANSFORMER_LAYERS, folder, plan.when(parts.denoising))
+        nets = {
+            each.name: load_flux_controlnet(each, config, self.attention, plan.when(parts.denoising))
+            for each in folder.controlnets
+        }
+        self.controls = FluxControls(spec, self.images, nets)
         self.layout_rules = layout_rules(config.axes_dims_rope)
         row_bytes = self.transformer.num_factors * config.dim * self.dtype.itemsize
         self._factors = ScheduleFactors(row_bytes)
@@ -85,6 +98,34 @@ class FluxPipeline(PackedImagePipeline):
     def inputs(self, request: DenoiseInput) -> Tensor:
         return torch.cat([request.latents, *request.guides], dim=-1) if self.fills_in else request.latents
 
+    def conditioning_key(self, params: GenerationParams) -> Hashable:
+        return (super().conditioning_key(params), self.controls.key(params))
+
+    @torch.inference_mode()
+    def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
+        pairs = zip(super().encode(params, adapters), params, strict=True)
+        return [
+            replace(_conditioning(encoded), controls=self.controls.encode(wanted))
+            for encoded, wanted in pairs
+        ]
+
+    @torch.inference_mode()
+    def init_latents(
+        self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
+    ) -> InitialLatents:
+        """Draw the latents of control images, and then those of the request, as diffusers does."""
+        controls = self.controls.draw(params, _conditioning(conditioning), generators)
+        begun = super().init_latents(params, conditioning, generators)
+        return replace(begun, guides=(*begun.guides, *controls))
+
+    def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
+        own = replace(request, guides=self.controls.other_guides(request))
+        return super().restore(latents, own, at)
+
+    def controlled(self, packed: PackedInput, passes: Sequence[ImagePass]) -> PackedInput:
+        changes = self.controls.changes(passes, self._layout, self._timesteps_ahead)
+        return replace(packed, changes=changes) if changes else packed
+
     def factors(self, request: DenoiseInput, timesteps: Sequence[float]) -> Tensor:
         assert isinstance(request.conditioning, FluxConditioning)
         pooled = request.conditioning.pooled
@@ -92,3 +133,15 @@ class FluxPipeline(PackedImagePipeline):
         make = functools.partial(self.transformer.factors_of, pooled, guidance, request.adapters)
         condition = (guidance, key_of(request.adapters))
         return self._factors.of_prompt(pooled, condition, timesteps, make)
+
+
+def _check_alone(folder: ModelFolder, plan: ParallelPlan) -> None:
+    """Raise `InvalidParams` for ControlNets, which several ranks do not share."""
+    if folder.controlnets:
+        remedy = "ControlNets of FLUX.1 run on one device; leave controlnets out, or start replicas"
+        raise InvalidParams("parallel", str(plan), remedy)
+
+
+def _conditioning(conditioning: Conditioning) -> FluxConditioning:
+    assert isinstance(conditioning, FluxConditioning)
+    return conditioning

@@ -29,11 +29,13 @@ from diffuserve.models.weights.load_plan import LoadPlan
 class FluxConditioning(ImageConditioning):
     """T5's output for each token, CLIP's pooled vector, and the request's images, if any.
 
-    The `masked` image is given by the mean and deviation of its latents.
+    The `masked` image is given by the mean and deviation of its latents, and so are the `controls` that
+    ControlNets read as latents; of others there are the tokens.
     """
 
     pooled: Float[Tensor, "pooled_dim"] = field(kw_only=True)
     masked: Float[Tensor, "2 latent_channels height width"] | None = None
+    controls: tuple[Tensor, ...] = ()
 
 
 class FluxTextEncoder:

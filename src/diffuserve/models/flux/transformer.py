@@ -64,8 +64,8 @@ class Levels:
     guidance: Float[Tensor, "seq"] | None
 
 
-class FluxTransformer(PackedTransformer):
-    """Predicts the velocity (noise minus image) of every image token.
+class FluxBlocks(PackedTransformer):
+    """Embedders and blocks, which transformers have, and ControlNets fewer of.
 
     Submodules are named as in diffusers' `FluxTransformer2DModel`.
     """
@@ -86,8 +86,6 @@ class FluxTransformer(PackedTransformer):
         self.single_transformer_blocks = nn.ModuleList(
             SingleBlock(config, attention) for _ in range(config.num_single_layers)
         )
-        self.norm_out = Modulation(dim, ("scale", "shift"))
-        self.proj_out = Linear(dim, config.num_outputs)
 
     def factors(
         self, levels: Levels, adapters: RowAdapters | None = None
@@ -115,24 +113,10 @@ class FluxTransformer(PackedTransformer):
         )
         return self.factors(levels, RowAdapters.of([count], [uses]))
 
-    def forward(self, packed: PackedInput) -> Float[Tensor, "image outputs"]:
-        layout, adapters = packed.layout, packed.adapters
-        whole = packed.factors if self.ranks is None else self.ranks.gather(packed.factors)
-        factors = iter(whole.split([part.num_factors for part in self._modulations()], dim=1))
-        image = self.x_embedder(packed.image, adapters.image)
-        text = self.context_embedder(packed.text, adapters.text)
-        for block in self.transformer_blocks:
-            image, text = block(image, text, next(factors), next(factors), layout, adapters)
-        joint = join(text, image, layout)
-        for block in self.single_transformer_blocks:
-            joint = block(joint, next(factors), layout, adapters)
-        (scale, shift), owner = factors_of_tokens(next(factors), layout.image_owner)
-        return self.proj_out(normalize(image_of(joint, layout), scale, shift, owner), adapters.image)
-
     @property
     def component(self) -> Component:
         """Return how its weights may be kept on the host."""
-        modulations = list(self._modulations())[:-1]  # they run before their blocks
+        modulations = list(FluxBlocks._modulations(self))  # they run before their blocks
         rings = [Ring([*self.transformer_blocks, *self.single_transformer_blocks], apart=modulations)]
         rings.append(Ring(modulations, is_in_every_pass=False))
         return Component(self, rings, is_denoiser=True, entries=("forward", "factors"))
@@ -151,6 +135,36 @@ class FluxTransformer(PackedTransformer):
         for block in self.single_transformer_blocks:
             assert isinstance(block, SingleBlock)
             yield block.norm
+
+
+class FluxTransformer(FluxBlocks):
+    """Predicts the velocity (noise minus image) of every image token."""
+
+    def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
+        super().__init__(config, attention)
+        self.norm_out = Modulation(config.dim, ("scale", "shift"))
+        self.proj_out = Linear(config.dim, config.num_outputs)
+
+    def forward(self, packed: PackedInput) -> Float[Tensor, "image outputs"]:
+        layout, adapters = packed.layout, packed.adapters
+        whole = packed.factors if self.ranks is None else self.ranks.gather(packed.factors)
+        factors = iter(whole.split([part.num_factors for part in self._modulations()], dim=1))
+        image = self.x_embedder(packed.image, adapters.image)
+        text = self.context_embedder(packed.text, adapters.text)
+        for index, block in enumerate(self.transformer_blocks):
+            image, text = block(image, text, next(factors), next(factors), layout, adapters)
+            for change in packed.changes:
+                image = change.after_double(image, index, self.config.num_layers)
+        joint = join(text, image, layout)
+        for index, block in enumerate(self.single_transformer_blocks):
+            joint = block(joint, next(factors), layout, adapters)
+            for change in packed.changes:
+                joint = change.after_single(joint, index, self.config.num_single_layers, layout.image_at)
+        (scale, shift), owner = factors_of_tokens(next(factors), layout.image_owner)
+        return self.proj_out(normalize(image_of(joint, layout), scale, shift, owner), adapters.image)
+
+    def _modulations(self) -> Iterator["Modulation"]:
+        yield from super()._modulations()
         yield self.norm_out
 
 

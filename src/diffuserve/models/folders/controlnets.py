@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.requests.control_use import is_control_name
@@ -16,6 +17,24 @@ def controlnet_folders(named: Mapping[str, str | Path]) -> tuple[ControlNetFolde
 def num_controlnet_bytes(folders: Sequence[ControlNetFolder]) -> int:
     """Return the size of the weights of ControlNets. Raise `InvalidModel` if they are not there."""
     return sum(file.stat().st_size for folder in folders for file in folder.weights())
+
+
+def control_abilities(
+    folders: Sequence[ControlNetFolder], work: float, modes: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Return the fields of a spec that tell of ControlNets.
+
+    `work` is that of the largest, beside the model's, and `modes` are the kinds of images that each knows, by
+    default a single one.
+    """
+    if not folders:
+        return {}
+    return {
+        "has_control_image": True,
+        "controlnets": tuple(folder.name for folder in folders),
+        "control_modes": tuple(modes) or (0,) * len(folders),
+        "control_work": work,
+    }
 
 
 def _opened(name: str, path: Path) -> ControlNetFolder:

@@ -121,11 +121,12 @@ class Masks:
 class RowAdapters:
     """The adapters of the rows of a packed row. Runs are in order, and rows outside them have none.
 
-    `masks` are kept for layers that stack them.
+    `masks` are kept for layers that stack them, and `multiples` for those over several positions a row.
     """
 
     runs: tuple[AdapterRun, ...]
     masks: MutableMapping[Hashable, Masks] = field(default_factory=dict, compare=False, repr=False)
+    multiples: "MutableMapping[int, RowAdapters]" = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, lengths: Sequence[int], uses: Sequence[Uses]) -> "RowAdapters | None":
@@ -147,9 +148,12 @@ class RowAdapters:
 
     def times(self, count: int) -> "RowAdapters":
         """Return those of rows that are `count` times as many: each stands for so many in its place."""
-        return RowAdapters(
-            tuple(AdapterRun(count * run.start, count * run.stop, run.uses) for run in self.runs)
-        )
+        if count == 1:
+            return self
+        if count not in self.multiples:
+            runs = (AdapterRun(count * run.start, count * run.stop, run.uses) for run in self.runs)
+            self.multiples[count] = RowAdapters(tuple(runs))
+        return self.multiples[count]
 
     def on(self, layer: str) -> list[AdaptedRows]:
         """Return the rows to which something is added in a layer."""

@@ -1,6 +1,6 @@
 """Linear layers over packed rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -128,29 +128,56 @@ class Linear(nn.Module):
     def _gelu_adapted(self, x: Tensor, adapted: Sequence[AdaptedRows]) -> Tensor:
         """Return the layer's result where something is added before the activation.
 
-        Other rows keep the kernel that includes the activation, and with it their bits.
+        Other rows keep their kernel, and with it their bits.
         """
         result = x.new_empty(len(x), self.out_features)
         for each in with_others(adapted, len(x)):
-            y = self._tiled(x[each.rows], gelu=not each.deltas)
             if each.deltas:
-                self._add(y, [x[each.rows]], each.deltas)
-                y = F.gelu(y, approximate="tanh")
-            result[each.rows] = y
+                self._fill_widened(result[each.rows], x[each.rows], each.deltas)
+            else:
+                self._fill_tiles(result[each.rows], [x[each.rows]], gelu=True)
         return result
+
+    def _fill_widened(self, result: Tensor, x: Tensor, deltas: Sequence[tuple[Delta, float]]) -> None:
+        """Fill in the activated product of rows to which deltas are added as further inputs.
+
+        So one kernel computes it, with the activation; the weight that is copied for it is soon made up for.
+        """
+        ups = [self._on_all_columns(delta, delta.up).t() for delta, _ in deltas]
+        weight = torch.cat([self.weight, *ups], dim=1)
+        bias: Tensor | None = self.bias
+        for delta, factor in deltas:
+            if delta.bias is not None:
+                own = factor * self._on_all_columns(delta, delta.bias)
+                bias = own if bias is None else bias + own
+        for (tile,), target, padding in self._tiles([x], result):
+            padded = F.pad(tile, (0, 0, 0, padding)) if padding else tile
+            added = [torch.mm(padded, delta.down).mul_(factor) for delta, factor in deltas]
+            target.copy_(linear_gelu(torch.cat([padded, *added], dim=1), weight, bias)[: len(tile)])
+
+    def _on_all_columns(self, delta: Delta, values: Tensor) -> Tensor:
+        """Return values of a delta's columns as those of all columns, with zeros where it has none."""
+        missing = (delta.columns.start, self.out_features - delta.columns.stop)
+        return F.pad(values, missing) if any(missing) else values
 
     def _add(self, y: Tensor, parts: Sequence[Tensor], deltas: Sequence[tuple[Delta, float]]) -> None:
         """Add deltas to a product, in the tiles of the layer."""
-        rows = len(y) if self.tiling is None else self.tiling.rows
-        tiles = zip(*(part.split(rows) for part in parts), strict=True)
-        for tile, target in zip(tiles, y.split(rows), strict=True):
-            padding = 0 if self.tiling is None else self.tiling.padding(len(target))
+        for tile, target, padding in self._tiles(parts, y):
             if padding:
                 padded = F.pad(target, (0, 0, 0, padding))
                 _add_deltas(padded, [F.pad(part, (0, 0, 0, padding)) for part in tile], deltas)
                 target.copy_(padded[: len(target)])
             else:
                 _add_deltas(target, tile, deltas)
+
+    def _tiles(
+        self, parts: Sequence[Tensor], result: Tensor
+    ) -> Iterator[tuple[tuple[Tensor, ...], Tensor, int]]:
+        """Yield the tiles of inputs and of their result, and the rows that are to be added to each."""
+        rows = len(result) if self.tiling is None else self.tiling.rows
+        tiles = zip(*(part.split(rows) for part in parts), strict=True)
+        for tile, target in zip(tiles, result.split(rows), strict=True):
+            yield tile, target, 0 if self.tiling is None else self.tiling.padding(len(target))
 
     def _tiled(self, *parts: Tensor, gelu: bool) -> Tensor:
         """Return the product of rows whose features are in one tensor or in several."""
@@ -162,10 +189,12 @@ class Linear(nn.Module):
             padded = F.pad(x, (0, 0, 0, padding)) if padding else x
             return self._product(padded, gelu)[: len(x)]
         result = parts[0].new_empty(len(parts[0]), self.out_features)
-        tiles = zip(*(part.split(self.tiling.rows) for part in parts), strict=True)
-        for tile, target in zip(tiles, result.split(self.tiling.rows), strict=True):
-            self._fill(target, _side_by_side(tile), self.tiling.padding(len(target)), gelu)
+        self._fill_tiles(result, parts, gelu)
         return result
+
+    def _fill_tiles(self, result: Tensor, parts: Sequence[Tensor], gelu: bool) -> None:
+        for tile, target, padding in self._tiles(parts, result):
+            self._fill(target, _side_by_side(tile), padding, gelu)
 
     def _fill(
         self, result: Float[Tensor, "rows out"], tile: Float[Tensor, "rows in"], padding: int, gelu: bool

@@ -18,7 +18,7 @@ from diffuserve.models.machine.devices import to_device
 
 
 @dataclass(frozen=True)
-class Piece:
+class StackedDelta:
     """A delta of a layer, with its weight in each run of rows; 0 where it is not used."""
 
     delta: Delta
@@ -44,7 +44,7 @@ def add_stacked(
     # What is not a row's own may be infinite: it is replaced, not multiplied by 0.
     between.mul_(masks.weights).masked_fill_(masks.others, 0)
     first = 0
-    for _, group in groupby(pieces, key=lambda piece: piece.delta.first):
+    for _, group in groupby(pieces, key=_columns):
         own = [piece.delta for piece in group]
         up = torch.cat([delta.up for delta in own])
         y[:, own[0].columns].addmm_(between[:, first : first + len(up)], up)
@@ -52,7 +52,7 @@ def add_stacked(
     _add_biases(y, pieces, masks)
 
 
-def _pieces(adapted: Sequence[AdaptedRows]) -> list[Piece]:
+def _pieces(adapted: Sequence[AdaptedRows]) -> list[StackedDelta]:
     """Return the deltas of all runs, each once, those of the same columns together."""
     weights: dict[int, list[float]] = {}
     deltas: dict[int, Delta] = {}
@@ -60,8 +60,12 @@ def _pieces(adapted: Sequence[AdaptedRows]) -> list[Piece]:
         for delta, weight in run.deltas:
             deltas[id(delta)] = delta
             weights.setdefault(id(delta), [0.0] * len(adapted))[index] += weight
-    pieces = [Piece(delta, tuple(weights[key])) for key, delta in deltas.items()]
-    return sorted(pieces, key=lambda piece: piece.delta.first)
+    pieces = [StackedDelta(delta, tuple(weights[key])) for key, delta in deltas.items()]
+    return sorted(pieces, key=_columns)
+
+
+def _columns(piece: StackedDelta) -> tuple[int, int]:
+    return piece.delta.columns.start, piece.delta.columns.stop
 
 
 def between_products(
@@ -75,7 +79,7 @@ def between_products(
     return between
 
 
-def _add_biases(y: Tensor, pieces: Sequence[Piece], masks: Masks) -> None:
+def _add_biases(y: Tensor, pieces: Sequence[StackedDelta], masks: Masks) -> None:
     channel = 0
     for piece in pieces:
         delta = piece.delta
@@ -84,7 +88,7 @@ def _add_biases(y: Tensor, pieces: Sequence[Piece], masks: Masks) -> None:
         channel += delta.rank
 
 
-def _masks(pieces: Sequence[Piece], adapted: Sequence[AdaptedRows], y: Tensor) -> Masks:
+def _masks(pieces: Sequence[StackedDelta], adapted: Sequence[AdaptedRows], y: Tensor) -> Masks:
     """Return the masks of the rows of `y`; those of no run have weights of 0."""
     columns = [(*piece.weights, 0.0) for piece in pieces for _ in range(piece.delta.rank)]
     table = torch.tensor(columns).t().contiguous()

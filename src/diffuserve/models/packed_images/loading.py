@@ -1,6 +1,7 @@
 """Loading of packed transformers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -28,16 +29,28 @@ def load_transformer(
     Tensors whose names begin with one of `ignored_prefixes` belong to another part. Raise `InvalidModel` for
     tensors that do not fit, and for a width that deterministic mode does not know.
     """
+    files = folder.weights("transformer")
+    transformer = load_packed(make, layers, files, plan, ignored_prefixes)
+    if plan.deterministic:
+        check_deterministic_width(transformer.shape.dim, folder.path)
+    return transformer
+
+
+def load_packed(
+    make: Callable[[], Transformer],
+    layers: QuantizedLayers,
+    files: Sequence[Path],
+    plan: LoadPlan,
+    ignored_prefixes: tuple[str, ...] = (),
+) -> Transformer:
+    """Return a transformer with the weights of some files. Raise `InvalidModel` for others."""
     with torch.device("meta"):
         transformer = make()
         quantize_layers(transformer, layers, plan.kept_in)
         if plan.ranks is not None and plan.ranks.tensor is not None:
             transformer.share_weights(plan.ranks.tensor)
-    files = folder.weights("transformer")
     load_weights(transformer, files, transformer.placements(), plan, ignored_prefixes)
     name_layers(transformer)
     if plan.device.type == "cpu":
         transformer.set_tiling(*cpu_tilings(plan.deterministic))
-    if plan.deterministic:
-        check_deterministic_width(transformer.shape.dim, folder.path)
     return transformer.eval()

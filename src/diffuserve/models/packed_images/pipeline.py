@@ -108,6 +108,10 @@ class PackedImagePipeline(ImagePipeline):
         """Return the channels of the tokens of a request's images, without references."""
         return request.latents
 
+    def controlled(self, packed: PackedInput, passes: Sequence[ImagePass]) -> PackedInput:
+        """Return the input of passes with what ControlNets add in their step."""
+        return packed
+
     def padding(self, text: int, image: Grid) -> int:
         """Return the learned tokens after an image."""
         return 0
@@ -239,7 +243,7 @@ class PackedImagePipeline(ImagePipeline):
         if not passes:
             return None
         shapes = tuple(each.shape for each in passes)
-        packed = pack(passes, self._layout(shapes), self.inputs, self._factors_of)
+        packed = self.controlled(pack(passes, self._layout(shapes), self.inputs, self._factors_of), passes)
         return packed if self._sequence is None else self._shard(shapes).of(packed)
 
     def _run(self, own: PackedInput | None) -> Tensor:
@@ -260,10 +264,13 @@ class PackedImagePipeline(ImagePipeline):
 
     def _factors_of(self, request: DenoiseInput) -> Tensor:
         """Return the factor rows of a request's step; the first step computes those of all steps."""
+        return self.factors(request, self._timesteps_ahead(request))
+
+    def _timesteps_ahead(self, request: DenoiseInput) -> Sequence[float]:
+        """Return the timesteps of a request from its step on."""
         timesteps = self.schedule(request.params).timesteps
         is_planned = request.timestep in timesteps
-        ahead = timesteps[timesteps.index(request.timestep) :] if is_planned else (request.timestep,)
-        return self.factors(request, ahead)
+        return timesteps[timesteps.index(request.timestep) :] if is_planned else (request.timestep,)
 
     @property
     def _channels(self) -> int:

@@ -12,9 +12,11 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
+from diffuserve.models.folders.controlnets import control_abilities
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.stable_diffusion.config import SIZES, UNET_LAYERS, UNetConfig, text_encoders
+from diffuserve.models.stable_diffusion.controlnet_config import CONTROL_WORK, ControlNetConfig
 from diffuserve.models.stable_diffusion.scheduler import (
     default_steps,
     own_sampler,
@@ -65,6 +67,7 @@ class StableDiffusionFamily:
             "sampler": own_sampler(scheduler),
             "samplers": samplers(scheduler),
             **_images(folder, config),
+            **_controls(folder, config, vae),
         }
         return build_spec(
             folder, architecture | _sizes(folder, config, vae) | default_steps(scheduler, config)
@@ -73,9 +76,13 @@ class StableDiffusionFamily:
     def capabilities(self, folder: ModelFolder) -> Capabilities:
         config = UNetConfig.read(folder)
         layers = {"unet": UNET_LAYERS, **dict.fromkeys(text_encoders(folder, config), CLIP_LAYERS)}
-        return Capabilities(quantized_layers=layers, offloads=tuple(Offload), shares_passes=True)
+        return Capabilities(
+            quantized_layers=layers, offloads=tuple(Offload), shares_passes=True, takes_controlnets=True
+        )
 
     def check_files(self, folder: ModelFolder) -> None:
+        for controlnet in folder.controlnets:
+            controlnet.weights()
         components = self.weight_folders(folder, ALL_PARTS)
         encoders = text_encoders(folder, UNetConfig.read(folder))
         tokenizers = [name.replace("text_encoder", "tokenizer") for name in encoders]
@@ -143,6 +150,13 @@ def _images(folder: ModelFolder, config: UNetConfig) -> dict[str, Any]:
         "strength": strength,
         "mask_strength": mask_strength,
     }
+
+
+def _controls(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> dict[str, Any]:
+    """Return the abilities of the ControlNets beside a model. Raise `InvalidModel` for those of others."""
+    for each in folder.controlnets:
+        ControlNetConfig.read(each, config, vae.scale)
+    return control_abilities(folder.controlnets, CONTROL_WORK)
 
 
 def _is_refiner(folder: ModelFolder) -> bool:

@@ -28,12 +28,14 @@ from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.stable_diffusion.config import UNetConfig
+from diffuserve.models.stable_diffusion.controlnet import load_controlnets
 from diffuserve.models.stable_diffusion.images import ImageConditioner
 from diffuserve.models.stable_diffusion.previews import PREVIEW, XL_PREVIEW
-from diffuserve.models.stable_diffusion.rows import make_rows, part_of, split_rows
+from diffuserve.models.stable_diffusion.rows import make_rows, num_rows, part_of, split_rows
 from diffuserve.models.stable_diffusion.scheduler import scheduler_config
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning, TextConditioner
-from diffuserve.models.stable_diffusion.unet import UNetInput, load_unet
+from diffuserve.models.stable_diffusion.unet import load_unet
+from diffuserve.models.stable_diffusion.unet_input import UNetInput
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import num_parameters
 from diffuserve.parallel.ranks import SequenceRanks
@@ -72,6 +74,8 @@ class StableDiffusionPipeline(ImagePipeline):
         default_map = XL_PREVIEW if config.is_xl else PREVIEW
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, default_map, self.device)
         self.unet = load_unet(config, folder.weights("unet"), plan.when(parts.denoising))
+        own = (config, self.vae.scale, spec, plan.when(parts.denoising))
+        self.controlnets = load_controlnets(folder.controlnets, *own)
 
     def describe(self) -> Mapping[str, str]:
         return self.described("sdpa", self.vae.dtype)
@@ -100,14 +104,15 @@ class StableDiffusionPipeline(ImagePipeline):
         return place_adapter(name, components, [unet, *self.text.adapted_modules], self.device)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        return (self.text.key(params), self.images.key(params))
+        return (self.text.key(params), self.images.key(params), self.controlnets.key(params))
 
     @torch.inference_mode()
     def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
         uses = adapters or [()] * len(params)
         texts = self.text.encode(params, uses, one_by_one=self.deterministic)
-        pairs = zip(texts, self.images.encode(params), strict=True)
-        return [replace(text, image=image) for text, image in pairs]
+        controls = map(self.controlnets.encode, params)
+        each = zip(texts, self.images.encode(params), controls, strict=True)
+        return [replace(text, image=image, controls=controls) for text, image, controls in each]
 
     @torch.inference_mode()
     def init_latents(
@@ -136,7 +141,7 @@ class StableDiffusionPipeline(ImagePipeline):
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
         """Return each request's prediction, guided; requests of one size share a forward pass."""
         groups = self._groups(batch)
-        predicted = self._predict([make_rows(group, self.unet.config) for group in groups.values()])
+        predicted = self._predict([self._rows(group) for group in groups.values()])
         predictions: dict[int, Tensor] = {}
         for (indices, group), rows in zip(groups.items(), predicted, strict=True):
             predictions |= zip(indices, split_rows(rows, group), strict=True)
@@ -170,6 +175,10 @@ class StableDiffusionPipeline(ImagePipeline):
             places[index if self.deterministic else request.latents.shape[-2:]].append(index)
         groups = [sorted(indices, key=lambda index: _adapters(batch[index])) for indices in places.values()]
         return {tuple(indices): [batch[index] for index in indices] for indices in groups}
+
+    def _rows(self, group: Sequence[DenoiseInput]) -> UNetInput:
+        controls = self.controlnets.rows(group, [num_rows(request) for request in group])
+        return replace(make_rows(group, self.unet.config), controls=controls)
 
     def _predict(self, groups: Sequence[UNetInput]) -> list[Tensor]:
         """Return the UNet's rows of each group, on every rank; each rank computes a part of them."""

@@ -13,7 +13,7 @@ from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.stable_diffusion.config import SIZES, UNetConfig
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning
-from diffuserve.models.stable_diffusion.unet import UNetInput
+from diffuserve.models.stable_diffusion.unet_input import UNetInput
 from diffuserve.parallel.ranks import SequenceRanks
 
 _AESTHETIC_SCORES = (
@@ -36,11 +36,15 @@ def make_rows(requests: Sequence[DenoiseInput], config: UNetConfig) -> UNetInput
     )
 
 
+def num_rows(request: DenoiseInput) -> int:
+    """Return the rows of a request: one for each image and pass."""
+    return len(request.latents) * len(_passes(request))
+
+
 def split_rows(predicted: Tensor, requests: Sequence[DenoiseInput]) -> list[Tensor]:
     """Return each request's prediction, guided: u + g·(c - u) (arXiv:2207.12598, equation 6)."""
-    counts = [len(request.latents) * len(_passes(request)) for request in requests]
     predictions = []
-    for request, rows in zip(requests, predicted.split(counts), strict=True):
+    for request, rows in zip(requests, predicted.split([num_rows(each) for each in requests]), strict=True):
         *away, toward = rows.chunk(len(_passes(request)))
         scale = request.params.guidance_scale or 0.0
         predictions.append(away[0] + scale * (toward - away[0]) if away else toward)

@@ -39,7 +39,9 @@ class EncodedText:
 
 @dataclass(frozen=True)
 class StableDiffusionConditioning(Conditioning):
-    """The encoded prompt, with guidance by two passes what is steered away from, and the encoded image.
+    """The encoded prompt, with guidance by two passes what is steered away from, and the encoded images.
+
+    `controls` are the control images, as ControlNets embed them.
 
     Every tensor is a field, its own or a dataclass's: they are counted and sent to other ranks by field.
     """
@@ -49,6 +51,7 @@ class StableDiffusionConditioning(Conditioning):
     negative_states: Float[Tensor, "tokens dim"] | None = None
     negative_pooled: Float[Tensor, "pooled_dim"] | None = None
     image: EncodedImage | None = None
+    controls: tuple[Float[Tensor, "1 width rows columns"], ...] = ()
 
 
 class TextConditioner:

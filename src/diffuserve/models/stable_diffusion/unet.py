@@ -7,7 +7,6 @@ a batch; rows do not depend on one another.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -22,43 +21,14 @@ from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.stable_diffusion.config import UNET_LAYERS, UNetConfig
+from diffuserve.models.stable_diffusion.unet_input import Features, Text, UNetInput
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, load_weights, num_parameters
 
-Features = Float[Tensor, "rows channels height width"]
 Tokens = Float[Tensor, "rows positions dim"]
-Text = Float[Tensor, "rows tokens text_dim"]
 
 _TRANSFORMER_EPSILON = 1e-6  # for the group norm before a transformer
 _FEED_FORWARD_RATIO = 4
-
-
-@dataclass(frozen=True)
-class UNetInput:
-    """A batch of latents of one size, each row with its own timestep and conditioning.
-
-    SDXL adds a pooled prompt and `sizes`, the six numbers of the original and the target size; models
-    distilled with guidance add its embedding. `adapters` are those of the rows.
-    """
-
-    latents: Features
-    timesteps: Float[Tensor, "rows"]
-    text: Text
-    pooled: Float[Tensor, "rows pooled_width"] | None = None
-    sizes: Float[Tensor, "rows numbers"] | None = None
-    guidance: Float[Tensor, "rows guidance_width"] | None = None
-    adapters: RowAdapters | None = None
-
-    def __len__(self) -> int:
-        return len(self.latents)
-
-    def take(self, rows: range) -> "UNetInput":
-        """Return some rows; past the end the last one is repeated, without adapters."""
-        places = torch.arange(rows.start, rows.stop).clamp(max=len(self) - 1)
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        taken = {name: value[places] for name, value in values.items() if isinstance(value, Tensor)}
-        adapters = None if self.adapters is None else self.adapters.part(rows)
-        return replace(self, **taken, adapters=adapters)
 
 
 def load_unet(
@@ -75,8 +45,8 @@ def load_unet(
     return unet.eval()
 
 
-class UNet(nn.Module):
-    """Predicts noise, velocity or clean latents, as the checkpoint was trained to."""
+class UNetHalf(nn.Module):
+    """A UNet's way down to its middle, of which ControlNets are copies."""
 
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
@@ -90,24 +60,54 @@ class UNet(nn.Module):
             self.add_embedding = _TimestepEmbedding(added, config.time_dim)
         self.down_blocks = nn.ModuleList(_DownBlock(config, level) for level in range(config.num_levels))
         self.mid_block = _MidBlock(config)
+
+    def placements(self) -> dict[str, Placement]:
+        """Return the place of each checkpoint tensor, which is under its own name."""
+        return {name: Placement(name) for name, _ in self.named_parameters()}
+
+    def descend(
+        self, batch: UNetInput, added: Features | None = None
+    ) -> tuple[Float[Tensor, "rows deepest _ _"], Float[Tensor, "rows time"], list[Tensor]]:
+        """Return the features of the middle, the embedded time, and the skips; `added` is to the first."""
+        time, adapters = self._embed_time(batch), batch.adapters
+        features = self.conv_in(batch.latents.to(memory_format=torch.channels_last), adapters)
+        features = features if added is None else features + added
+        skips: list[Tensor] = [features]
+        for block in self.down_blocks:
+            features = block(features, time, batch.text, skips, adapters)
+        return self.mid_block(features, time, batch.text, adapters), time, skips
+
+    def _embed_time(self, batch: UNetInput) -> Float[Tensor, "rows time"]:
+        dtype = batch.latents.dtype
+        time = timestep_embedding(batch.timesteps, self.config.block_out_channels[0]).to(dtype)
+        embedded: Tensor = self.time_embedding(time, batch.adapters, batch.guidance)
+        if self.config.addition_embed_type is None:
+            return embedded
+        assert batch.pooled is not None
+        assert batch.sizes is not None
+        assert self.config.addition_time_embed_dim is not None
+        sizes = timestep_embedding(batch.sizes.flatten(), self.config.addition_time_embed_dim)
+        added = torch.cat([batch.pooled, sizes.view(len(batch.sizes), -1).to(dtype)], dim=-1)
+        return embedded + self.add_embedding(added, batch.adapters)
+
+
+class UNet(UNetHalf):
+    """Predicts noise, velocity or clean latents, as the checkpoint was trained to."""
+
+    def __init__(self, config: UNetConfig) -> None:
+        super().__init__(config)
+        widths = config.block_out_channels
         self.up_blocks = nn.ModuleList(
             _UpBlock(config, level) for level in reversed(range(config.num_levels))
         )
         self.conv_norm_out = nn.GroupNorm(config.norm_num_groups, widths[0], config.norm_eps)
         self.conv_out = AdaptedConv2d(widths[0], config.out_channels, 3, padding=1)
 
-    def placements(self) -> dict[str, Placement]:
-        """Return the place of each checkpoint tensor, which is under its own name."""
-        return {name: Placement(name) for name, _ in self.named_parameters()}
-
     def forward(self, batch: UNetInput) -> Features:
         """Return the prediction for each row, of `out_channels` channels."""
-        time, adapters = self._embed_time(batch), batch.adapters
-        features = self.conv_in(batch.latents.to(memory_format=torch.channels_last), adapters)
-        skips: list[Tensor] = [features]
-        for block in self.down_blocks:
-            features = block(features, time, batch.text, skips, adapters)
-        features = self.mid_block(features, time, batch.text, adapters)
+        adapters = batch.adapters
+        features, time, skips = self.descend(batch)
+        features = _controlled(batch, features, skips)
         for block in self.up_blocks:
             features = block(features, time, batch.text, skips, adapters)
         return self.conv_out(F.silu(self.conv_norm_out(features)), adapters)
@@ -133,18 +133,15 @@ class UNet(nn.Module):
         blocks += zip(reversed(from_top), self.up_blocks, strict=True)
         return sum(2 * num_parameters(block) / 4**level for level, block in blocks)
 
-    def _embed_time(self, batch: UNetInput) -> Float[Tensor, "rows time"]:
-        dtype = batch.latents.dtype
-        time = timestep_embedding(batch.timesteps, self.config.block_out_channels[0]).to(dtype)
-        embedded: Tensor = self.time_embedding(time, batch.adapters, batch.guidance)
-        if self.config.addition_embed_type is None:
-            return embedded
-        assert batch.pooled is not None
-        assert batch.sizes is not None
-        assert self.config.addition_time_embed_dim is not None
-        sizes = timestep_embedding(batch.sizes.flatten(), self.config.addition_time_embed_dim)
-        added = torch.cat([batch.pooled, sizes.view(len(batch.sizes), -1).to(dtype)], dim=-1)
-        return embedded + self.add_embedding(added, batch.adapters)
+
+def _controlled(batch: UNetInput, features: Tensor, skips: list[Tensor]) -> Tensor:
+    """Return the features of the middle with what ControlNets add to them, and add to the skips."""
+    for control in batch.controls:
+        *of_skips, (rows, change) = control.changes(batch)
+        features = features.index_add(0, rows, change)
+        for place, (rows, change) in enumerate(of_skips):
+            skips[place] = skips[place].index_add(0, rows, change)
+    return features
 
 
 class _TimestepEmbedding(nn.Module):

@@ -26,8 +26,8 @@ class LoadPlan:
     `dtype=None` means the family's choice for the checkpoint and the device, and `quantization=None` the
     folder's own. Each of `ranks` loads the same model, and every step is shared. Weights of an `offload`
     never are on the device all at once; those that `stay_on_host` wait there, ready for it. Weights come from
-    the `copy` if it has them, and `on_read` is called with the bytes of each tensor that is read. `controlnets`
-    are loaded beside the model, as they are, and stay on the device.
+    the `copy` if it has them, and `on_read` is called with the bytes of each tensor that is read. The
+    `controlnets` are loaded beside the model.
     """
 
     device: "torch.device"

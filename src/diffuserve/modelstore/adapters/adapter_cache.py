@@ -9,7 +9,7 @@ from pathlib import Path
 
 from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.models.adapters.files.adapter_file import MAX_BYTES
-from diffuserve.modelstore.adapters.entry import SUFFIX
+from diffuserve.modelstore.adapters.adapter_layout import SUFFIX
 from diffuserve.modelstore.partial import explained
 
 _PART = ".part"

@@ -121,6 +121,29 @@ def test_a_base_of_other_widths_or_layers_is_named(tmp_path: Path) -> None:
             plan_for(open_adapter(_saved(tmp_path, _pair(foreign))), base)
 
 
+def test_models_without_a_layout_know_their_own_layers(tmp_path: Path) -> None:
+    (tmp_path / "transformer").mkdir()
+    index = {"_class_name": "SanaPipeline", "transformer": ["diffusers", "SanaTransformer2DModel"]}
+    (tmp_path / "model_index.json").write_text(json.dumps(index))
+    layer, kernel = "transformer_blocks.0.attn1.to_q", "patch_embed.proj"
+    weights = {f"{layer}.weight": torch.zeros(8, 8), f"{kernel}.weight": torch.zeros(8, 4, 2, 2)}
+    save_file(weights, tmp_path / "transformer" / "diffusion_pytorch_model.safetensors")
+    base = ModelFolder(tmp_path)
+    for written in (f"transformer.{layer}", f"base_model.model.{layer}", "transformer_blocks_0_attn1_to_q"):
+        plan = plan_for(open_adapter(_saved(tmp_path, _pair(written))), base)
+        assert {component: [*pairs] for component, pairs in plan.pairs.items()} == {"transformer": [layer]}
+    for tensors, told in (
+        (_pair(f"transformer.{layer}", outputs=16), r"changes \(16, 8\) numbers .* which has \(8, 8\)"),
+        (_pair(f"transformer.{kernel}"), r"changes \(8, 8\) numbers .* which has \(8, 4, 2, 2\)"),
+        (
+            {**_pair(f"transformer.{layer}"), **_pair("transformer.x")},
+            "x.lora_A.weight: SanaPipeline has no such",
+        ),
+    ):
+        with pytest.raises(InvalidAdapter, match=told):
+            plan_for(open_adapter(_saved(tmp_path, tensors)), base)
+
+
 @pytest.mark.parametrize("given", ["text_model.", ""])
 @pytest.mark.parametrize("held", ["text_model.", ""])
 def test_text_encoders_have_the_name_of_their_module_or_not(tmp_path: Path, given: str, held: str) -> None:

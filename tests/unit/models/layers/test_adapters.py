@@ -14,6 +14,7 @@ from diffuserve.models.layers.linear import Linear, Tiling, name_layers
 from diffuserve.models.layers.lora_pair import LoraPair
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.layers.quantized_linear import quantize_layers
+from diffuserve.models.layers.stacked_adapters import add_stacked
 from diffuserve.models.layers.tensor_parallel import TensorShard
 from diffuserve.models.weights.loading import Placement
 from support.pretend_cuda import pretend_cuda
@@ -75,12 +76,37 @@ def test_the_product_equals_the_formula(gelu: bool, tiling: Tiling | None) -> No
         assert torch.equal(layer.of_parts(x[:, :32], x[:, 32:], RowAdapters.of(LENGTHS, USES)), y)
 
 
+@pytest.mark.parametrize("tiling", [None, Tiling(16, 16), Tiling(64, 8)])
+def test_activations_in_bf16_are_of_the_sum(tiling: Tiling | None) -> None:
+    layer, x = _linear(make_layer(gelu=True, tiling=tiling).bfloat16()), random(sum(LENGTHS), WIDE, seed=5)
+    own = {key: _moved(key, CPU, torch.bfloat16) for key in (A, B)}
+    uses = [tuple((own[adapter], weight) for adapter, weight in each) for each in USES]
+    y = layer(x.bfloat16(), RowAdapters.of(LENGTHS, uses))
+    torch.testing.assert_close(y.double(), reference(layer, x.bfloat16()), rtol=0.02, atol=0.02)
+    assert torch.equal(y[:16], layer(x.bfloat16()[:16])) or tiling != Tiling(16, 16)
+
+
+def test_what_is_infinite_with_a_foreign_adapter_spoils_no_row() -> None:
+    x = random(4, WIDE, seed=5).abs()
+    huge = Adapter("huge", {"own": [Delta(torch.full((WIDE, RANK), 3e38), random(RANK, NARROW))]})
+    adapters = RowAdapters.of([2, 2], [((huge, 1.0),), ((A, 1.0),)])
+    assert adapters is not None
+    y = torch.zeros(4, NARROW)
+    add_stacked(y, [x], adapters.on("own"), adapters.masks)
+    assert not y[:2].isfinite().all()
+    expected = torch.zeros(2, NARROW)
+    for delta in A.deltas["own"]:
+        change = x[2:] @ delta.down @ delta.up
+        expected[:, delta.columns] += change if delta.bias is None else change + delta.bias
+    torch.testing.assert_close(y[2:], expected)
+
+
 @pytest.mark.parametrize("gelu", [False, True])
 def test_products_on_cuda_equal_the_formula(gelu: bool) -> None:
     layers, x = make_layer(gelu), random(sum(LENGTHS), WIDE, seed=5)
     expected = reference(_linear(layers), x)
     with pretend_cuda():
-        own = {key: _on_cuda(key) for key in (A, B)}
+        own = {key: _moved(key, CUDA, torch.float32) for key in (A, B)}
         uses = [tuple((own[adapter], weight) for adapter, weight in each) for each in USES]
         first, second = x[:, :32].to(CUDA), x[:, 32:].to(CUDA)
         layer, adapters = _linear(layers.to(CUDA)), RowAdapters.of(LENGTHS, uses)
@@ -97,17 +123,15 @@ def _linear(layers: nn.ModuleDict) -> Linear:
     return layer
 
 
-def _on_cuda(adapter: Adapter) -> Adapter:
-    moved = [
-        Delta(
-            each.down.to(CUDA),
-            each.up.to(CUDA),
-            each.first,
-            None if each.bias is None else each.bias.to(CUDA),
-        )
+def _moved(adapter: Adapter, device: torch.device, dtype: torch.dtype) -> Adapter:
+    def to(matrix: Tensor) -> Tensor:
+        return matrix.to(device, dtype)
+
+    deltas = [
+        Delta(to(each.down), to(each.up), each.first, None if each.bias is None else to(each.bias))
         for each in adapter.deltas["own"]
     ]
-    return Adapter(adapter.name, {"own": moved})
+    return Adapter(adapter.name, {"own": deltas})
 
 
 @pytest.mark.parametrize("kind", [Quantization.INT8, Quantization.FP8, Quantization.INT4])

@@ -9,7 +9,8 @@ from diffusers import UNet2DConditionModel
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.stable_diffusion.config import UNetConfig
-from diffuserve.models.stable_diffusion.unet import UNet, UNetInput, load_unet
+from diffuserve.models.stable_diffusion.unet import UNet, load_unet
+from diffuserve.models.stable_diffusion.unet_input import UNetInput
 from diffuserve.models.weights.load_plan import LoadPlan
 
 SMALL: dict[str, Any] = {

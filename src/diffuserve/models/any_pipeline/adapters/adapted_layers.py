@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidAdapter
-from diffuserve.models.any_pipeline.adapters.pass_adapters import PassAdapters
+from diffuserve.models.any_pipeline.adapters.batch_adapters import BatchAdapters
 from diffuserve.models.layers.adapters import Adapter, Delta, Uses
 from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.lora_pair import Components, LoraPair
@@ -29,7 +29,7 @@ AdaptedLayer = nn.Linear | nn.Conv2d | Linear
 
 
 @contextmanager
-def adding(adapters: PassAdapters | None) -> Iterator[None]:
+def adding(adapters: BatchAdapters | None) -> Iterator[None]:
     """Have layers add adapters to what they compute within, on this thread."""
     before, _thread.adapters = _now(), adapters
     try:
@@ -38,8 +38,8 @@ def adding(adapters: PassAdapters | None) -> Iterator[None]:
         _thread.adapters = before
 
 
-def _now() -> PassAdapters | None:
-    found: PassAdapters | None = getattr(_thread, "adapters", None)
+def _now() -> BatchAdapters | None:
+    found: BatchAdapters | None = getattr(_thread, "adapters", None)
     return found
 
 
@@ -109,11 +109,11 @@ class AdaptedLayers:
         plain, called = layer.forward, self._called
 
         @functools.wraps(plain)
-        def adapted(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-            y = plain(x, *args, **kwargs)
+        def adapted(*args: Any, **kwargs: Any) -> Tensor:
+            y: Tensor = plain(*args, **kwargs)
             if (adapters := _now()) is not None:
                 called.add(name)
-                adapters.add(name, layer, x, y)
+                adapters.add(name, layer, (*args, *kwargs.values())[0], y)
             return y
 
         setattr(layer, _NAME, name)

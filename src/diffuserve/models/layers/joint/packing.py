@@ -19,6 +19,7 @@ from jaxtyping import Complex64, Float, Int
 from torch import Tensor
 
 from diffuserve.models.layers.adapters import NO_ADAPTERS, PassAdapters
+from diffuserve.models.layers.joint.block_changes import BlockChanges
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.machine.devices import to_device
 
@@ -136,7 +137,7 @@ class PackedInput:
     """The input of a forward pass; `factors` are the modulation factors of each sequence.
 
     If ranks share the weights, they are this rank's channels. `adapters` are those of the tokens; factors
-    have been made with theirs.
+    have been made with theirs. `changes` are what ControlNets add after blocks.
     """
 
     image: Float[Tensor, "image channels"]
@@ -144,3 +145,4 @@ class PackedInput:
     factors: Float[Tensor, "rows factors own_d"]
     layout: PackedLayout
     adapters: PassAdapters = NO_ADAPTERS
+    changes: tuple[BlockChanges, ...] = ()

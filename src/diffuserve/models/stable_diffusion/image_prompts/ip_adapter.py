@@ -157,7 +157,9 @@ def _resampled(file: Path, shapes: Mapping[str, Shape]) -> IpAdapterShape:
     text_dim, _ = _shape(file, shapes, "proj_out.weight", 2)
     inner, _ = _shape(file, shapes, "layers.0.0.to_q.weight", 2)
     hidden, _ = _shape(file, shapes, "layers.0.1.1.weight", 2)
-    layers = next(n for n in range(1, _MAX_LAYERS + 2) if f"{PROJECTION}layers.{n}.0.to_q.weight" not in shapes)
+    layers = next(
+        n for n in range(1, _MAX_LAYERS + 2) if f"{PROJECTION}layers.{n}.0.to_q.weight" not in shapes
+    )
     if layers > _MAX_LAYERS or inner % HEAD_DIM:
         raise InvalidModel(
             f"{file}: must have at most {_MAX_LAYERS} layers, and heads of {HEAD_DIM}; its first layer has "
@@ -234,7 +236,9 @@ def _check_shapes(file: Path, shapes: Mapping[str, Shape], expected: Mapping[str
 
 def _encoder_of(file: Path, shape: IpAdapterShape) -> tuple[ModelFolder, ClipVisionConfig]:
     """Return the folder that holds the image encoder of an adapter, and its config. Raise `InvalidModel`."""
-    places = [parent for parent in (file.parent, file.parent.parent / "models") if (parent / ENCODER).is_dir()]
+    places = [
+        parent for parent in (file.parent, file.parent.parent / "models") if (parent / ENCODER).is_dir()
+    ]
     found = [(folder, ClipVisionConfig.read(folder, ENCODER)) for folder in map(ModelFolder, places)]
     for folder, config in found:
         if _image_dim(shape, config) == shape.image_dim:

@@ -42,7 +42,9 @@ class Projection(nn.Module):
         self.proj = nn.Linear(shape.image_dim, shape.tokens * shape.text_dim)
         self.norm = nn.LayerNorm(shape.text_dim)
 
-    def forward(self, embedding: Float[Tensor, "images image_dim"]) -> Float[Tensor, "images tokens text_dim"]:
+    def forward(
+        self, embedding: Float[Tensor, "images image_dim"]
+    ) -> Float[Tensor, "images tokens text_dim"]:
         return self.norm(self.proj(embedding).unflatten(-1, (self._tokens, -1)))
 
 

@@ -14,7 +14,7 @@ class UnevenRows(ValueError):
 
 
 @dataclass(frozen=True)
-class PassAdapters:
+class BatchAdapters:
     """The adapters of the rows of a batch. Where all rows have the same, the batch counts as one row.
 
     Modules fold other axes into that of the rows, such as frames: a layer may have several for each.
@@ -24,7 +24,7 @@ class PassAdapters:
     num_rows: int
 
     @classmethod
-    def of(cls, rows: Sequence[int], uses: Sequence[Uses]) -> "PassAdapters | None":
+    def of(cls, rows: Sequence[int], uses: Sequence[Uses]) -> "BatchAdapters | None":
         """Return the adapters of calls with these numbers of rows, in one pass; `None` if none has any."""
         if all(each == uses[0] for each in uses):
             rows, uses = [1], uses[:1]
