@@ -56,7 +56,7 @@ Counted in Wan's decoder, which works on four frames at a time in its last layer
 """
 
 ADAPTER_WORK = 0.05
-"""What an adapter adds to a step, in steps without: rank 16 in all layers, at most, where images are small."""
+"""What an adapter adds to a step, in steps without: at most that for rank 16 in all layers."""
 
 StepFeatures = tuple[float, float, float, float]
 LinearFeatures = tuple[float, float]
