@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -167,7 +168,7 @@ def test_adapters_of_one_name_are_told_apart_by_content(requests: Requests, file
     old, new = files.source("style"), AdapterSource("style", digest_of("new"), VALUES, lambda: {})
     for request_id, source in (("old", old), ("new", new)):
         assert requests.pool.hold(request_id, [(source, 1.0)]) is None
-        requests.pool.load(request_id, lambda outcome, name=request_id: requests.told.update({name: outcome}))
+        requests.pool.load(request_id, partial(requests.told.__setitem__, request_id))
     until(lambda: len(requests.told) == 2)
     assert requests.names("old") != requests.names("new")
     assert set(requests.pool.digests) == {digest_of("new"), digest_of("style")}

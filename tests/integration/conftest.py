@@ -15,6 +15,7 @@ from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
 from diffuserve.jobs.tasks.preemptor import Preemptor
 from diffuserve.jobs.tasks.reaper import Reaper
+from diffuserve.modelstore.adapters.adapter_store import AdapterStore
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
@@ -75,7 +76,8 @@ async def start(
         config = WorkerConfig(server=plane.url, engine_process=engine_process, **values)
         client = LeaseClient(HttpTransport(plane.url, patience_seconds=60.0, waits_for_storage=True))
         tracer = tracer_of("diffuserve-worker")
-        agent = WorkerAgent(config, client, lambda _pids: memory or Memory(0, 1), machine, tracer)
+        fetch = AdapterStore(config.engine_process.stored).fetch
+        agent = WorkerAgent(config, client, lambda _pids: memory or Memory(0, 1), machine, tracer, fetch)
         agent.over = asyncio.create_task(agent.run())  # type: ignore[attr-defined]
         running.append((agent, agent.over))  # type: ignore[attr-defined]
         return agent

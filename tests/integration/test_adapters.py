@@ -12,7 +12,7 @@ import pytest
 import torch
 from diffusers import FluxPipeline
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.draw.loading import load_engine
@@ -181,7 +181,7 @@ def test_adapters_of_text_encoders_draw_what_diffusers_does(reference: Any, tmp_
         name: layer for name, layer in reference.text_encoder.named_modules() if isinstance(layer, nn.Linear)
     }
     pairs = {name: random_pair(layer, 4, index) for index, (name, layer) in enumerate(layers.items())}
-    tensors = {}
+    tensors = dict[str, Tensor]()
     for name, (down, up, scale, *_) in pairs.items():
         stem = f"lora_te1_text_model_{name.removeprefix('text_model.').replace('.', '_')}"
         tensors |= {f"{stem}.lora_down.weight": down, f"{stem}.lora_up.weight": up}

@@ -28,6 +28,7 @@ from diffuserve.models.layers.lora_pair import Components, LoraPair
 from diffuserve.models.stable_diffusion.pipeline import StableDiffusionPipeline
 from diffuserve.models.stable_diffusion.rows import make_rows
 from diffuserve.testing.unet_checkpoints import Kind, write_unet_checkpoint
+from support.adapters import sources_of
 from support.images import psnr
 from support.lora_pairs import random_pair
 from support.unet_reference import draw_with, load_reference
@@ -96,8 +97,8 @@ def adapters_of(folder: Path) -> Mapping[str, Components]:
 
 
 def engine_of(folder: Path, adapters: Mapping[str, Components]) -> Engine:
-    readers = {name: partial(adapters.__getitem__, name) for name in adapters}
-    return Engine(loaded(folder), CONFIG, adapters=readers)
+    sources = sources_of({name: partial(adapters.__getitem__, name) for name in adapters})
+    return Engine(loaded(folder), CONFIG, adapters=sources)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ LAYERS = (
     *("net.0.proj", "net.2", "proj_mlp", "proj_out"),
     *("x_embedder", "context_embedder", "text_embedder.linear_1", "text_embedder.linear_2"),
 )
-"""Attention, feed-forward, and what goes in and out: the blocks alone draw no color between blue and green."""
+"""Attention, feed-forward, and what goes in and out: blocks alone draw no color between blue and green."""
 _RATE = 4e-3
 
 

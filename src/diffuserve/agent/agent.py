@@ -12,6 +12,7 @@ from diffuserve.agent.engines.engines import Engines
 from diffuserve.agent.engines.served_model import ServedModel
 from diffuserve.agent.engines.served_models import ServedModels
 from diffuserve.agent.exit_codes import CANNOT_START
+from diffuserve.agent.jobs.adapter_fetcher import FetchAdapter, no_store
 from diffuserve.agent.jobs.claim_gate import ClaimGate
 from diffuserve.agent.jobs.engine_jobs import EngineJobs
 from diffuserve.agent.loops.claim import ClaimLoop
@@ -36,7 +37,6 @@ from diffuserve.agent.state.agent_state import AgentState, DrainOrder
 from diffuserve.agent.state.held_job import HeldJob
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.workers.worker import WorkerState
-from diffuserve.modelstore.adapters.adapter_store import AdapterStore
 from diffuserve.telemetry.memory import ReadMemory, read_memory
 from diffuserve.telemetry.tracing import OFF, Tracer
 
@@ -51,6 +51,7 @@ class WorkerAgent:
         memory: ReadMemory = read_memory,
         machine: Machine = ON_DEMAND,
         tracer: Tracer = OFF,
+        fetch_adapter: FetchAdapter = no_store,
     ) -> None:
         self.config = config
         self.metrics = WorkerMetrics()
@@ -72,7 +73,7 @@ class WorkerAgent:
             self.metrics,
             config.checkpoint_seconds,
             spans,
-            AdapterStore(config.engine_process.stored).fetch,
+            fetch_adapter,
         )
         self._status = WorkerStatus(state, models, self._membership, self._gate, self.metrics)
         self._claims = ClaimLoop(client, self._membership, state, self._gate, self._jobs)

@@ -9,6 +9,7 @@ import httpx
 
 from diffuserve.agent.agent import WorkerAgent
 from diffuserve.agent.config import WorkerConfig
+from diffuserve.agent.jobs.adapter_fetcher import FetchAdapter, no_store
 from diffuserve.agent.parent import Parent
 from diffuserve.agent.registration.membership import with_key_remedy
 from diffuserve.agent.spot.machine import find_machine
@@ -36,9 +37,9 @@ _PATIENCE_SECONDS = 6 * 3600.0
 """A running job is kept while the control plane, or its artifact store, is unavailable for so long."""
 
 
-def run_worker(config: WorkerConfig) -> int:
+def run_worker(config: WorkerConfig, fetch_adapter: FetchAdapter = no_store) -> int:
     """Run an agent. Return 0 after a drain, 1 if the engine died too often, 2 if it cannot start."""
-    return asyncio.run(_run(config))
+    return asyncio.run(_run(config, fetch_adapter))
 
 
 def run_node(config: WorkerConfig) -> int:
@@ -47,17 +48,21 @@ def run_node(config: WorkerConfig) -> int:
 
 
 @asynccontextmanager
-async def open_agent(config: WorkerConfig) -> AsyncIterator[WorkerAgent]:
+async def open_agent(
+    config: WorkerConfig, fetch_adapter: FetchAdapter = no_store
+) -> AsyncIterator[WorkerAgent]:
     """Yield an agent for a program that has signals of its own, such as an actor: none is handled here.
 
     Its `run` returns the code of `run_worker`, and its `drain` ends it, both in the loop that is running, on
-    any thread; engines end with that thread. Raise `Forbidden` or `ServerRefused`, as `check_server` does.
+    any thread; engines end with that thread. `fetch_adapter` returns the files of stored adapters; without
+    it jobs that need one fail. Raise `Forbidden` or `ServerRefused`, as `check_server` does.
     """
     tracer = open_tracer(config.tracing, "diffuserve-worker")
     try:
         is_of_server = config.parent_fd is not None  # that server gives it its address and key
         client = _client(config) if is_of_server else await _checked_client(config)
-        yield WorkerAgent(config, client, machine=await find_machine(config.spot), tracer=tracer)
+        machine = await find_machine(config.spot)
+        yield WorkerAgent(config, client, machine=machine, tracer=tracer, fetch_adapter=fetch_adapter)
     finally:
         await tracer.close()
 
@@ -105,8 +110,8 @@ async def _checked_client(config: WorkerConfig) -> LeaseClient:
     return client
 
 
-async def _run(config: WorkerConfig) -> int:
-    async with open_agent(config) as agent:
+async def _run(config: WorkerConfig, fetch_adapter: FetchAdapter) -> int:
+    async with open_agent(config, fetch_adapter) as agent:
         call_on_stop_signals(agent.drain)
         return await agent.run()
 

@@ -20,6 +20,7 @@ from diffuserve.models.any_pipeline.passes import Passes
 from diffuserve.models.any_pipeline.pipeline import AnyRequest
 from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.weights.load_plan import LoadPlan
+from support.adapters import sources_of
 from support.any_runs import load_any
 from support.tiny_pipelines.registry import TinyPipeline
 from support.tiny_pipelines.requests import TinyRequest
@@ -38,9 +39,9 @@ class WatchedEngine:
         pipeline.passes = Passes(pipeline.sharing, self._count)
         self._decode = pipeline.decode
         pipeline.decode = self._watched_decode  # type: ignore[method-assign]
-        readers = {name: partial(adapters.__getitem__, name) for name in adapters}
+        sources = sources_of({name: partial(adapters.__getitem__, name) for name in adapters})
         config = EngineConfig(token_budget=1_000_000, num_threads=1)
-        self.engine = Engine(pipeline, config, adapters=readers)
+        self.engine = Engine(pipeline, config, adapters=sources)
 
     @property
     def scheduler(self) -> Any:

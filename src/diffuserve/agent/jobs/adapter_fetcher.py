@@ -45,9 +45,7 @@ class AdapterFetcher:
             return await asyncio.shield(self._download(digest))  # others may wait for it too
         except AdapterNotFound as error:
             log.warning("adapter %s: %s", digest, error)
-            raise AdapterNotFound(
-                f"adapter {name!r} is not stored any more"
-            ) from error
+            raise AdapterNotFound(f"adapter {name!r} is not stored any more") from error
         except InvalidAdapter as error:
             log.warning("adapter %s: %s", digest, error)
             raise InvalidAdapter(f"adapter {name!r} is damaged in the store") from error

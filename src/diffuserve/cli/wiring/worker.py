@@ -15,6 +15,7 @@ from diffuserve.cli.exit_codes import INTERRUPTED
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.engine_process.agent_link import die_with_parent
 from diffuserve.models.machine.hardware import see_only, torch_build, visible_device
+from diffuserve.modelstore.adapters.adapter_store import AdapterStore
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.safety.image_filters import check_image_filter_name
@@ -26,7 +27,7 @@ def run(config: WorkerConfig) -> int:
     """Run a worker until it ends; return its exit code."""
     if config.nodes is not None and config.nodes.rank > 0:
         return run_node(config)
-    return run_worker(config)
+    return run_worker(config, AdapterStore(config.engine_process.stored).fetch)
 
 
 def checked(config: EngineProcessConfig) -> EngineProcessConfig:

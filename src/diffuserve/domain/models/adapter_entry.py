@@ -1,7 +1,7 @@
 """What is known of an adapter that has a name."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -9,6 +9,8 @@ from diffuserve.domain.bounds import Amount, WholeAmount
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.text.path_parts import FileName, Sha256
 
+MAX_ADAPTER_BYTES: Final = 8 * 2**30
+"""Thirty times what an adapter of rank 16 for every layer of a large model has."""
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 
 

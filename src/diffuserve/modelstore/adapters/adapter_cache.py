@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidAdapter
-from diffuserve.models.adapters.files.adapter_file import MAX_BYTES
+from diffuserve.domain.models.adapter_entry import MAX_ADAPTER_BYTES
 from diffuserve.modelstore.adapters.adapter_layout import SUFFIX
 from diffuserve.modelstore.partial import explained
 
@@ -58,8 +58,10 @@ class AdapterCache:
         with part.open("wb") as file:
             for chunk in content:
                 size += len(chunk)
-                if size > MAX_BYTES:
-                    raise InvalidAdapter(f"adapter {digest} in {place} has more than {MAX_BYTES:,} bytes")
+                if size > MAX_ADAPTER_BYTES:
+                    raise InvalidAdapter(
+                        f"adapter {digest} in {place} has more than {MAX_ADAPTER_BYTES:,} bytes"
+                    )
                 found.update(chunk)
                 file.write(chunk)
             file.flush()

@@ -71,7 +71,7 @@ def test_a_control_image_goes_to_the_first_controlnet_with_its_scale() -> None:
     params = GenerationParams(prompt="x", control_image=EDGES, control_scale=0.5)
     assert SPEC.control_uses(SPEC.resolve(params, 0)) == (ControlUse("canny", EDGES, 0.5),)
     with pytest.raises(InvalidParams, match="says the same as controls"):
-        GenerationParams(prompt="x", control_image=EDGES, controls=["canny=e.png"])
+        GenerationParams(prompt="x", control_image=EDGES, controls=(ControlUse.of("canny=e.png"),))
 
 
 def test_a_control_makes_a_step_larger_and_gives_it_its_size() -> None:

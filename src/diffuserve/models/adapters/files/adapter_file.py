@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from diffuserve.domain.errors import InvalidAdapter, InvalidModel
+from diffuserve.domain.models.adapter_entry import MAX_ADAPTER_BYTES
 from diffuserve.models.checkpoint_files.safetensors_file import SafetensorsFile, open_safetensors
 
-MAX_BYTES: Final = 8 * 2**30
-"""Thirty times what an adapter of rank 16 for every layer of a large model has."""
 MAX_RANK: Final = 2048
 _MAX_HEADER, _MAX_TENSORS, _MAX_NAME = 16 * 2**20, 20_000, 500
 _LENGTH_BYTES = 8
@@ -38,8 +37,8 @@ def open_adapter(path: Path) -> SafetensorsFile:
 
 def _check_size(path: Path) -> None:
     size = os.path.getsize(path)
-    if size > MAX_BYTES:
-        raise InvalidAdapter(f"{path}: {size:,} bytes, where adapters have at most {MAX_BYTES:,}")
+    if size > MAX_ADAPTER_BYTES:
+        raise InvalidAdapter(f"{path}: {size:,} bytes, where adapters have at most {MAX_ADAPTER_BYTES:,}")
     with path.open("rb") as opened:
         header = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
     if header > _MAX_HEADER:
