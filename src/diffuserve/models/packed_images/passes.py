@@ -48,8 +48,8 @@ def passes_of(
 def in_forwards(passes: Sequence[ImagePass], is_compiled: bool) -> list[list[int]]:
     """Return the places of passes that share a forward pass, in the order in which they are packed.
 
-    Compiled blocks add no adapters: passes with adapters run eagerly, apart from the others, which run
-    compiled whoever their neighbors are.
+    Compiled blocks add no adapters. So passes with adapters run eagerly, apart from the others, which run
+    compiled beside any neighbors.
     """
     order = sorted(range(len(passes)), key=lambda index: passes[index].sort_key)
     if not is_compiled:
