@@ -35,7 +35,7 @@ from diffuserve.engine.step_loop import StepLoop
 from diffuserve.models.adapters.pool import Wanted
 from diffuserve.models.adapters.sources import AdapterSources
 from diffuserve.models.base import Pipeline
-from diffuserve.models.folders.controlnets import controlnet_folders
+from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.weights.fingerprint import hash_model
 
@@ -96,6 +96,7 @@ class Engine(AbstractContextManager["Engine"]):
         offload: str | None = None,
         adapters: Mapping[str, str | Path] | None = None,
         controlnets: Mapping[str, str | Path] | None = None,
+        image_prompter: str | Path | None = None,
     ) -> "Engine":
         """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
@@ -105,12 +106,12 @@ class Engine(AbstractContextManager["Engine"]):
         It defaults to the checkpoint's; a CPU without bf16 instructions uses float32 instead of bf16.
         `quantization` is "none", "int8", "fp8" or "int4"; by default the folder's own. `offload` is "none",
         "text", "model" or "layers". `adapters` are safetensors files by the names that requests use, and
-        `controlnets` folders of ControlNets. Raises `ModelNotFound`, `InvalidModel`,
-        `InvalidAdapter`, `DeviceUnavailable`.
+        `controlnets` folders of ControlNets. `image_prompter` is an IP-Adapter's file, or the folder of
+        FLUX.1 Redux. Raises `ModelNotFound`, `InvalidModel`, `InvalidAdapter`, `DeviceUnavailable`.
         """
         config = config or EngineConfig()
         plan = parse_plan(device, dtype, quantization, offload, config.deterministic, parts)
-        plan = replace(plan, controlnets=controlnet_folders(controlnets or {}))
+        plan = replace(plan, companions=companions_of(controlnets or {}, image_prompter))
         sources = adapters_of(model, adapters or {})
         return cls.of(load_model(model, plan), config, sources)
 
