@@ -1,4 +1,4 @@
-"""The ControlNets that are loaded beside a model, by the names that requests use."""
+"""What is loaded beside a model: ControlNets, by requests' names, and what reads image prompts."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,17 +6,15 @@ from typing import Any
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.requests.control_use import is_control_name
-from diffuserve.models.folders.folder import ControlNetFolder
+from diffuserve.models.folders.folder import Companions, ControlNetFolder
 
 
-def controlnet_folders(named: Mapping[str, str | Path]) -> tuple[ControlNetFolder, ...]:
-    """Return the folders of ControlNets, in order. Raise `InvalidModel`, which names the option."""
-    return tuple(_opened(name, Path(path).expanduser().resolve()) for name, path in named.items())
-
-
-def num_controlnet_bytes(folders: Sequence[ControlNetFolder]) -> int:
-    """Return the size of the weights of ControlNets. Raise `InvalidModel` if they are not there."""
-    return sum(file.stat().st_size for folder in folders for file in folder.weights())
+def companions_of(
+    controlnets: Mapping[str, str | Path], image_prompter: str | Path | None = None
+) -> Companions:
+    """Return what options name, ControlNets in order. Raise `InvalidModel`, which names the option."""
+    folders = tuple(_opened(name, Path(path).expanduser().resolve()) for name, path in controlnets.items())
+    return Companions(folders, None if image_prompter is None else _prompter(image_prompter))
 
 
 def control_abilities(
@@ -46,3 +44,13 @@ def _opened(name: str, path: Path) -> ControlNetFolder:
             "diffusers' format, with its config.json"
         )
     return ControlNetFolder(name, path)
+
+
+def _prompter(given: str | Path) -> Path:
+    path = Path(given).expanduser().resolve()
+    if not path.exists():
+        raise InvalidModel(
+            f"image_prompter: {path}: no such file or folder; give an IP-Adapter's .safetensors, or the "
+            "folder of FLUX.1 Redux"
+        )
+    return path
