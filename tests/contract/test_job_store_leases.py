@@ -254,6 +254,24 @@ async def test_a_job_is_left_for_a_moment_to_a_worker_that_has_its_model_in_memo
     assert [lease.job_id, late.job_id] == [job.id for job in jobs]
 
 
+async def test_a_job_is_left_for_a_moment_to_a_worker_that_has_its_adapter_in_memory(
+    job_store: JobStore, clock: FakeClock, store_config: StoreConfig
+) -> None:
+    first, second = await add_worker(job_store, "a"), await add_worker(job_store, "a")
+    ink, dots = digest_of("ink"), digest_of("dots")
+    for worker, adapters in ((first, (dots,)), (second, (ink,))):
+        await job_store.leases.heartbeat(
+            worker, Heartbeat(report=replace(REPORT, resident_adapters=adapters))
+        )
+    asked = {"prompt": "a star", "adapters": [{"name": "ink", "weight": 1.0, "digest": ink}]}
+    jobs = [await job_store.jobs.submit(replace(new_job(model="a"), input=asked)) for _ in range(2)]
+    assert not await claim(job_store, first)
+    (lease,) = await claim(job_store, second)
+    clock.advance(store_config.resident_wait_seconds)
+    (late,) = await claim(job_store, first)
+    assert [lease.job_id, late.job_id] == [job.id for job in jobs]
+
+
 async def test_a_job_whose_model_loads_soon_is_not_passed_over_for_long(
     job_store: JobStore, clock: FakeClock
 ) -> None:

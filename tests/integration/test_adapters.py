@@ -11,22 +11,24 @@ from typing import Any
 import pytest
 import torch
 from diffusers import FluxPipeline
+from PIL.Image import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.draw.loading import load_engine
-from diffuserve.domain.errors import InvalidParams, RequestAborted, RequestFailed
+from diffuserve.domain.errors import CheckpointUnusable, InvalidParams, RequestAborted, RequestFailed
 from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import load_model, parse_plan
+from diffuserve.engine.requests.checkpoint import Checkpoint
 from diffuserve.models.adapters.sources import AdapterSources
 from diffuserve.models.layers.lora_pair import Components, LoraPair
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from support.adapters import sources_of
+from support.adapters import digest_of, sources_of
 from support.images import psnr
 from support.lora_pairs import random_pair
 
@@ -94,7 +96,8 @@ def readers(adapters: Mapping[str, dict[str, LoraPair]]) -> Readers:
 
 
 def load(folder: Path, readers: Readers, config: EngineConfig = CONFIG) -> Engine:
-    pipeline = load_model(folder, parse_plan("cpu", "float32", None, None)).pipeline
+    plan = parse_plan("cpu", "float32", None, None, config.deterministic)
+    pipeline = load_model(folder, plan).pipeline
     return Engine(pipeline, config, adapters=readers.sources())
 
 
@@ -250,6 +253,37 @@ def test_adapters_of_running_requests_stay_and_others_make_room(reference: Any, 
         assert readers.reads == ["a", "b", "a"]
         with pytest.raises(InvalidParams, match=r"'a, b'.*--adapter-bytes"):
             engine.generate(with_both)
+
+
+def half_done(engine: Engine, params: GenerationParams) -> tuple[Checkpoint, Image]:
+    """Return the checkpoint of a request after two steps, and its image."""
+    request_id, checkpoint = engine.add(params), None
+    while True:
+        for output in engine.step():
+            if output.step == 2 and checkpoint is None:
+                checkpoint = engine.checkpoint(request_id)
+            if output.result is not None:
+                assert checkpoint is not None
+                return checkpoint, output.result.images[0]
+
+
+def test_a_checkpoint_is_resumed_with_the_same_adapter_alone(reference: Any, readers: Readers) -> None:
+    config, wanted = replace(CONFIG, deterministic=True), requests()[1]
+    with load(reference.folder, readers, config) as engine:
+        checkpoint, whole = half_done(engine, wanted)
+    with load(reference.folder, readers, config) as engine:
+        resumed = engine.add(wanted, resume=checkpoint)
+        outputs = [engine.step() for _ in range(2)]
+        while not any(output.finished for output in outputs[-1]):
+            outputs.append(engine.step())
+        [last] = [output for output in outputs[-1] if output.request_id == resumed]
+        assert last.result is not None
+        assert last.result.images[0].tobytes() == whole.tobytes(), "bit for bit"
+    own = readers.sources().named["a"]
+    other = AdapterSources({"a": replace(own, digest=digest_of("another file of that name"))})
+    pipeline = load_model(reference.folder, parse_plan("cpu", "float32", None, None, True)).pipeline
+    with Engine(pipeline, config, adapters=other) as engine, pytest.raises(CheckpointUnusable):
+        engine.add(wanted, resume=checkpoint)
 
 
 def _until_output(engine: Engine) -> list[Any]:

@@ -43,7 +43,8 @@ class EngineCore:
         release: Callable[[str], None] = lambda _request_id: None,
     ) -> None:
         pipeline = runner.pipeline
-        memory_bytes = memory_budget(pipeline.device, config.memory_budget_bytes)
+        adapter_bytes = config.adapter_bytes if pipeline.spec.max_adapters else 0
+        memory_bytes = memory_budget(pipeline.device, config.memory_budget_bytes, adapter_bytes)
         cache_bytes = min(config.prompt_cache_bytes, int(memory_bytes * _MAX_CACHED))
         self._runner, self._cost_fit_path = runner, config.cost_fit_path
         self.stats = EngineStats()

@@ -17,6 +17,7 @@ from diffuserve.domain.errors import DiffuserveError, InvalidParams
 from diffuserve.domain.models.cost import CostEstimate
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
@@ -31,6 +32,7 @@ from diffuserve.engine.run_runner import runner_of
 from diffuserve.engine.runner import Runner
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
+from diffuserve.models.adapters.pool import Wanted
 from diffuserve.models.adapters.sources import AdapterSources
 from diffuserve.models.base import Pipeline
 from diffuserve.models.folders.companions import companions_of
@@ -68,7 +70,7 @@ class Engine(AbstractContextManager["Engine"]):
         self.read_weights_hash = read_weights_hash
         self._inbox = Inbox()
         self._sources = adapters or AdapterSources()
-        self._adapters = adapter_pool(pipeline, self._sources, self.config.adapter_bytes)
+        self._adapters = adapter_pool(pipeline, self._sources, self.config.adapter_bytes, self._expect)
         self._core = EngineCore(
             self.runner, self.config, on_decoded=self._inbox.announce, release=self._adapters.release
         )
@@ -308,6 +310,10 @@ class Engine(AbstractContextManager["Engine"]):
         if uses is None:
             self._adapters.load(state.request_id, partial(self._loaded, state))
         return future
+
+    def _expect(self, request_id: str, wanted: Wanted) -> None:
+        uses = [AdapterUse(source.name, weight, source.digest) for source, weight in wanted]
+        self.runner.expect(request_id, uses)
 
     def _loaded(self, state: RequestState, outcome: Uses | Exception) -> None:
         if isinstance(outcome, Exception):

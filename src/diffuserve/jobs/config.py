@@ -34,8 +34,8 @@ class StoreConfig:
     - `affinity_loads`: nor is a job overtaken further, or for longer, than so many loads of its model take.
     - `deadline_lead_seconds`: time before the latest start that a job's deadline allows from which it goes
       before the others of its tenant and band.
-    - `resident_wait_seconds`: time for which a worker that would have to load a model leaves a job to those
-      that have it in memory.
+    - `resident_wait_seconds`: time for which a worker that would have to load a model, or a job's adapters,
+      leaves the job to those that have them in memory.
     - `max_transient_retries`, `max_worker_losses`: failed attempts by cause that are followed by another.
     - `retry_base_seconds`, `retry_cap_seconds`: first and longest pause of the backoff after a failure.
     - `batch_idle_seconds`: time after which a batch whose submission was interrupted is canceled.

@@ -25,6 +25,7 @@ from diffuserve.domain.jobs.job import (
 )
 from diffuserve.domain.jobs.prompt import PromptRecord
 from diffuserve.domain.jobs.webhook import Webhook
+from diffuserve.domain.requests.adapter_use import stored_uses
 from diffuserve.domain.workers.worker import Lease, LeaseEnd, StoredLatents
 
 
@@ -94,6 +95,13 @@ class JobRecord:
     def lane(self) -> str:
         """Key of the lane that the job is in while it is ready."""
         return lane_of(self)
+
+    @property
+    def adapters(self) -> str:
+        """The digests of the adapters that its next phase needs, separated by spaces."""
+        if self.is_denoised or '"digest"' not in self.input:
+            return ""
+        return " ".join(str(use.digest) for use in stored_uses(orjson.loads(self.input)))
 
     @property
     def is_denoised(self) -> bool:

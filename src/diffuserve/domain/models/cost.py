@@ -24,7 +24,7 @@ class Workload:
     the text encoders read, `num_pixels` those that the VAE decodes, of all images and latent frames, in
     `num_chunks` pieces one after another, and `input_pixels` those that it encodes, counted in the same way.
     The images of a request that `is_whole` take each step, and are decoded, together; those of others may do
-    so in turns.
+    so in turns. `num_adapters` are those that the request uses.
     """
 
     num_sequences: int
@@ -35,6 +35,7 @@ class Workload:
     input_pixels: int = 0
     num_chunks: int = 1
     is_whole: bool = False
+    num_adapters: int = 0
 
     @property
     def step_tokens(self) -> int:
@@ -54,18 +55,25 @@ FIRST_LATENT_FRAME = 1 / 3
 Counted in Wan's decoder, which works on four frames at a time in its last layers alone.
 """
 
+ADAPTER_WORK = 0.05
+"""What an adapter adds to a step, in steps without: at most that for rank 16 in all layers."""
+
 StepFeatures = tuple[float, float, float, float]
 LinearFeatures = tuple[float, float]
 
 
 def step_features(workloads: Iterable[Workload]) -> StepFeatures:
-    """Return the factors of one shared step's cost: 1, tokens, squared tokens, sequences."""
-    tokens = pairs = sequences = 0
+    """Return the factors of one shared step's cost: 1, tokens, squared tokens, sequences.
+
+    Those of a request with adapters count for as much more as adapters add.
+    """
+    tokens = pairs = sequences = 0.0
     for workload in workloads:
-        tokens += workload.step_tokens
-        pairs += workload.num_sequences * workload.sequence_tokens**2
-        sequences += workload.num_sequences
-    return (1.0, float(tokens), float(pairs), float(sequences))
+        work = 1 + ADAPTER_WORK * workload.num_adapters
+        tokens += work * workload.step_tokens
+        pairs += work * workload.num_sequences * workload.sequence_tokens**2
+        sequences += work * workload.num_sequences
+    return (1.0, tokens, pairs, sequences)
 
 
 def encode_features(workloads: Sequence[Workload]) -> LinearFeatures:

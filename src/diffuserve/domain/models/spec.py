@@ -122,6 +122,7 @@ class ModelSpec(ModelAbilities):
             input_pixels=self._input_pixels(params, image * self.pixels_per_token),
             num_chunks=self._num_chunks(params),
             is_whole=self.has_layers,
+            num_adapters=len(params.adapters or ()),
         )
 
     def latent_bytes(self, params: GenerationParams) -> int:

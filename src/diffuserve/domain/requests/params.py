@@ -403,13 +403,6 @@ class GenerationParams(Sendable):
             self, **{name: converted(value, partial(convert, name)) for name, value in given.items()}
         )
 
-    def with_digests(self, digests: Mapping[str, str | None]) -> "GenerationParams":
-        """Return the parameters with the digests of adapters, by name, where they are known."""
-        if self.adapters is None:
-            return self
-        found = tuple(replace(use, digest=digests.get(use.name)) for use in self.adapters)
-        return replace(self, adapters=found)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters that are set, ready for JSON; input images are named, not included."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -18,10 +18,11 @@ NeededBytes = Callable[[GenerationParams], int]
 """The bytes that a request, whose defaults are filled in, takes in its largest phase."""
 
 
-def memory_budget(device: "torch.device", configured_bytes: int | None) -> int:
+def memory_budget(device: "torch.device", configured_bytes: int | None, adapter_bytes: int = 0) -> int:
     """Return the bytes that a step may take.
 
-    The default is a share of the memory that is free now: 90 % on a GPU, half on a CPU.
+    The default is a share of the memory that is free now: 90 % on a GPU, half on a CPU. On a GPU so many
+    bytes are left for adapters, at most half of it; on a CPU they fit into the other half.
     """
     if configured_bytes is not None:
         return configured_bytes
@@ -29,7 +30,8 @@ def memory_budget(device: "torch.device", configured_bytes: int | None) -> int:
         import torch  # free memory of a CPU is read without it
 
         free, _ = torch.cuda.mem_get_info(device)
-        return int(free * 0.9)
+        share = int(free * 0.9)
+        return max(share - adapter_bytes, share // 2)
     return cpu_memory_budget()
 
 

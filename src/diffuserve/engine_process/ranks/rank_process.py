@@ -52,7 +52,8 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
         loading.begin_weights(config.model, config.parts, num_sharing)
         pipeline, ranks = stack.enter_context(_member(config, loading.add))
         # One thread steps: ranks must enter collectives in the same order.
-        budget = _rank_budget(pipeline.device, config.engine.memory_budget_bytes)
+        adapter_bytes = config.engine.adapter_bytes if pipeline.spec.max_adapters else 0
+        budget = _rank_budget(pipeline.device, config.engine.memory_budget_bytes, adapter_bytes)
         engine_config = replace(config.engine, num_threads=1, memory_budget_bytes=budget)
         read_hash = weights_hash_of(pipeline, image_output)
         adapters = adapters_of(config.model, config.adapter_files)
@@ -95,10 +96,10 @@ def _plan(config: EngineProcessConfig) -> ParallelPlan | None:
     return None if config.parallel is None else ParallelPlan.parse(config.parallel)
 
 
-def _rank_budget(device: torch.device, configured_bytes: int | None) -> int:
+def _rank_budget(device: torch.device, configured_bytes: int | None, adapter_bytes: int) -> int:
     """Return the bytes that a step may take on each rank: those on CPUs share their machine's memory."""
     if device.type == "cuda" or configured_bytes is not None:
-        return memory_budget(device, configured_bytes)
+        return memory_budget(device, configured_bytes, adapter_bytes)
     place = own_place()
     return memory_budget(device, None) // (1 if place is None else place.size_here)
 

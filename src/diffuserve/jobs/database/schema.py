@@ -157,6 +157,7 @@ ready = sa.Table(
     double("enqueued_at"),
     double("deadline", null=True),
     double("rises_at", null=True),
+    text("adapters", server_default=""),
     sa.Index("ready_by_lane", "lane", "seq", unique=True),
     partial_index("ready_by_deadline", "deadline", where="deadline IS NOT NULL"),
     partial_index("ready_by_rise", "rises_at", where="rises_at IS NOT NULL"),
@@ -173,7 +174,8 @@ delayed = sa.Table(
 )
 
 # One row for each band × tenant × model × phase that has ready jobs, so that a choice reads O(lanes) rows,
-# not O(jobs). `head_*` describe its first job: `head_at` its submission, `head_since` when it became so.
+# not O(jobs). `head_*` describe its first job: `head_at` its submission, `head_since` when it became so,
+# `head_adapters` the digests of its adapters.
 lanes = sa.Table(
     "lanes",
     metadata,
@@ -188,6 +190,7 @@ lanes = sa.Table(
     number("head_seq"),
     double("head_at"),
     double("head_since"),
+    text("head_adapters", server_default=""),
     postgresql_with=_HOT,
 )
 

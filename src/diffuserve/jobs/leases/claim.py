@@ -34,7 +34,12 @@ jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, 
 workers, handicaps = schema.workers, schema.handicaps
 
 _NEXT_JOBS = (
-    sa.select(*(ready.c[name] for name in ("job_id", "seq", "cost_seconds", "step_tokens", "enqueued_at")))
+    sa.select(
+        *(
+            ready.c[name]
+            for name in ("job_id", "seq", "cost_seconds", "step_tokens", "enqueued_at", "adapters")
+        )
+    )
     .where(ready.c.lane == sa.bindparam("key"), ready.c.seq > sa.bindparam("after"))
     # A sweep expires a bounded number of jobs; late ones that it left must not be leased.
     .where(sa.or_(ready.c.deadline.is_(None), ready.c.deadline > sa.bindparam("now")))
@@ -263,6 +268,7 @@ class ClaimRound:
             self.lanes.remove(lane)
             return
         lane.head_seq, lane.head_at = heads[0].seq, heads[0].enqueued_at
+        lane.head_adapters = heads[0].adapters
         lane.head_since = self.transaction.now
 
     def _heads_of(self, lane: Lane) -> deque[sa.Row[Any]]:

@@ -24,6 +24,7 @@ _LANE_COLUMNS = (
     "head_since",
     "is_decode",
     "is_exact",
+    "head_adapters",
 )
 _ACCOUNT_COLUMNS = ("vtime", "plan", "weight", "max_running", "max_queued")
 _OPEN_LANES = (

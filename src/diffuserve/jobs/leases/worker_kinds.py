@@ -8,7 +8,7 @@ from functools import cached_property
 import orjson
 import sqlalchemy as sa
 
-from diffuserve.domain.workers.worker import WorkerRole
+from diffuserve.domain.workers.worker import WorkerReport, WorkerRole
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.policy.lanes import Lane
@@ -29,6 +29,12 @@ class Placements:
     def of(self, worker_id: str, is_spot: bool, cold: frozenset[str]) -> ClaimingWorker:
         """Return the placement of a worker, which would have to load the `cold` ones of its models."""
         placement = self._of_kind(is_spot)
+        if any(lane.head_adapters for lane in self.lanes):
+            placement = replace(
+                placement,
+                own_adapters=self._adapters.get(worker_id, frozenset()),
+                adapters_elsewhere=self._adapters_beside(worker_id),
+            )
         if not any(lane.model in cold for lane in self.lanes):
             return placement
         elsewhere = {model for model in cold if self._holders.get(model, frozenset()) - {worker_id}}
@@ -45,12 +51,36 @@ class Placements:
     def _holders(self) -> Mapping[str, frozenset[str]]:
         """The live workers that have a model in memory, by model."""
         holders: dict[str, set[str]] = defaultdict(set)
-        for row in self.transaction.rows(
-            sa.select(workers.c.id, workers.c.report).where(_live(self.transaction))
-        ):
-            for model in report_of(row.report).resident_models:
-                holders[model].add(row.id)
+        for worker_id, (report, _) in self._reports.items():
+            for model in report.resident_models:
+                holders[model].add(worker_id)
         return {model: frozenset(ids) for model, ids in holders.items()}
+
+    @cached_property
+    def _adapters(self) -> Mapping[str, frozenset[str]]:
+        """The adapters in memory, by live worker that has any."""
+        reports = ((worker_id, report) for worker_id, (report, _) in self._reports.items())
+        return {
+            worker_id: frozenset(report.resident_adapters)
+            for worker_id, report in reports
+            if report.resident_adapters
+        }
+
+    def _adapters_beside(self, worker_id: str) -> Mapping[str, list[frozenset[str]]]:
+        """Return the adapters of each other worker that has any, by the models that it serves."""
+        found: dict[str, list[frozenset[str]]] = defaultdict(list)
+        for other, adapters in self._adapters.items():
+            if other != worker_id:
+                for model in self._reports[other][1]:
+                    found[model].append(adapters)
+        return found
+
+    @cached_property
+    def _reports(self) -> Mapping[str, tuple[WorkerReport, Sequence[str]]]:
+        """The reports of live workers, with the models that they serve."""
+        columns = (workers.c.id, workers.c.report, workers.c.models)
+        rows = self.transaction.rows(sa.select(*columns).where(_live(self.transaction)))
+        return {row.id: (report_of(row.report), orjson.loads(row.models)) for row in rows}
 
 
 def phases_served(transaction: Transaction, is_spot: bool) -> frozenset[tuple[str, bool]]:

@@ -109,7 +109,7 @@ def _contenders(lanes: Sequence[Lane], claimant: Claimant, now: float, config: S
     """Return the servable lanes of the best rank, and the lanes that they may not overtake."""
     by_rank: dict[int, list[Lane]] = {}
     runnable, placement = claimant.runnable(lanes), claimant.placement
-    if placement.others or placement.resident_elsewhere:
+    if placement.leaves_any:
         runnable = [lane for lane in runnable if not placement.leaves(lane, now, config)]
     for lane in runnable:
         by_rank.setdefault(_rank(lane, now, config), []).append(lane)

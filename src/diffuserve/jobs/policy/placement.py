@@ -4,12 +4,12 @@ A spot worker costs a fraction, and may be taken away. So interactive jobs are l
 batch jobs to spot workers. Each job is left to them for a bounded time only; after that it goes to the first
 worker that asks, so that no job starves and no worker stays idle beside an old queue. In the same way a
 worker that would have to load a model leaves the model's jobs, for a moment, to workers that have it in
-memory.
+memory; and one that would have to load a job's adapters, to those that have more of them.
 """
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from diffuserve.domain.jobs.job import Band
 from diffuserve.jobs.config import StoreConfig
@@ -22,12 +22,15 @@ class ClaimingWorker:
 
     `others` holds what workers of the other kind serve, as pairs of a model's name and whether they decode
     it. `resident_elsewhere` are the models that this worker would have to load and that other workers have in
-    memory.
+    memory. `own_adapters` are the digests of the adapters that it has in memory, and `adapters_elsewhere`
+    those of each of the other workers, by model.
     """
 
     is_spot: bool
     others: Collection[tuple[str, bool]] = ()
     resident_elsewhere: Collection[str] = ()
+    own_adapters: Collection[str] = ()
+    adapters_elsewhere: Mapping[str, Sequence[Collection[str]]] = field(default_factory=dict)
 
     def leaves(self, lane: Lane, now: float, config: StoreConfig) -> bool:
         """Return whether this worker leaves a lane's head to others that suit it better."""
@@ -36,16 +39,33 @@ class ClaimingWorker:
     def leaves_until(self, lane: Lane, config: StoreConfig) -> float:
         """Return until when this worker leaves a lane's head to others; minus infinity if it does not."""
         suited, until = suits_spot(lane), -math.inf
-        if lane.model in self.resident_elsewhere:
+        if lane.model in self.resident_elsewhere or self._others_have_more(lane):
             until = lane.head_at + config.resident_wait_seconds
         is_of_other_kind = suited is not None and suited is not self.is_spot
         if is_of_other_kind and (lane.model, lane.is_decode) in self.others:
             until = max(until, left_until(lane, config))
         return until
 
+    def _others_have_more(self, lane: Lane) -> bool:
+        """Return whether another worker has more of a head's adapters in memory than this one."""
+        if not lane.head_adapters:
+            return False
+        wanted, elsewhere = lane.head_adapters.split(), self.adapters_elsewhere.get(lane.model, ())
+        most = max((_num_had(wanted, had) for had in elsewhere), default=0)
+        return most > _num_had(wanted, self.own_adapters)
+
+    @property
+    def leaves_any(self) -> bool:
+        """Return whether there can be jobs that this worker leaves to others."""
+        return bool(self.others or self.resident_elsewhere or self.adapters_elsewhere)
+
 
 ANYWHERE = ClaimingWorker(is_spot=False)
 """Placement where there are workers of one kind only."""
+
+
+def _num_had(wanted: Sequence[str], had: Collection[str]) -> int:
+    return sum(digest in had for digest in wanted)
 
 
 def suits_spot(lane: Lane) -> bool | None:

@@ -38,6 +38,13 @@ _HEAD_AT = (
     .limit(1)
     .scalar_subquery()
 )
+_HEAD_ADAPTERS = (
+    sa.select(ready.c.adapters)
+    .where(ready.c.lane == lanes.c.lane)
+    .order_by(ready.c.seq)
+    .limit(1)
+    .scalar_subquery()
+)
 _HEAD_SEQ = sa.select(sa.func.min(ready.c.seq)).where(ready.c.lane == lanes.c.lane).scalar_subquery()
 _SHRINK = (
     sa.update(lanes)
@@ -55,6 +62,7 @@ _SHRINK = (
         head_since=sa.case((lanes.c.head_seq == _HEAD_SEQ, lanes.c.head_since), else_=sa.bindparam("now")),
         head_seq=sa.func.coalesce(_HEAD_SEQ, 0),
         head_at=sa.func.coalesce(_HEAD_AT, 0.0),
+        head_adapters=sa.func.coalesce(_HEAD_ADAPTERS, ""),
     )
 )
 
@@ -190,6 +198,7 @@ def _ready_row(record: JobRecord, rises_at: float | None) -> dict[str, Any]:
         "enqueued_at": record.created_at,
         "deadline": record.start_by,
         "rises_at": rises_at,
+        "adapters": record.adapters,
     }
 
 
@@ -213,6 +222,7 @@ def _grow(dialect: str) -> sa.Executable:
             "head_seq": sa.case((is_head, new.head_seq), else_=lanes.c.head_seq),
             "head_at": sa.case((is_head, new.head_at), else_=lanes.c.head_at),
             "head_since": sa.case((is_head, new.head_since), else_=lanes.c.head_since),
+            "head_adapters": sa.case((is_head, new.head_adapters), else_=lanes.c.head_adapters),
         },
     )
 
@@ -239,6 +249,7 @@ def _lane_row(lane: str, records: Sequence[JobRecord], now: float) -> dict[str, 
         "head_seq": head.seq,
         "head_at": head.created_at,
         "head_since": now,
+        "head_adapters": head.adapters,
     }
 
 

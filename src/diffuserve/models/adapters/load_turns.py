@@ -1,4 +1,4 @@
-"""Whose adapters get room and are loaded next: a pure decision, so that nobody waits for another's many."""
+"""Decides whose adapters get room and are loaded next, so that no tenant waits for the many of another."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ MAX_OVERTAKEN = 8
 _MAX_REMEMBERED = 64  # tenants
 
 
-class Load(NamedTuple):
+class AdapterTurn(NamedTuple):
     """An adapter that is to be loaded, and the tenant whose turn that is."""
 
     digest: str
@@ -56,7 +56,7 @@ class LoadTurns:
             for claim in self.claims[: self.claims.index(chosen)]:
                 claim.overtaken += not claim.has_room
 
-    def next_load(self, kept: Collection[str], loading: Mapping[str, str], num_loaders: int) -> "Load | None":
+    def next_load(self, kept: Collection[str], loading: Mapping[str, str], num_loaders: int) -> "AdapterTurn | None":
         """Return what is loaded next, and count its tenant's turn; `None` if there is nothing, or no loader.
 
         `loading` has the tenant of each adapter that is being loaded: no tenant has all loaders.
@@ -75,7 +75,7 @@ class LoadTurns:
         _, index, _, digest = min(missing)
         tenant = self.claims[index].tenant
         self.served = [*(each for each in self.served if each != tenant), tenant][-_MAX_REMEMBERED:]
-        return Load(digest, tenant)
+        return AdapterTurn(digest, tenant)
 
     def _next_with_room(self) -> AdapterClaim | None:
         pinned = self.pinned

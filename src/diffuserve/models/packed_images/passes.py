@@ -45,6 +45,20 @@ def passes_of(
     ]
 
 
+def in_forwards(passes: Sequence[ImagePass], is_compiled: bool) -> list[list[int]]:
+    """Return the places of passes that share a forward pass, in the order in which they are packed.
+
+    Compiled blocks add no adapters. So passes with adapters run eagerly, apart from the others, which run
+    compiled beside any neighbors.
+    """
+    order = sorted(range(len(passes)), key=lambda index: passes[index].sort_key)
+    if not is_compiled:
+        return [order]
+    plain = [index for index in order if not passes[index].request.adapters]
+    adapted = [index for index in order if passes[index].request.adapters]
+    return [indices for indices in (plain, adapted) if indices]
+
+
 def pack(
     passes: Sequence[ImagePass],
     layout: PackedLayout,

@@ -38,7 +38,14 @@ from diffuserve.models.machine.devices import flops_per_second
 from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.conditioning import ImageConditioning
 from diffuserve.models.packed_images.images import LatentImages
-from diffuserve.models.packed_images.passes import ImagePass, by_request, conditioning_of, pack, passes_of
+from diffuserve.models.packed_images.passes import (
+    ImagePass,
+    by_request,
+    conditioning_of,
+    in_forwards,
+    pack,
+    passes_of,
+)
 from diffuserve.models.packed_images.transformer import PackedTransformer
 from diffuserve.models.preview import PreviewMap
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -189,17 +196,27 @@ class PackedImagePipeline(ImagePipeline):
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
         """Return each request's velocity in the shape of its latents: (num_images, tokens, channels)."""
         passes = self._passes_of(batch)
-        order = sorted(range(len(passes)), key=lambda index: passes[index].sort_key)
-        velocities = dict(zip(order, self._forward([passes[index] for index in order]), strict=True))
+        velocities: dict[int, Tensor] = {}
+        for indices in in_forwards(passes, self.is_compiled):
+            velocities |= zip(indices, self._forward([passes[index] for index in indices]), strict=True)
         in_order = [velocities[index] for index in range(len(passes))]
         by_text = zip(batch, by_request(batch, in_order), strict=True)
         return [self._prediction(request.params, texts) for request, texts in by_text]
 
     def prepare(self, batch: Sequence[DenoiseInput]) -> None:
-        ordered = sorted(self._passes_of(batch), key=lambda each: each.sort_key)
-        shapes = self._own_shapes(ordered, self._hands(ordered))
-        if shapes:
-            (self._layout if self._sequence is None else self._shard)(shapes)
+        passes = self._passes_of(batch)
+        for indices in in_forwards(passes, self.is_compiled):
+            ordered = [passes[index] for index in indices]
+            shapes = self._own_shapes(ordered, self._hands(ordered))
+            if shapes:
+                (self._layout if self._sequence is None else self._shard)(shapes)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Return whether blocks of the transformer run compiled halves."""
+        lists = (each for each in self.transformer.children() if isinstance(each, nn.ModuleList))
+        firsts = (blocks[0] for blocks in lists if len(blocks))
+        return any(getattr(block, "compiled", None) is not None for block in firsts)
 
     def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
         return self.images.restore(latents, request, self.sampler(request.params), at)

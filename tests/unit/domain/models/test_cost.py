@@ -47,6 +47,17 @@ def test_a_step_costs_by_tokens_squared_tokens_and_sequences() -> None:
     assert FIT.step_seconds(workloads) == pytest.approx(0.004 + 2e-5 * 700 + 3e-9 * 190_000 + 1e-4 * 3)
 
 
+def test_each_adapter_adds_a_twentieth_to_what_steps_do_and_nothing_to_other_phases() -> None:
+    plain, adapted = make_workload(), replace(make_workload(), num_adapters=2)
+    without, with_two = FIT.estimate(plain), FIT.estimate(adapted)
+    constant = plain.num_inference_steps * FIT.step[0]
+    assert with_two.denoise_seconds - constant == pytest.approx(1.1 * (without.denoise_seconds - constant))
+    assert with_two.encode_seconds == without.encode_seconds
+    assert with_two.decode_seconds == without.decode_seconds
+    plain_share, adapted_share = FIT.step_shares([plain, adapted])
+    assert adapted_share > plain_share, "who uses them pays for them"
+
+
 def test_an_estimate_is_the_sum_of_its_phases() -> None:
     estimate = FIT.estimate(make_workload())
     assert estimate.encode_seconds == pytest.approx(0.002 + 1e-5 * 32)

@@ -150,3 +150,28 @@ def test_an_urgent_place_is_before_all_others_and_tells_the_latest_start(seq: in
     assert place < 0
     assert latest_start_at(place) == int(latest)
     assert latest_start_at(seq) is None
+
+
+ADAPTERS = st.frozensets(st.sampled_from("rstuv"), max_size=4)
+
+
+@given(READY_LANES, ADAPTERS, st.lists(ADAPTERS, min_size=1, max_size=4))
+def test_a_job_is_left_to_those_with_more_of_its_adapters_and_starves_nowhere(
+    ready: Lane, wanted: frozenset[str], had: list[frozenset[str]]
+) -> None:
+    ready = replace(ready, head_adapters=" ".join(sorted(wanted)))
+    workers = [
+        ClaimingWorker(False, own_adapters=own, adapters_elsewhere={"flux": [*had[:i], *had[i + 1 :]]})
+        for i, own in enumerate(had)
+    ]
+    fresh = replace(ready, head_at=NOW, head_since=NOW)
+    counts = [len(wanted & own) for own in had]
+    for worker, count in zip(workers, counts, strict=True):
+        assert worker.leaves(fresh, NOW, CONFIG) is (count < max(counts))
+        assert not worker.leaves(fresh, NOW + CONFIG.resident_wait_seconds, CONFIG)
+
+
+def test_adapters_of_workers_of_other_models_do_not_count() -> None:
+    ready = replace(lane(Band.STANDARD), head_adapters="r s")
+    assert not ClaimingWorker(False, adapters_elsewhere={"wan": ["rs"]}).leaves(ready, NOW, CONFIG)
+    assert ClaimingWorker(False, adapters_elsewhere={"flux": ["r"]}).leaves(ready, NOW, CONFIG)

@@ -9,8 +9,11 @@ from safetensors.torch import save_file
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.image_prompts.attention import ImageTokens, image_runs
+from diffuserve.models.stable_diffusion.image_prompts.image_prompts import PromptImages
 from diffuserve.models.stable_diffusion.image_prompts.ip_adapter import cross_attentions, open_ip_adapter
+from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning
 from diffuserve.models.stable_diffusion.unet_input import UNetInput
+from diffuserve.parallel.messages import pack, unpack
 
 XL = UNetConfig(
     down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
@@ -45,6 +48,15 @@ def test_a_part_of_a_batch_has_the_image_prompts_of_its_rows() -> None:
     assert (run.start, len(run.states)) == (1, 1)
 
 
+def test_tokens_of_images_are_sent_to_other_ranks() -> None:
+    images = PromptImages(torch.randn(4, 8), torch.randn(4, 8))
+    sent = StableDiffusionConditioning((), torch.randn(5, 8), prompt_images=images)
+    got = unpack(pack(sent)).prompt_images
+    assert torch.equal(got.states, images.states)
+    assert torch.equal(got.negative, images.negative)
+    assert sent.num_bytes == (5 + 4 + 4) * 8 * 4
+
+
 def test_attentions_are_counted_down_up_and_then_in_the_middle() -> None:
     blocks = "attentions.0.transformer_blocks"
     assert cross_attentions(XL) == [
@@ -72,5 +84,5 @@ def test_other_files_are_refused_by_their_kind(tmp_path: Path, names: tuple[str,
 
 def test_a_folder_must_hold_one_file(tmp_path: Path) -> None:
     (tmp_path / "ip-adapter.bin").write_bytes(b"\x80")
-    with pytest.raises(InvalidModel, match="must hold one .safetensors, or give a file itself; found: none"):
+    with pytest.raises(InvalidModel, match=r"must hold one .safetensors, or give a file itself; found: none"):
         open_ip_adapter(tmp_path, XL)
