@@ -11,6 +11,7 @@ from PIL import Image
 from transformers import CLIPImageProcessorPil
 
 from diffuserve.domain.errors import InvalidModel, ModelNotCapable
+from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
@@ -70,7 +71,7 @@ def expected_of(folder: Path, adapter: Path, batch: Sequence[GenerationParams]) 
     for index, each in enumerate(batch):
         if each.prompt_images:
             reference.set_ip_adapter_scale(each.image_prompt_scale)
-            given = [[as_image(image) for image in each.prompt_images]]
+            given = [[as_image(image) for _, image in each.input_images if isinstance(image, InputImage)]]
             size = {"width": each.width, "height": each.height}
             plain[index] = draw_with(reference, each, ip_adapter_image=given, **size)
     return plain

@@ -14,6 +14,7 @@ from PIL import Image
 from transformers import SiglipImageProcessorPil, SiglipVisionModel
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
@@ -88,7 +89,7 @@ def expected_of(folder: Path, redux: Path, batch: Sequence[GenerationParams]) ->
         if count := len(each.prompt_images):
             assert each.image_prompt_scale is not None
             said = prior(
-                [as_image(image) for image in each.prompt_images],
+                [as_image(image) for _, image in each.input_images if isinstance(image, InputImage)],
                 prompt=[each.prompt] * count,
                 prompt_embeds_scale=[each.image_prompt_scale / count] * count,
                 pooled_prompt_embeds_scale=[1.0 / count] * count,

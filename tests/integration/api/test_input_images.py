@@ -41,6 +41,7 @@ GUIDED = replace(
     temporal_stride=4,
     has_control_image=True,
     has_last_frame=True,
+    max_image_prompts=2,
     controlnets=("canny", "pose"),
     control_modes=(0, 0),
 )
@@ -161,6 +162,23 @@ async def test_images_of_every_field_are_found_kept_and_handed_out(
     alone = await submit(http, model="guided", input={"control_image": end})
     assert alone.json()["input"]["control_image"] == {"id": end, "width": 64, "height": 48, "mode": "RGB"}
     assert (alone.json()["input"]["height"], alone.json()["input"]["control_scale"]) == (48, 1.0)
+
+
+async def test_image_prompts_are_one_or_several_and_counted_at_the_door(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    ids = [await upload(http, png(color=color)) for color in (RED, BLUE, (9, 9, 9))]
+    job = (await submit(http, model="guided", input={"image_prompts": ids[:2]})).raise_for_status().json()
+    assert [image["id"] for image in job["input"]["image_prompts"]] == ids[:2]
+    assert (job["input"]["image_prompt_scale"], job["input"]["width"]) == (1.0, GUIDED.width)
+    flat = {"prompt": "a star", "model": "guided", "image_prompts": ids[2], "image_prompt_scale": 0.5}
+    alone = (await http.post("/generate", json=flat)).raise_for_status().json()["job_id"]
+    (lease, second) = [*await worker.claim(), *await worker.claim()]
+    assert {second.job_id: second.input["image_prompts"]["id"]} == {alone: ids[2]}
+    await worker.complete(lease)
+    for values in ({"image_prompts": ids}, {"image_prompt_scale": 0.5}):
+        refused = await submit(http, model="guided", input=values)
+        assert refused.status_code == 422, refused.text
 
 
 async def test_images_of_controls_come_by_every_route_with_what_is_said_of_them(

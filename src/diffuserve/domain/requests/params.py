@@ -321,9 +321,6 @@ class GenerationParams(Sendable):
         standard=1,
         aliases=("ip_adapter_scale", "prompt_embeds_scale"),
         dialects=_IMAGES,
-        label="Image prompt scale",
-        hint="how much image prompts count",
-        step=0.05,
     )
     adapters: tuple[AdapterUse, ...] | list[AdapterUse] | None = request_field(
         help="Adapter that changes how the model draws, and how much of it, by default 1; repeat it for up "

@@ -29,6 +29,8 @@ def test_a_model_tells_each_ability_and_default_once() -> None:
         "learned_max_size",
         "example_prompt",
         "control_work",
+        "image_prompt_tokens",
+        "averages_image_prompts",
     }
     of_all = {
         "max_prompt_characters",

@@ -15,6 +15,7 @@ from support.small_spec import SPEC, image, resolve
 
 PAINTER = replace(SPEC, max_input_images=1, has_mask=True, has_strength=True)
 TRACER = replace(SPEC, has_control_image=True)
+READER = replace(SPEC, max_image_prompts=4, image_prompt_tokens=9)
 CLIPS = replace(SPEC, max_frames=81, temporal_stride=4, max_input_images=1, has_first_frame=True)
 EDITOR = replace(SPEC, max_input_images=2, max_reference_pixels=64 * 64)
 MASKER = replace(EDITOR, has_mask=True, masks_references=True, mask_strength=0.8)
@@ -33,6 +34,21 @@ MASKER = replace(EDITOR, has_mask=True, masks_references=True, mask_strength=0.8
         (PAINTER, {"image": image(), "strength": 0.2}, "strength", "give at least 0.25"),
         (PAINTER, {"image": image(), "mask": image(64, 64)}, "mask", "does not fit the image of 128x96"),
         (SPEC, {"control_image": image()}, "control_image", "small takes no control image; leave"),
+        (SPEC, {"image_prompts": image()}, "image_prompts", "small reads no image prompts; leave"),
+        (READER, {"image_prompts": (image(),) * 5}, "image_prompts", "at most 4 images are allowed"),
+        (
+            replace(READER, max_image_prompts=1),
+            {"image_prompts": (image(),) * 2},
+            "image_prompts",
+            "at most 1",
+        ),
+        (READER, {"image_prompt_scale": 0.5}, "image_prompt_scale", "give image_prompts"),
+        (
+            READER,
+            {"image_prompts": image(), "image_prompt_scale": float("nan")},
+            "image_prompt_scale",
+            "finite",
+        ),
         (replace(TRACER, needs_control_image=True), {}, "control_image", "give control_image"),
         (
             CLIPS,
@@ -73,6 +89,18 @@ def test_without_a_size_the_image_is_as_large_as_the_one_that_guides_it() -> Non
     assert (resolved.width, resolved.height) == (192, 96)
     both = replace(TRACER, max_input_images=1, has_strength=True)
     assert resolve(both, image=image(64, 64), control_image=image(200, 100)).width == 64
+
+
+@pytest.mark.parametrize(("averages", "tokens"), [(False, 18), (True, 9)])
+def test_image_prompts_add_tokens_to_the_prompts_and_no_pixels(averages: bool, tokens: int) -> None:
+    spec = replace(READER, averages_image_prompts=averages)
+    plain, read = resolve(spec), resolve(spec, image_prompts=[image(400, 30), image()])
+    assert (read.width, read.height, read.image_prompt_scale) == (plain.width, plain.height, 1.0)
+    assert plain.image_prompt_scale is None
+    work, before = spec.workload(read), spec.workload(plain)
+    assert work.text_tokens - before.text_tokens == work.sequence_tokens - before.sequence_tokens == tokens
+    assert work.input_pixels == 0
+    assert spec.size_warnings(read) == ()
 
 
 def test_a_control_image_has_the_models_scale_by_default() -> None:

@@ -108,7 +108,7 @@ def open_ip_adapter(path: Path, unet: UNetConfig) -> IpAdapter:
             f"{file}: was made for a UNet with cross_attention_dim={shape.text_dim}; this one has "
             f"{unet.cross_attention_dim}"
         )
-    _check_shapes(file, shapes, tensors_of(shape, unet))
+    _check_shapes(file, shapes, _tensors_of(shape, unet))
     return IpAdapter(file, shape, *_encoder_of(file, shape))
 
 
@@ -176,7 +176,7 @@ def _shape(file: Path, shapes: Mapping[str, Shape], name: str, ndim: int) -> Sha
     return shape
 
 
-def tensors_of(shape: IpAdapterShape, unet: UNetConfig) -> dict[str, Shape]:
+def _tensors_of(shape: IpAdapterShape, unet: UNetConfig) -> dict[str, Shape]:
     """Return the name and shape of each tensor of an adapter for a UNet."""
     attentions = {
         f"{attention_name(index)}.{part}.weight": (width, shape.text_dim)
