@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from torch import Tensor
 
-from diffuserve.domain.requests.params import MAX_IMAGES, MAX_STEPS, GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.request_bounds import MAX_IMAGES, MAX_STEPS
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput

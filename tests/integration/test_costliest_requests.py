@@ -8,7 +8,7 @@ import pytest
 
 from diffuserve.agent.agent import WorkerAgent
 from diffuserve.domain.jobs.job import Band, JobStatus, NewJob
-from diffuserve.domain.requests.params import MAX_IMAGES, MAX_STEPS
+from diffuserve.domain.requests.request_bounds import MAX_IMAGES, MAX_STEPS
 from diffuserve.engine.config import EngineConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.protocol.config import ImageOptions

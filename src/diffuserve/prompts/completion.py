@@ -4,7 +4,7 @@ import re
 
 import orjson
 
-from diffuserve.domain.requests.params import MAX_PROMPT_CHARACTERS
+from diffuserve.domain.requests.request_bounds import MAX_PROMPT_CHARACTERS
 from diffuserve.prompts.base import Expansion, ExpansionOutcome
 from diffuserve.prompts.cleaning import clean
 

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.files.fetch import ImageFetcher
-from diffuserve.domain.requests.params import MAX_INPUT_IMAGES
+from diffuserve.domain.requests.request_bounds import MAX_INPUT_IMAGES
 from diffuserve.domain.tenant import Plan, Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig

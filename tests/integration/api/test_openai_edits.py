@@ -19,7 +19,7 @@ from PIL import Image
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.openai.request_bodies import VARIATION_PROMPT, VARIATION_STRENGTH
-from diffuserve.domain.requests.params import MAX_INPUT_IMAGES
+from diffuserve.domain.requests.request_bounds import MAX_INPUT_IMAGES
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.safety.intake_pool import IntakePool

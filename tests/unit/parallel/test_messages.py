@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from diffuserve.domain.requests.input_image import InputImage
-from diffuserve.domain.requests.params import MAX_SEED, GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.request_bounds import MAX_SEED
 from diffuserve.domain.sendable import Sendable
 from diffuserve.parallel.messages import BadMessage, pack, unpack
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.domain.requests.params import MAX_PROMPT_CHARACTERS, GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.request_bounds import MAX_PROMPT_CHARACTERS
 from diffuserve.prompts.base import Expansion, ExpansionOutcome
 from diffuserve.prompts.completion import is_refusal, parse_completion, unwrap
 from support.durations import MAX_GROWTH, growth

@@ -20,7 +20,7 @@ from diffuserve.api.submit.request_bodies import (
     takes_fields,
 )
 from diffuserve.domain.jobs.job import MAX_PREVIEWS
-from diffuserve.domain.requests.params import MAX_INPUT_IMAGES
+from diffuserve.domain.requests.request_bounds import MAX_INPUT_IMAGES
 from diffuserve.domain.requests.request_fields import Dialect
 
 VARIATION_PROMPT = "an image like this one"

@@ -9,7 +9,7 @@ from diffuserve.api.door.forms import FORM
 from diffuserve.api.http.openapi import inlined_schema
 from diffuserve.api.openai.request_bodies import EditBody, EditFields, VariationFields
 from diffuserve.api.openai.video_bodies import VideoBody, VideoFields
-from diffuserve.domain.requests.params import MAX_INPUT_IMAGES
+from diffuserve.domain.requests.request_bounds import MAX_INPUT_IMAGES
 
 _FILE = {"type": "string", "format": "binary"}
 _IMAGE = _FILE | {"description": "PNG, JPEG or WebP."}

@@ -20,7 +20,8 @@ from diffuserve.api.openai.video_bodies import VideoBody
 from diffuserve.api.submit.request_bodies import RequestBody
 from diffuserve.api.submit.submission import InputResolver
 from diffuserve.domain.requests.input_image import ImageInput
-from diffuserve.domain.requests.params import MAX_INPUT_IMAGES, GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.request_bounds import MAX_INPUT_IMAGES
 
 _IMAGES_AT_ONCE = 4  # images of the largest size in one form; more if they are smaller
 _FILE_FIELDS = ("image", "image[]", "mask")

@@ -16,7 +16,8 @@ from diffuserve.domain.requests.control_use import (
     MAX_CONTROL_NAME_CHARACTERS,
     MAX_CONTROL_WEIGHT,
 )
-from diffuserve.domain.requests.params import FIELDS, MAX_INPUT_IMAGES, MAX_PROMPT_CHARACTERS
+from diffuserve.domain.requests.params import FIELDS
+from diffuserve.domain.requests.request_bounds import MAX_INPUT_IMAGES, MAX_PROMPT_CHARACTERS
 from diffuserve.domain.requests.request_fields import Dialect, FieldKind, RequestField
 from diffuserve.domain.text.json_text import has_null_character
 

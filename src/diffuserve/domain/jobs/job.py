@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 from diffuserve.domain.bounds import Printable, Size
 from diffuserve.domain.jobs.prompt import PromptRecord
 from diffuserve.domain.jobs.webhook import Webhook
-from diffuserve.domain.requests.params import MAX_IMAGES, MAX_SECONDS, MAX_SEED
+from diffuserve.domain.requests.request_bounds import MAX_IMAGES, MAX_SECONDS, MAX_SEED
 from diffuserve.domain.text.path_parts import FileName, Sha256
 
 IMAGE_GENERATE = "image.generate"

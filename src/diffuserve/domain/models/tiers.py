@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.domain.requests.params import MAX_STEPS, GenerationParams
+from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.request_bounds import MAX_STEPS
 
 Value = TypeVar("Value", int, str)
 _SIZE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})")

@@ -1,15 +1,17 @@
 """The parameters of a request. Names and meanings are diffusers'."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS, AdapterUse, adapter_uses
 from diffuserve.domain.requests.control_use import MAX_CONTROLS, ControlUse, control_uses
+from diffuserve.domain.requests.drawing_fields import CLIPS, FLAT_ALONE, DrawingFields
 from diffuserve.domain.requests.input_image import ImageInput, InputImage, converted, each_image
 from diffuserve.domain.requests.plain_values import plain, restored
+from diffuserve.domain.requests.request_bounds import MAX_IMAGE_PROMPTS, MAX_INPUT_IMAGES, MAX_SEED
 from diffuserve.domain.requests.request_fields import (
     Dialect,
     RequestField,
@@ -17,30 +19,13 @@ from diffuserve.domain.requests.request_fields import (
     request_field,
     request_fields,
 )
-from diffuserve.domain.requests.samplers import SAMPLERS, SPACED_SAMPLERS, SPACINGS
-from diffuserve.domain.sendable import Sendable
 
-MAX_PROMPT_CHARACTERS = 2_000
-MAX_LYRICS_CHARACTERS = 4_000
-MAX_STEPS = 100
-MAX_GUIDANCE_SCALE = 100.0
-MAX_SEED = 2**63 - 1
-MAX_IMAGES = 16
-MAX_FPS = 120
-MAX_SECONDS = 3_600
-MAX_INPUT_IMAGES = 16
-MAX_IMAGE_PROMPTS = 4
-MAX_SIDE = 65_536
-
-_JOBS_ALONE: Final = frozenset[Dialect]()
-_FLAT_ALONE: Final = frozenset({Dialect.FLAT})
 _IMAGES: Final = frozenset({Dialect.FLAT, Dialect.OPENAI_IMAGES})
 _EDITS: Final = frozenset({Dialect.FLAT, Dialect.OPENAI_EDITS})
-_CLIPS: Final = frozenset({Dialect.FLAT, Dialect.OPENAI_VIDEOS})
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerationParams(Sendable):
+class GenerationParams(DrawingFields):
     """A request for images, clips or sounds. `None` stands for the model's default.
 
     Image `i` of `num_images` is generated with seed `seed + i`. Without a seed the engine draws a random one
@@ -56,162 +41,6 @@ class GenerationParams(Sendable):
     Raise `InvalidParams` (a `ValueError`), which names the field, the value and the remedy.
     """
 
-    prompt: str = request_field(
-        MISSING,
-        "Description of the image.",
-        max_length=MAX_PROMPT_CHARACTERS,
-        dialects=_JOBS_ALONE,
-        label="Prompt",
-    )
-    negative_prompt: str | None = request_field(
-        help="What the images shall not show, if the model has guidance.",
-        description="What the image should not show. To some models null and an empty text differ.",
-        max_length=MAX_PROMPT_CHARACTERS,
-        needs="has_negative_prompt",
-        refusal="has no negative prompt; describe the wanted image instead",
-        neutral=("",),
-        label="Negative prompt",
-        hint="what it should not show",
-    )
-    lyrics: str | None = request_field(
-        help="What is sung, if the model sings; by default nothing.",
-        description="What is sung, in lines; some models read marks of parts between them, as `[verse]`.",
-        max_length=MAX_LYRICS_CHARACTERS,
-        needs="has_lyrics",
-        refusal="does not sing; leave lyrics out",
-        neutral=("",),
-        dialects=_FLAT_ALONE,
-        label="Lyrics",
-    )
-    width: int | None = request_field(
-        help="Width in pixels.",
-        needs="has_size",
-        refusal="makes sounds, which have no width; leave it out",
-        ge=1,
-        le=MAX_SIDE,
-        aliases=("size",),
-        dialects=_FLAT_ALONE,
-        label="Width",
-    )
-    height: int | None = request_field(
-        help="Height in pixels.",
-        needs="has_size",
-        refusal="makes sounds, which have no height; leave it out",
-        ge=1,
-        le=MAX_SIDE,
-        dialects=_FLAT_ALONE,
-        label="Height",
-    )
-    num_inference_steps: int | None = request_field(
-        help="Denoising steps, 1 to 100; by default the model's.",
-        ge=1,
-        le=MAX_STEPS,
-        option=("--steps",),
-        flat_name="steps",
-        aliases=("steps", "num_steps"),
-        label="Steps",
-    )
-    guidance_scale: float | None = request_field(
-        help="Guidance scale, 0 to 100, if the model has one; by default the model's.",
-        ge=0,
-        le=MAX_GUIDANCE_SCALE,
-        needs="has_guidance",
-        refusal="has no guidance; leave it out or give 0",
-        neutral=(0, 1),
-        option=("--guidance",),
-        aliases=("cfg", "cfg_scale"),
-        label="Guidance",
-        hint="how closely to follow the prompt",
-        step=0.1,
-    )
-    seed: int | None = request_field(
-        help="Seed of the first image; others add their number; by default random.",
-        description="Chosen at random if left out; retries keep it.",
-        ge=0,
-        le=MAX_SEED,
-        label="Seed",
-    )
-    num_images: int = request_field(
-        1,
-        "Images, clips or sounds of each prompt.",
-        ge=1,
-        le=MAX_IMAGES,
-        option=("-n", "--num-images"),
-        aliases=("n", "num_images_per_prompt"),
-        dialects=_JOBS_ALONE,
-        label="Images",
-    )
-    num_frames: int | None = request_field(
-        help="Make a clip of so many frames; by default the model's, where -o names a clip.",
-        description="Frames of a clip, in the steps that the model can: see `limits.temporal_stride`.",
-        ge=1,
-        needs="is_video",
-        topic=Topic.CLIP,
-        option=("--frames",),
-        aliases=("frames", "video_length"),
-        dialects=_FLAT_ALONE,
-        label="Frames",
-    )
-    seconds: float | None = request_field(
-        help="Make a sound so long, or a clip about so long, instead of --frames; by default the model's.",
-        description="Length of a sound, or of a clip, instead of `num_frames`: the nearest that the model "
-        "can.",
-        gt=0,
-        le=MAX_SECONDS,
-        needs="has_duration",
-        refusal="generates single images; leave seconds out",
-        topic=Topic.CLIP,
-        aliases=("duration", "num_seconds", "audio_seconds", "audio_duration", "audio_end_in_s"),
-        dialects=_CLIPS,
-        label="Seconds",
-        step=0.1,
-    )
-    fps: int | None = request_field(
-        help="Frames of a clip shown in a second, 1 to 120; by default the model's.",
-        description="Frames a second at which a clip is shown.",
-        ge=1,
-        le=MAX_FPS,
-        needs="is_video",
-        topic=Topic.CLIP,
-        aliases=("frame_rate", "framerate"),
-        dialects=_CLIPS,
-        label="Frames a second",
-    )
-    max_sequence_length: int | None = request_field(
-        help="Prompt tokens that the model reads; by default as many as in its training.",
-        ge=1,
-        le=65_536,
-        dialects=_JOBS_ALONE,
-    )
-    sampler: str | None = request_field(
-        help="How noise is removed, such as euler or dpmpp_2m; an error lists those that the model can use; "
-        "by default the model's own.",
-        description="One of the model's `limits.samplers`.",
-        choices=SAMPLERS,
-        needs="has_choice_of_sampler",
-        aliases=("scheduler", "sampler_name"),
-        label="Sampler",
-    )
-    timestep_spacing: str | None = request_field(
-        help="Where in training's timesteps those of the steps stand: adapters that draw in few steps need "
-        "trailing; by default as the model has it.",
-        description="Where the steps stand in training's timesteps (Lin et al. 2023, table 2). Adapters that "
-        "draw in few steps need `trailing`.",
-        choices=SPACINGS,
-        samplers=SPACED_SAMPLERS,
-    )
-    eta: float | None = request_field(
-        help="Noise that the sampler ddim adds anew in each step, 0 to 1; by default 0, none.",
-        description="Noise that the sampler `ddim` adds anew in each step: 0 is none, 1 as much as DDPM's.",
-        ge=0,
-        le=1,
-        samplers=("ddim",),
-        neutral=(0,),
-        standard=0,
-        label="Eta",
-        hint="noise added in each step",
-        step=0.1,
-    )
     image: ImageInput | tuple[ImageInput, ...] | list[ImageInput] | None = request_field(
         help="Image to start from, to fill in or to edit, or the first frame of a clip, by its {names}; "
         "repeat it for models that take several.",
@@ -222,7 +51,7 @@ class GenerationParams(Sendable):
         needs="max_input_images",
         topic=Topic.IMAGE,
         aliases=("init_image", "image_url"),
-        dialects=_FLAT_ALONE,
+        dialects=FLAT_ALONE,
     )
     mask: ImageInput | None = request_field(
         help="Fill the image in where this one is white, and keep it where it is black.",
@@ -236,7 +65,7 @@ class GenerationParams(Sendable):
         lack="the image that it belongs to; give image",
         topic=Topic.IMAGE,
         aliases=("mask_image",),
-        dialects=_FLAT_ALONE,
+        dialects=FLAT_ALONE,
     )
     strength: float | None = request_field(
         help="How far to go from the image, above 0 up to 1, which keeps nothing; by default the model's.",
@@ -345,7 +174,7 @@ class GenerationParams(Sendable):
         lack="the first frame of the clip; give image",
         topic=Topic.CLIP,
         aliases=("end_image",),
-        dialects=_CLIPS,
+        dialects=CLIPS,
         label="Last frame",
     )
 

@@ -10,7 +10,7 @@ from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
-from diffuserve.domain.requests.params import MAX_IMAGE_PROMPTS
+from diffuserve.domain.requests.request_bounds import MAX_IMAGE_PROMPTS
 from diffuserve.domain.requests.samplers import FLOW_SAMPLERS
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.image_fields import input_ids, mode_of
 from diffuserve.domain.requests.input_image import InputImage
-from diffuserve.domain.requests.params import IMAGE_FIELDS, MAX_SEED, GenerationParams
+from diffuserve.domain.requests.params import IMAGE_FIELDS, GenerationParams
+from diffuserve.domain.requests.request_bounds import MAX_SEED
 from diffuserve.domain.requests.samplers import SAMPLERS
 
 # Lone surrogates have no encoding, so no tokenizer and no database accepts them.

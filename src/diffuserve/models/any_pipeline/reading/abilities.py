@@ -5,7 +5,7 @@ import math
 from typing import Any, Final
 
 from diffuserve.domain.models.config import parse_config
-from diffuserve.domain.requests.params import MAX_GUIDANCE_SCALE, MAX_INPUT_IMAGES, MAX_STEPS
+from diffuserve.domain.requests.request_bounds import MAX_GUIDANCE_SCALE, MAX_INPUT_IMAGES, MAX_STEPS
 from diffuserve.models.any_pipeline.reading.configs import (
     AUTOENCODERS,
     DENOISERS,
