@@ -136,6 +136,10 @@ ENDLESS = {"GET /v1/operations/events"}
 
 def test_the_document_names_every_route_of_the_api() -> None:
     assert set(OPERATIONS) == {
+        "GET /v1/adapters",
+        "POST /v1/adapters",
+        "GET /v1/adapters/{name}",
+        "DELETE /v1/adapters/{name}",
         "POST /v1/jobs",
         "GET /v1/jobs",
         "GET /v1/jobs/archive",
