@@ -49,6 +49,7 @@ _ABILITIES: Mapping[str, Callable[[Capabilities], bool]] = {
     "whose passes can be dealt to GPUs (`shares_passes`)": lambda able: able.shares_passes,
     "whose weights may stay on the host (`offloads`)": lambda able: len(able.offloads) > 1,
     "whose weights can be kept in few bits (`quantized_layers`)": lambda able: bool(able.quantized_layers),
+    "beside which ControlNets are loaded (`takes_controlnets`)": lambda able: able.takes_controlnets,
     "that generates clips (`min_decode_bytes`)": lambda able: able.min_decode_bytes is not None,
 }
 _FACTS: Mapping[str, Callable[[ModelSpec], str]] = {
