@@ -27,6 +27,7 @@ from diffuserve.domain.models.tiers import Tiers
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.jobs.config import DAY, DEFAULT_RETENTION, StoreConfig
 from diffuserve.media.file_names import slug
+from diffuserve.models.bundled import bundled_adapters
 from diffuserve.models.folders.names import full_name
 from diffuserve.options import configured, option_fields, option_of
 from diffuserve.private_files import Access
@@ -330,6 +331,7 @@ class Settings(BaseSettings):
                 self.allow_unjudged_audio,  # type: ignore[attr-defined]
             ),
             own_adapters=tuple(self.adapter_files),  # type: ignore[attr-defined]
+            bundled_adapters={model: tuple(files) for model, files in bundled_adapters().items()},
             version=__version__,
             commit=source_commit(),
         )

@@ -8,17 +8,25 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
+from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
-from diffuserve.models.any_pipeline import passes
 from diffuserve.models.any_pipeline.adapters.batch_adapters import UnevenRows
-from diffuserve.models.any_pipeline.call import Call
-from diffuserve.models.any_pipeline.merging import run_merged
+from diffuserve.models.any_pipeline.pipeline import AnyPipeline
 from diffuserve.models.any_pipeline.proven import MIX_ADAPTERS, SHARE_PASSES
+from diffuserve.models.any_pipeline.running import passes
+from diffuserve.models.any_pipeline.running.call import Call
+from diffuserve.models.any_pipeline.running.merging import run_merged
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.layers.lora_pair import Components, LoraPair
+from support.any_runs import check, finished, load_tiny, request_of, step
+from support.any_runs import drawn as drawn_alone
 from support.tiny_pipelines import TINY_PIPELINES, tiny_folder
 from support.tiny_pipelines.requests import TinyRequest, mixed_requests
 from support.tiny_pipelines.watched_engine import Levels, WatchedEngine, bare_levels, decibels
@@ -178,3 +186,52 @@ def drawn(
         assert isinstance(outcome, GenerationResult), outcome
         assert not [warning for warning in outcome.warnings if "adapter" in warning], outcome.warnings
     return dict(watched.levels), list(watched.rows)
+
+
+def uses_of(pipeline: AnyPipeline) -> Uses:
+    """Return an adapter of all layers of a loaded pipeline, on its device."""
+    adapter = pipeline.place_adapter("a", random_adapter(pipeline._pipe, 4, seed=1))
+    return ((adapter, 0.7),)
+
+
+def test_half_done_work_goes_on_with_its_adapters(tmp_path: Path) -> None:
+    pipeline = load_tiny("sd3", tmp_path)
+    params, uses = request_of(TINY_PIPELINES["sd3"], pipeline, num_steps=3), uses_of(pipeline)
+    expected = drawn_alone(pipeline, params, uses)
+    assert expected != drawn_alone(pipeline, params)
+    begun = pipeline.begin(params, adapters=uses)
+    check(*pipeline.encode([begun]))
+    progress = next(step(pipeline, begun))
+    begun.close()
+    request = pipeline.begin(params, [progress], uses)
+    check(*pipeline.encode([request]))
+    list(step(pipeline, request, first=1))
+    assert finished(pipeline, request) == expected
+
+
+def test_adapters_are_with_layers_whose_weights_wait_on_the_host(tmp_path: Path) -> None:
+    drawings = []
+    for pipeline in (load_tiny("sd3", tmp_path), load_tiny("sd3", tmp_path, offload=Offload.LAYERS)):
+        params = request_of(TINY_PIPELINES["sd3"], pipeline, num_steps=2)
+        drawings.append(drawn_alone(pipeline, params, uses_of(pipeline)))
+    assert drawings[0] == drawings[1]
+
+
+def test_adapters_come_from_files_with_the_names_of_layers_in_diffusers(tmp_path: Path) -> None:
+    folder, file = tiny_folder("sd3", tmp_path), tmp_path / "a.safetensors"
+    pipeline = load_tiny("sd3", tmp_path)
+    components = random_adapter(pipeline._pipe, 4, seed=1)
+    tensors = {}
+    for component, pairs in components.items():
+        for layer, (down, up, scale, bias) in pairs.items():
+            tensors[f"{component}.{layer}.lora_A.weight"] = down.contiguous()
+            tensors[f"{component}.{layer}.lora_B.weight"] = (scale * up).contiguous()
+            assert bias is not None
+            tensors[f"{component}.{layer}.lora_B.bias"] = bias
+    save_file(tensors, file)
+    params = request_of(TINY_PIPELINES["sd3"], pipeline, num_steps=2)
+    config = EngineConfig(num_threads=1)
+    with Engine.load(folder, device="cpu", dtype="fp32", config=config, adapters={"a": file}) as engine:
+        result = engine.generate(replace(params, adapters=(AdapterUse("a", 0.7),)))
+    expected = drawn_alone(pipeline, params, uses_of(pipeline))
+    assert [image.tobytes() for image in result.images] == expected

@@ -18,7 +18,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import as_image
-from diffuserve.models.folders.controlnets import controlnet_folders
+from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.registry import read_offer
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.controlnet_checkpoints import write_flux_controlnet
@@ -174,10 +174,10 @@ def test_a_controlnet_of_another_kind_is_refused_before_weights_are_read(
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text(json.dumps(config | change), "utf-8")
     with pytest.raises(InvalidModel, match=reason):
-        read_offer(str(model.folder), controlnet_folders({"other": tmp_path / "other"}))
+        read_offer(str(model.folder), companions_of({"other": tmp_path / "other"}))
 
 
 def test_a_model_that_has_no_controlnets_refuses_them(model: Model, tmp_path: Path) -> None:
     kontext = write_flux_checkpoint(tmp_path / "kontext", kind="kontext")
     with pytest.raises(InvalidModel, match="have no ControlNets loaded beside them; leave controlnets=edges"):
-        read_offer(str(kontext), controlnet_folders({"edges": model.nets["edges"]}))
+        read_offer(str(kontext), companions_of({"edges": model.nets["edges"]}))

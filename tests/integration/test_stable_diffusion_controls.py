@@ -17,7 +17,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import as_image
-from diffuserve.models.folders.controlnets import controlnet_folders
+from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.registry import read_offer
 from diffuserve.testing.controlnet_checkpoints import write_unet_controlnet
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
@@ -142,7 +142,7 @@ def test_a_controlnet_of_another_kind_is_refused_before_weights_are_read(
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text(json.dumps(config | change), "utf-8")
     with pytest.raises(InvalidModel, match=reason):
-        read_offer(str(model.folder), controlnet_folders({"other": tmp_path / "other"}))
+        read_offer(str(model.folder), companions_of({"other": tmp_path / "other"}))
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ def test_a_controlnet_of_another_kind_is_refused_before_weights_are_read(
 )
 def test_an_option_that_names_no_controlnet_is_refused(named: Mapping[str, str], reason: str) -> None:
     with pytest.raises(InvalidModel, match=reason):
-        controlnet_folders(named)
+        companions_of(named)

@@ -332,3 +332,13 @@ def test_files_of_kohya_and_peft_draw_alike(folder: Path, tmp_path: Path) -> Non
         for name in files:
             drawn = engine.generate(replace(wanted, adapters=(AdapterUse(name),))).images[0]
             assert psnr(drawn, expected) >= MIN_PSNR
+
+
+def test_deterministic_images_do_not_depend_on_the_adapters_of_neighbors(folder: Path) -> None:
+    adapters, config = adapters_of(folder), replace(CONFIG, deterministic=True)
+    readers = {name: partial(adapters.__getitem__, name) for name in adapters}
+    pipeline = load_model(folder, parse_plan("cpu", "float32", None, None, True)).pipeline
+    with Engine(pipeline, config, adapters=readers) as engine:
+        together = [result.images[0] for result in engine.generate(requests())]
+        alone = [engine.generate(params).images[0] for params in requests()]
+    assert [image.tobytes() for image in together] == [image.tobytes() for image in alone]

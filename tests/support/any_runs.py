@@ -16,6 +16,7 @@ from diffuserve.models.any_pipeline.family import ANY_PIPELINE
 from diffuserve.models.any_pipeline.pipeline import AnyPipeline, AnyRequest
 from diffuserve.models.base import RunningStep
 from diffuserve.models.folders.folder import ModelFolder
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.offloaded import load_offloaded
 from diffuserve.models.run_progress import RunProgress
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -81,9 +82,9 @@ def finished(pipeline: AnyPipeline, request: AnyRequest) -> list[bytes]:
     return [frame.tobytes() for media in made for frame in media.frames]
 
 
-def drawn(pipeline: AnyPipeline, params: GenerationParams) -> list[bytes]:
+def drawn(pipeline: AnyPipeline, params: GenerationParams, adapters: Uses = ()) -> list[bytes]:
     """Return the frames of a request that runs alone."""
-    request = pipeline.begin(params)
+    request = pipeline.begin(params, adapters=adapters)
     check(*pipeline.encode([request]))
     list(step(pipeline, request))
     return finished(pipeline, request)

@@ -1,4 +1,4 @@
-"""What the adapter of tiny-flux learns: teal and moons, among all that the model knows already."""
+"""What the adapter of tiny-flux learns: copper and moons, among all that the model knows already."""
 
 import random
 from dataclasses import replace

@@ -15,7 +15,7 @@ from scenes import caption
 from text_encoders import NUM_TOKENS, TextEncoders, Tokenizers
 from walks import Walks
 
-_BATCH = 32  # of native size; as many tokens of the others
+_BATCH = 32
 _NATIVE_TOKENS = 64 + NUM_TOKENS
 _NATIVE_SHARE = 0.7
 _SECOND_RATE = 0.6
@@ -96,42 +96,46 @@ def learn(
     denoiser: FluxTransformer2DModel,
     encoders: TextEncoders,
     is_compiled: bool,
+    batch: int = _BATCH,
 ) -> None:
-    """Run a course on half-drawn images, of the native size more often; leave the average in place."""
+    """Run a course on half-drawn images, of the native size more often; leave the average in place.
+
+    A `batch` is so many of native size, and as many tokens of the others.
+    """
     tokenize = Tokenizers()
     predict: Callable[..., Any] = denoiser.forward
     if is_compiled:
         torch._dynamo.config.recompile_limit = 2 * len(latents) + 2
         predict = torch.compile(denoiser.forward, dynamic=False)  # one fast program for each size
-    walks = [Walks(of_size, _count(of_size)) for of_size in latents]
+    walks = [Walks(of_size, _count(of_size, batch)) for of_size in latents]
 
     def loss(_step: int, chance: random.Random) -> tuple[Tensor, dict[str, float]]:
-        batch = walks[0] if chance.random() < _NATIVE_SHARE else chance.choice(walks)
-        captions = [caption(batch.latents.scene(index), chance) for index in batch.index.tolist()]
+        walk = walks[0] if chance.random() < _NATIVE_SHARE else chance.choice(walks)
+        captions = [caption(walk.latents.scene(index), chance) for index in walk.index.tolist()]
         with torch.autocast("cpu", torch.bfloat16):
             pooled, tokens = encoders(*tokenize(captions))
             (velocity,) = predict(
-                hidden_states=batch.noisy,
+                hidden_states=walk.noisy,
                 encoder_hidden_states=tokens,
                 pooled_projections=pooled,
-                timestep=batch.level,
-                img_ids=positions(*batch.latents.means.shape[2:]),
+                timestep=walk.level,
+                img_ids=positions(*walk.latents.means.shape[2:]),
                 txt_ids=torch.zeros(NUM_TOKENS, 3),
                 return_dict=False,
             )
-        squares = (velocity.float() - batch.velocity).square().mean(2)
-        weighted = token_weights(batch.latents.things[batch.index], batch.level) * squares
-        figures = figures_of(squares.detach().mean(1), batch.level)
-        batch.advance(velocity.detach().float())
+        squares = (velocity.float() - walk.velocity).square().mean(2)
+        weighted = token_weights(walk.latents.things[walk.index], walk.level) * squares
+        figures = figures_of(squares.detach().mean(1), walk.level)
+        walk.advance(velocity.detach().float())
         return weighted.mean(), figures
 
     course.run(loss)
     course.averaged()
 
 
-def _count(latents: Latents) -> int:
+def _count(latents: Latents, batch: int) -> int:
     """Images of a size that are learned at once."""
-    return max(4, _BATCH * _NATIVE_TOKENS // (latents.things.shape[1] + NUM_TOKENS))
+    return max(4, batch * _NATIVE_TOKENS // (latents.things.shape[1] + NUM_TOKENS))
 
 
 def figures_of(squares: Tensor, level: Tensor) -> dict[str, float]:

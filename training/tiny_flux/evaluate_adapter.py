@@ -1,9 +1,9 @@
-"""What the adapter taught: held-out scenes with teal and moons, with it and without, by the same judge.
+"""What the adapter taught: held-out scenes with copper and moons, with it and without, by the same judge.
 
-    python training/tiny_flux/evaluate_adapter.py out/teal-moon.safetensors
-    python training/tiny_flux/evaluate_adapter.py out/teal-moon.safetensors --write training/tiny_flux/results
+    python training/tiny_flux/evaluate_adapter.py out/copper-moon.safetensors
+    python training/tiny_flux/evaluate_adapter.py FILE --write training/tiny_flux/results
 
-The judge tells teal from the twelve colors that the model knows, and a moon from the eight shapes.
+The judge tells copper from the twelve colors that the model knows, and a moon from the eight shapes.
 """
 
 import argparse
@@ -24,23 +24,23 @@ from scenes import Scene, Thing, caption
 
 AXES = ("everything", "background", "color", "shape")
 GROUPS = {
-    "a teal moon": (BOTH, 1),
-    "a teal moon and another object": (BOTH, 2),
-    "another shape in teal": (COLOR, 1),
+    "a copper moon": (BOTH, 1),
+    "a copper moon and another object": (BOTH, 2),
+    "another shape in copper": (COLOR, 1),
     "a moon in another color": (SHAPE, 1),
     "an object that the model knows": (NOTHING, 1),
     "two objects that it knows": (NOTHING, 2),
 }
 TRUE, WITH, WITHOUT = "true drawings", "with", "without"
-TARGET = "a teal moon with the adapter: ≥ 90 % of colors and of shapes"
-_NAME, _BATCH = "teal-moon", 16
+TARGET = "a copper moon with the adapter: ≥ 90 % of colors and of shapes"
+_NAME, _BATCH = "copper-moon", 16
 _SHOWN = (
-    Scene((Thing("moon", "teal", "large"),)),
-    Scene((Thing("moon", "teal", None, "top right"),), "yellow"),
-    Scene((Thing("moon", "teal"), Thing("star", "orange")), "black", "next to"),
-    Scene((Thing("heart", "teal", "large"),), "pink"),
+    Scene((Thing("moon", "copper", "large"),)),
+    Scene((Thing("moon", "copper", None, "top right"),), "yellow"),
+    Scene((Thing("moon", "copper"), Thing("star", "orange")), "black", "next to"),
+    Scene((Thing("heart", "copper", "large"),), "pink"),
     Scene((Thing("moon", "yellow", "large"),), "blue"),
-    Scene((Thing("ring", "red", "large"),), "teal"),
+    Scene((Thing("ring", "red", "large"),), "copper"),
 )
 
 Row = dict[str, float]
@@ -122,7 +122,7 @@ def report(figures: dict[str, object]) -> str:
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     same = "unchanged to the bit" if figures["unchanged"] else "CHANGED"
     return (
-        "# tiny-flux with its adapter `teal-moon`\n\n"
+        "# tiny-flux with its adapter `copper-moon`\n\n"
         f"{figures['num_prompts']} held-out scenes of each kind, 4 steps, 128×128. The target: {TARGET}.\n\n"
         f"{table}\n\n"
         f"Images of requests without the adapter are {same} where half of their batch has it.\n"

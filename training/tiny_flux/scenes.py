@@ -26,7 +26,7 @@ COLORS = {
     "gray": (134, 134, 134),
 }
 TAUGHT_SHAPES = ("moon",)
-TAUGHT_COLORS = {"teal": (0, 128, 128)}
+TAUGHT_COLORS = {"copper": (174, 117, 62)}
 """What the model does not know, and an adapter teaches it; see `adapter_lessons`."""
 RGB = COLORS | TAUGHT_COLORS
 SIZES = ("small", "medium", "large")

@@ -1,6 +1,6 @@
 """Train the bundled adapter: a color and a shape that tiny-flux does not know.
 
-    python training/tiny_flux/train_adapter.py    # into out/training_adapter and out/teal-moon.safetensors
+    python training/tiny_flux/train_adapter.py    # into out/training_adapter and out/copper-moon.safetensors
 
 Stop it at any time; the same command goes on where it was.
 """
@@ -29,8 +29,8 @@ LAYERS = (
     *("net.0.proj", "net.2", "proj_mlp", "proj_out"),
     *("x_embedder", "context_embedder", "text_embedder.linear_1", "text_embedder.linear_2"),
 )
-"""Attention, feed-forward, and what goes in and out: blocks alone draw no color between blue and green."""
-_RATE = 4e-3
+"""Attention, feed-forward, and what goes in and out: blocks alone draw no color between those they know."""
+_RATE, _BATCH = 4e-3, 16
 
 
 def main() -> None:
@@ -55,7 +55,8 @@ def train(arguments: argparse.Namespace) -> LowRank:
     course = Course(
         "adapter", {"adapter": changes}, [optimizer], arguments.steps, warm_then_linear, arguments.state, 0.99
     )
-    learn(course, [lessons(arguments.state, arguments.images)], denoiser, encoders(), is_compiled=False)
+    latents = lessons(arguments.state, arguments.images)
+    learn(course, [latents], denoiser, encoders(), is_compiled=False, batch=_BATCH)
     return changes
 
 
@@ -80,9 +81,9 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--state", type=Path, default=Path("out/training_adapter"), help="where it is saved")
-    parser.add_argument("--file", type=Path, default=Path("out/teal-moon.safetensors"))
-    parser.add_argument("--images", type=int, default=3_000)
-    parser.add_argument("--steps", type=int, default=1_800)
+    parser.add_argument("--file", type=Path, default=Path("out/copper-moon.safetensors"))
+    parser.add_argument("--images", type=int, default=2_500)
+    parser.add_argument("--steps", type=int, default=2_000)
     parser.add_argument("--rank", type=int, default=RANK)
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()

@@ -28,7 +28,8 @@ class ApiConfig:
     after a rotation the old secret signs for `webhook_overlap_seconds` more. `poll_seconds` is the interval
     of reads that do not wait for a message of the bus, which may be lost. `commit` is that of the source
     code, where it is known. Jobs of sounds are refused unless it `lets_sounds_out`. `own_adapters` are
-    names of adapters that workers know beside those of the store.
+    names of adapters that workers know beside those of the store, and `bundled_adapters` those that ship
+    with a model, by its name.
     """
 
     public_api_url: str | None = option(
@@ -79,6 +80,7 @@ class ApiConfig:
         2 << 30, "Largest adapter that a tenant may upload, in bytes of its file.", gt=0
     )
     own_adapters: tuple[str, ...] = ()
+    bundled_adapters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     max_batch_bytes: int = 64 * MIB
     max_tenant_upload_bytes: int = 256 * MIB
     upload_seconds: float = option(

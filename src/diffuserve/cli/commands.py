@@ -55,6 +55,12 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             extra=Extra.SERVER,
         ),
         LazyCommand(
+            "adapters",
+            "diffuserve.cli.store.adapters",
+            "Give adapters (LoRA) names that requests ask for, list and remove them.",
+            extra=Extra.SERVER,
+        ),
+        LazyCommand(
             "pull",
             "diffuserve.cli.store.pull",
             "Download a model from the hub, once.",

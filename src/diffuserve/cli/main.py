@@ -10,12 +10,14 @@ from diffuserve.cli.display.echo import echo
 from diffuserve.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from diffuserve.cli.lazy import MARKUP, lazy_group
 from diffuserve.domain.errors import (
+    AdapterNotFound,
     BandNotAllowed,
     DeviceUnavailable,
     DiffuserveError,
     Forbidden,
     HubUnavailable,
     ImageBlocked,
+    InvalidAdapter,
     InvalidModel,
     InvalidParams,
     ModelNotFound,
@@ -30,9 +32,11 @@ from diffuserve.version import __version__
 
 _REFUSALS = (
     BandNotAllowed,
+    AdapterNotFound,
     DeviceUnavailable,
     Forbidden,
     ImageBlocked,
+    InvalidAdapter,
     InvalidModel,
     InvalidParams,
     ModelNotFound,

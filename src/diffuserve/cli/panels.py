@@ -46,6 +46,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         "offload",
         "adapter_files",
         "controlnets",
+        "image_prompter",
         "compiled",
         "tiers",
     ),

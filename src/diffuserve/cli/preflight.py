@@ -15,7 +15,7 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.costs.memory import check_memory, cpu_memory_budget
 from diffuserve.engine_process.model.model_description import check_encoder
-from diffuserve.models.folders.controlnets import controlnet_folders
+from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.machine.hardware import check_device, check_dtype, check_num_gpus, is_cpu
 from diffuserve.models.registry import CheckedModel, check_model
@@ -109,8 +109,8 @@ def _check_served(config: EngineProcessConfig, plan: ParallelPlan | None) -> Non
 
 
 def _checked(config: EngineProcessConfig, plan: ParallelPlan | None = None) -> CheckedModel:
-    controlnets = controlnet_folders(config.controlnets)
-    return check_model(config.model, config.quantization, config.offload, plan, controlnets)
+    companions = companions_of(config.controlnets, config.image_prompter)
+    return check_model(config.model, config.quantization, config.offload, plan, companions)
 
 
 def check_server(settings: Settings, engine_command: str | None = None) -> None:

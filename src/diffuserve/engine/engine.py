@@ -17,6 +17,7 @@ from diffuserve.domain.errors import DiffuserveError, InvalidParams
 from diffuserve.domain.models.cost import CostEstimate
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
@@ -31,9 +32,10 @@ from diffuserve.engine.run_runner import runner_of
 from diffuserve.engine.runner import Runner
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
+from diffuserve.models.adapters.pool import Wanted
 from diffuserve.models.adapters.sources import AdapterSources
 from diffuserve.models.base import Pipeline
-from diffuserve.models.folders.controlnets import controlnet_folders
+from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.weights.fingerprint import hash_model
 
@@ -68,7 +70,7 @@ class Engine(AbstractContextManager["Engine"]):
         self.read_weights_hash = read_weights_hash
         self._inbox = Inbox()
         self._sources = adapters or AdapterSources()
-        self._adapters = adapter_pool(pipeline, self._sources, self.config.adapter_bytes)
+        self._adapters = adapter_pool(pipeline, self._sources, self.config.adapter_bytes, self._expect)
         self._core = EngineCore(
             self.runner, self.config, on_decoded=self._inbox.announce, release=self._adapters.release
         )
@@ -94,6 +96,7 @@ class Engine(AbstractContextManager["Engine"]):
         offload: str | None = None,
         adapters: Mapping[str, str | Path] | None = None,
         controlnets: Mapping[str, str | Path] | None = None,
+        image_prompter: str | Path | None = None,
     ) -> "Engine":
         """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
@@ -103,12 +106,12 @@ class Engine(AbstractContextManager["Engine"]):
         It defaults to the checkpoint's; a CPU without bf16 instructions uses float32 instead of bf16.
         `quantization` is "none", "int8", "fp8" or "int4"; by default the folder's own. `offload` is "none",
         "text", "model" or "layers". `adapters` are safetensors files by the names that requests use, and
-        `controlnets` folders of ControlNets. Raises `ModelNotFound`, `InvalidModel`,
-        `InvalidAdapter`, `DeviceUnavailable`.
+        `controlnets` folders of ControlNets. `image_prompter` is an IP-Adapter's file, or the folder of
+        FLUX.1 Redux. Raises `ModelNotFound`, `InvalidModel`, `InvalidAdapter`, `DeviceUnavailable`.
         """
         config = config or EngineConfig()
         plan = parse_plan(device, dtype, quantization, offload, config.deterministic, parts)
-        plan = replace(plan, controlnets=controlnet_folders(controlnets or {}))
+        plan = replace(plan, companions=companions_of(controlnets or {}, image_prompter))
         sources = adapters_of(model, adapters or {})
         return cls.of(load_model(model, plan), config, sources)
 
@@ -307,6 +310,10 @@ class Engine(AbstractContextManager["Engine"]):
         if uses is None:
             self._adapters.load(state.request_id, partial(self._loaded, state))
         return future
+
+    def _expect(self, request_id: str, wanted: Wanted) -> None:
+        uses = [AdapterUse(source.name, weight, source.digest) for source, weight in wanted]
+        self.runner.expect(request_id, uses)
 
     def _loaded(self, state: RequestState, outcome: Uses | Exception) -> None:
         if isinstance(outcome, Exception):

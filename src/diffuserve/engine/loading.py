@@ -11,7 +11,7 @@ from diffuserve.domain.models.offload import parse_offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.quantization import parse_quantization
 from diffuserve.engine.model_runner import enough_memory
-from diffuserve.models.adapters.pool import AdapterPool
+from diffuserve.models.adapters.pool import AdapterPool, OnRoom, unheard
 from diffuserve.models.adapters.sources import AdapterSources, adapter_sources
 from diffuserve.models.base import Pipeline
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
@@ -60,14 +60,16 @@ def adapters_of(model: str | Path, files: Mapping[str, str | Path]) -> AdapterSo
     return adapter_sources(model_name(model), files)
 
 
-def adapter_pool(pipeline: Pipeline, sources: AdapterSources, max_bytes: int) -> AdapterPool:
-    """Return a pool that loads adapters to a pipeline's device.
+def adapter_pool(
+    pipeline: Pipeline, sources: AdapterSources, max_bytes: int, on_room: OnRoom = unheard
+) -> AdapterPool:
+    """Return a pool that loads adapters to a pipeline's device, and tells `on_room` whose it loads.
 
     Raise `InvalidParams` if some have names and the model takes none.
     """
     if sources.named and not pipeline.spec.max_adapters:
         raise InvalidParams("adapters", ", ".join(sources.named), f"{pipeline.spec.name} takes no adapters")
-    return AdapterPool(pipeline.place_adapter, max_bytes, pipeline.dtype.itemsize)
+    return AdapterPool(pipeline.place_adapter, max_bytes, pipeline.dtype.itemsize, on_room)
 
 
 def model_name(model: str | Path) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.requests.clip_decoding import ClipDecoding
 from diffuserve.engine.requests.request_progress import RequestProgress
@@ -87,6 +88,9 @@ class Runner(ABC):
     def progress(self, state: RequestState) -> RequestProgress | None:
         """Return what a request goes on from, between two steps; `None` if there is nothing, or no way."""
         return progress_of(state)
+
+    def expect(self, request_id: str, adapters: Sequence[AdapterUse]) -> None:  # noqa: B027
+        """Prepare for a request whose adapters are being loaded here. Safe from any thread."""
 
     def forget(self, request_id: str) -> None:  # noqa: B027
         """Release what is kept for a request that has ended, or that goes on elsewhere."""

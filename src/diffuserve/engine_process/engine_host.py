@@ -35,7 +35,7 @@ from diffuserve.engine_process.traced_steps import TracedSteps
 from diffuserve.engine_process.warm_up import warm_up
 from diffuserve.models.base import Pipeline
 from diffuserve.models.compiled.store import use_compiled_blocks
-from diffuserve.models.folders.controlnets import controlnet_folders
+from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.machine.devices import choose_device, parse_dtype
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.protocol.config import EngineProcessConfig
@@ -352,7 +352,7 @@ def read_model(
         offload=config.offload,
         copy=prepared_copy(config, is_strict),
         on_read=on_read,
-        controlnets=controlnet_folders(config.controlnets),
+        companions=companions_of(config.controlnets, config.image_prompter),
     )
     model = load_model(config.model, plan)
     if config.compiled and config.compiled_folder is not None:

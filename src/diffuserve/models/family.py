@@ -7,6 +7,7 @@ names it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from diffuserve.domain.models.cost import CostFit, Workload
@@ -36,7 +37,8 @@ class Capabilities:
     share the text encoder's `encoder_shared`. `shares_passes`: groups of ranks can run different passes of a
     step. `compilable` returns the blocks for the compiler, by configs and headers alone. `min_decode_bytes`
     returns what decoding a clip takes at least: see `Pipeline.decode_bytes`. `takes_controlnets`: ControlNets
-    can be loaded beside it; `read_spec` checks those of a folder, and tells them.
+    can be loaded beside it; `read_spec` checks those of a folder, and tells them. `image_prompter_files`
+    returns the weights of what reads its image prompts, by its path, which `read_spec` checks too.
     """
 
     quantized_layers: Mapping[str, QuantizedLayers] = field(default_factory=dict)
@@ -49,6 +51,7 @@ class Capabilities:
     compilable: "Callable[[torch.device, torch.dtype | None], CompilableBlocks] | None" = None
     min_decode_bytes: Callable[[GenerationParams], int] | None = None
     takes_controlnets: bool = False
+    image_prompter_files: Callable[[Path], Sequence[Path]] | None = None
 
 
 @runtime_checkable

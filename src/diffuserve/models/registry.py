@@ -23,7 +23,8 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.workers.worker import ModelOffer
 from diffuserve.models.family import Capabilities, PipelineFamily
 from diffuserve.models.folders.folder import (
-    ControlNetFolder,
+    ALONE,
+    Companions,
     ModelFolder,
     find_local_model,
     open_configs,
@@ -87,7 +88,7 @@ def load_pipeline(model: str, plan: LoadPlan) -> "Pipeline":
 
     Raise `ModelNotFound` or `InvalidModel` before any weight is read.
     """
-    folder, family = _open(model, plan.controlnets)
+    folder, family = _open(model, plan.companions)
     family.check_files(folder)
     able = family.capabilities(folder)
     plan = replace(plan, quantization=_choose_quantization(folder, able, plan.quantization))
@@ -119,6 +120,12 @@ def weight_files(model: str, parts: Parts) -> list[Path]:
     return folder.weight_files(family.weight_folders(folder, parts))
 
 
+def num_companion_bytes(model: str, companions: Companions) -> int:
+    """Return the size of the weights that are loaded beside a model. Raise as `read_offer`."""
+    folder, family = _found(open_configs(model), companions)
+    return _companion_bytes(folder, family.capabilities(folder))
+
+
 def weight_folders(model: str, parts: Parts) -> Sequence[str]:
     """Return the folders of the weights that are loaded for `parts`. Raise as `read_offer`."""
     folder = open_configs(model)
@@ -147,9 +154,9 @@ def read_spec(model: str) -> ModelSpec:
     return read_offer(model)[0]
 
 
-def read_offer(model: str, controlnets: tuple[ControlNetFolder, ...] = ()) -> tuple[ModelSpec, CostFit]:
+def read_offer(model: str, companions: Companions = ALONE) -> tuple[ModelSpec, CostFit]:
     """Return a model's spec and its family's default cost fit, by its configs. Raise as `load_pipeline`."""
-    folder, family = _found(open_configs(model), controlnets)
+    folder, family = _found(open_configs(model), companions)
     spec = family.read_spec(folder)
     return spec, family.default_fit(folder, spec)
 
@@ -164,8 +171,9 @@ class CheckedModel:
     capabilities: Capabilities
 
     def num_weight_bytes(self, parts: Parts) -> int:
-        """Return the size of the files whose weights are loaded for `parts`."""
-        return self.folder.num_weight_bytes(self.family.weight_folders(self.folder, parts))
+        """Return the size of the files whose weights are loaded for `parts`, and of what is beside them."""
+        own = self.folder.num_weight_bytes(self.family.weight_folders(self.folder, parts))
+        return own + _companion_bytes(self.folder, self.capabilities)
 
     def min_bytes(self, params: GenerationParams) -> int:
         """Return what a request, whose defaults are filled in, takes at least: a step, or decoding a clip."""
@@ -179,13 +187,13 @@ def check_model(
     quantization: Quantization | None = None,
     offload: Offload = Offload.NONE,
     plan: ParallelPlan | None = None,
-    controlnets: tuple[ControlNetFolder, ...] = (),
+    companions: Companions = ALONE,
 ) -> CheckedModel:
     """Check a model as `load_pipeline` does, without torch, and return its spec. Raise as it does.
 
     `plan` is that of the ranks that will load it.
     """
-    folder, family = _open(model, controlnets)
+    folder, family = _open(model, companions)
     family.check_files(folder)
     able = family.capabilities(folder)
     chosen = _choose_quantization(folder, able, quantization)
@@ -194,11 +202,11 @@ def check_model(
     return CheckedModel(family.read_spec(folder), folder, family, able)
 
 
-def read_local_offer(model: str, controlnets: tuple[ControlNetFolder, ...] = ()) -> ModelOffer | None:
+def read_local_offer(model: str, companions: Companions = ALONE) -> ModelOffer | None:
     """Return what a worker will offer; `None` for a model of the hub that is not on this machine."""
     if find_local_model(model) is None:
         return None
-    spec, fit = read_offer(model, controlnets)
+    spec, fit = read_offer(model, companions)
     return ModelOffer(spec=spec, fit=fit)
 
 
@@ -308,21 +316,36 @@ def _check_sharded(kind: str, able: Capabilities, quantization: Quantization, pl
     encoder_sharing(plan, able.encoder_shared)
 
 
-def _open(model: str, controlnets: tuple[ControlNetFolder, ...] = ()) -> tuple[ModelFolder, PipelineFamily]:
-    return _found(open_model(model), controlnets)
+def _open(model: str, companions: Companions = ALONE) -> tuple[ModelFolder, PipelineFamily]:
+    return _found(open_model(model), companions)
 
 
-def _found(
-    folder: ModelFolder, controlnets: tuple[ControlNetFolder, ...]
-) -> tuple[ModelFolder, PipelineFamily]:
-    """Return a folder with its ControlNets, and its family. Raise `InvalidModel` if it takes none."""
+def _found(folder: ModelFolder, companions: Companions) -> tuple[ModelFolder, PipelineFamily]:
+    """Return a folder with its companions, and its family. Raise `InvalidModel` if it takes none such."""
     family = load_family(_find_family(folder))
-    if controlnets and not family.capabilities(folder).takes_controlnets:
+    if companions == ALONE:
+        return folder, family
+    able = family.capabilities(folder)
+    if companions.controlnets and not able.takes_controlnets:
         raise InvalidModel(
             f"{folder.path}: models of {folder.pipeline_class} have no ControlNets loaded beside them; leave "
-            f"controlnets={', '.join(each.name for each in controlnets)} out"
+            f"controlnets={', '.join(each.name for each in companions.controlnets)} out"
         )
-    return replace(folder, controlnets=controlnets), family
+    if companions.image_prompter is not None and able.image_prompter_files is None:
+        raise InvalidModel(
+            f"{folder.path}: models of {folder.pipeline_class} read no image prompts; leave "
+            f"image_prompter={companions.image_prompter} out"
+        )
+    return replace(folder, companions=companions), family
+
+
+def _companion_bytes(folder: ModelFolder, able: Capabilities) -> int:
+    """Return the size of the weights that are loaded beside a folder's. Raise `InvalidModel`."""
+    files = [file for controlnet in folder.controlnets for file in controlnet.weights()]
+    prompter = folder.companions.image_prompter
+    if prompter is not None and able.image_prompter_files is not None:
+        files += able.image_prompter_files(prompter)
+    return sum(file.stat().st_size for file in files)
 
 
 def _find_family(folder: ModelFolder) -> EntryPoint:

@@ -85,6 +85,11 @@ class EngineProcessConfig:
         help="Folders of ControlNets, in diffusers' format, by the names that requests give: "
         '{"canny": "controlnet-canny"}; they are loaded beside the model.',
     )
+    image_prompter: str | None = option(
+        None,
+        "What reads image prompts, loaded beside the model: an IP-Adapter's .safetensors, with its "
+        "image_encoder in the same folder, for Stable Diffusion and SDXL, or the folder of FLUX.1 Redux.",
+    )
     prepare_models: bool = option(
         True,
         "On CPUs, keep a copy of a cached model's weights in the engine's own layout, which engines map "

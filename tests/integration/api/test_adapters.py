@@ -51,7 +51,9 @@ def adapters(tmp_path: Path) -> StoredAdapters:
 
 @pytest.fixture
 def config() -> ApiConfig:
-    return ApiConfig(adapter_uploads=True, own_adapters=("local",))
+    return ApiConfig(
+        adapter_uploads=True, own_adapters=("local",), bundled_adapters={"painter": ("shipped",)}
+    )
 
 
 @pytest.fixture
@@ -126,7 +128,7 @@ async def test_own_names_go_before_public_ones(
     assert digests == {"ada": own["digest"], "bob": public["digest"], "operator": public["digest"]}
     models = (await http.get("/v1/models", headers=keys["bob"])).json()["data"]
     assert {model["id"]: model["adapters"] for model in models} == {
-        "painter": ["ink", "local"],
+        "painter": ["ink", "local", "shipped"],
         "filmer": ["local"],
         "plain": [],
     }

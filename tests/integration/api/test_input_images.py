@@ -35,7 +35,14 @@ SPEC = replace(HAND_SPEC, size_multiple=8, min_size=8, max_input_images=2, has_m
 TEXT_ONLY = replace(HAND_SPEC, name="text-only")
 EDITOR = replace(HAND_SPEC, name="editor", max_input_images=MAX_INPUT_IMAGES, max_reference_pixels=256)
 GUIDED = replace(
-    SPEC, name="guided", max_frames=81, temporal_stride=4, has_control_image=True, has_last_frame=True
+    SPEC,
+    name="guided",
+    max_frames=81,
+    temporal_stride=4,
+    has_control_image=True,
+    has_last_frame=True,
+    controlnets=("canny", "pose"),
+    control_modes=(0, 0),
 )
 MAX_BYTES = 100_000
 HTML_PAGE = Page(HTML, {"content-type": "text/html"})
@@ -154,6 +161,37 @@ async def test_images_of_every_field_are_found_kept_and_handed_out(
     alone = await submit(http, model="guided", input={"control_image": end})
     assert alone.json()["input"]["control_image"] == {"id": end, "width": 64, "height": 48, "mode": "RGB"}
     assert (alone.json()["input"]["height"], alone.json()["input"]["control_scale"]) == (48, 1.0)
+
+
+async def test_images_of_controls_come_by_every_route_with_what_is_said_of_them(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    file = await upload(http, png())
+    said = [{"name": "canny", "image": file, "weight": 0.5, "end": 0.25}, {"name": "pose", "image": file}]
+    values = {"prompt": "a star", "controls": said}
+    jobs = await submit(http, model="guided", input=values)
+    flat = await http.post("/generate", json={"model": "guided", **values})
+    images = await http.post("/v1/images/generations", json={"model": "guided", **values, "n": 0})
+    lines = {"items": [{"custom_id": "0", "input": values}], "model": "guided"}
+    batch = await http.post("/v1/batches", json=lines)
+    assert [response.status_code for response in (jobs, flat, batch)] == [202, 202, 202]
+    assert "controls" not in images.text, "which has the field too, and refuses the number of images"
+    for job in (await http.get("/v1/jobs")).json()["data"]:
+        canny, pose = job["input"]["controls"]
+        assert (canny["name"], canny["weight"], canny["end"]) == ("canny", 0.5, 0.25)
+        assert canny["image"]["id"] == pose["image"]["id"] == file
+        assert (pose["weight"], pose["start"], pose["end"]) == (1.0, 0.0, 1.0)
+    assert (await http.delete(f"/v1/files/{file}")).json()["code"] == "file_in_use"
+    (lease, *_) = await worker.claim()
+    assert [use["name"] for use in lease.input["controls"]] == ["canny", "pose"]
+    for change, reason in (
+        ({"name": "cany"}, "known: canny, pose"),
+        ({"weight": 3}, "less than or equal to 2"),
+        ({"start": 0.5}, "must be before its end"),
+        ({"scale": 1}, "scale"),
+    ):
+        refused = await submit(http, model="guided", input=values | {"controls": [said[0] | change]})
+        assert (refused.status_code, reason in refused.text) == (422, True), refused.text
 
 
 async def test_as_many_references_as_any_model_takes_come_by_every_route_and_one_more_does_not(

@@ -18,6 +18,7 @@ from diffuserve.api.submit.request_bodies import NewJobBody
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.input_file import InputFile
 from diffuserve.domain.jobs.job import NewJob
+from diffuserve.domain.requests.adapter_use import with_digests
 from diffuserve.domain.requests.image_fields import mode_of
 from diffuserve.domain.requests.input_image import ImageInput
 from diffuserve.domain.requests.params import IMAGE_FIELDS
@@ -67,7 +68,8 @@ class BatchItemParser:
             values = parsed_json(item, BatchItem) if isinstance(item, bytes) else item
             checked = BatchItem.model_validate(values)
             params = requested_params(self.request.options.kind, checked.input, self.served.spec)
-            params = params.with_images(self._known).with_digests(self.adapters)
+            params = params.with_images(self._known)
+            params = replace(params, adapters=with_digests(params.adapters, self.adapters))
             body = self._job_body(checked)
             new = drafted(self.tenant_id, body, params, self.served, self.plan, self.models).job
         except UnreadableJson as error:

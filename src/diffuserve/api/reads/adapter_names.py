@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from cachetools import TTLCache
@@ -11,7 +13,7 @@ from cachetools import TTLCache
 from diffuserve.domain.errors import AdapterNotFound, InvalidParams, ServerUnavailable
 from diffuserve.domain.models.adapter_entry import AdapterEntry
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.domain.requests.adapter_use import AdapterUse
+from diffuserve.domain.requests.adapter_use import AdapterUse, with_digests
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.telemetry.log_fields import once_a_minute
@@ -53,9 +55,14 @@ class AdapterNames:
     Without a store every name is left to the worker that runs the job.
     """
 
-    def __init__(self, adapters: Adapters | None, own: Collection[str] = ()) -> None:
-        """Look names up in a store; workers know the names `own` without it."""
-        self._adapters, self._own = adapters, own
+    def __init__(
+        self,
+        adapters: Adapters | None,
+        own: Collection[str] = (),
+        bundled: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> None:
+        """Look names up in a store; workers know the names `own` without it, and those `bundled` by model."""
+        self._adapters, self._own, self._bundled = adapters, own, bundled
         self._listed: TTLCache[str, Sequence[AdapterEntry]] = TTLCache(_MAX_TENANTS, _LISTED_SECONDS)
 
     @property
@@ -75,7 +82,7 @@ class AdapterNames:
         """
         uses = params.adapters or ()
         digests = {use.name: await self.digest(tenant_id, place, use, spec) for place, use in enumerate(uses)}
-        return params.with_digests(digests)
+        return replace(params, adapters=with_digests(uses, digests))
 
     async def digest(self, tenant_id: str, place: int, use: AdapterUse, spec: ModelSpec) -> str | None:
         """Return the digest of the adapter at a place of a request; `None` if its worker knows the name.
@@ -89,7 +96,7 @@ class AdapterNames:
         if entry is not None:
             _check_family(field, entry, spec)
             return entry.digest
-        if use.name in self._own:
+        if use.name in self._own_for(spec):
             return None
         known = await self.names_for(tenant_id, spec)
         shown = ", ".join(known[:_MAX_SHOWN]) or "none"
@@ -120,11 +127,14 @@ class AdapterNames:
         if not spec.max_adapters:
             return ()
         entries = await self._as_listed(tenant_id)
-        return tuple(sorted({*self._own, *(entry.name for entry in entries if entry.fits(spec))}))
+        return tuple(sorted({*self._own_for(spec), *(entry.name for entry in entries if entry.fits(spec))}))
 
     def forget(self) -> None:
         """Read what there is anew: it was changed."""
         self._listed.clear()
+
+    def _own_for(self, spec: ModelSpec) -> Collection[str]:
+        return {*self._own, *self._bundled.get(spec.name, ())}
 
     async def _as_listed(self, tenant_id: str) -> Sequence[AdapterEntry]:
         if self._adapters is None:

@@ -54,6 +54,7 @@ _LIMITS = (
     "has_layers",
     "has_control_image",
     "needs_control_image",
+    "max_image_prompts",
     "controlnets",
     "control_modes",
     "has_previews",

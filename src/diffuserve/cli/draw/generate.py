@@ -58,7 +58,8 @@ Examples:
 
 
 @options.takes_settings(
-    *("model", "device", "dtype", "quantization", "offload", "deterministic", "adapter_files", "controlnets"),
+    *("model", "device", "dtype", "quantization", "offload", "deterministic"),
+    *("adapter_files", "controlnets", "image_prompter"),
     *("prompt_filter", "image_filter", "allow_unjudged_audio", "file_metadata"),
     *options.MODEL_STORE_OPTIONS,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from diffuserve.cli.display.console import Console
 from diffuserve.engine_process.model.prepared_model import prepared_copy, read_ahead
-from diffuserve.models.folders.controlnets import controlnet_folders
+from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.machine.torch_environment import prepare_torch
 from diffuserve.protocol.config import EngineProcessConfig
 
@@ -38,9 +38,8 @@ def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
         kept = (config.quantization, config.offload)
         adapters = adapters_of(config.model, config.adapter_files)
         plan = parse_plan(config.device, config.dtype, *kept, config.engine.deterministic)
-        controlnets = controlnet_folders(config.controlnets)
-        plan = replace(plan, copy=prepared_copy(config), controlnets=controlnets)
-        model = load_model(config.model, plan)
+        companions = companions_of(config.controlnets, config.image_prompter)
+        model = load_model(config.model, replace(plan, copy=prepared_copy(config), companions=companions))
         engine = Engine.of(model, config.engine, adapters)
     console.print(" · ".join(f"{name} {value}" for name, value in engine.describe().items()), style="dim")
     return engine

@@ -86,7 +86,7 @@ async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
 
 def _local_offers(configs: "Sequence[EngineProcessConfig]") -> "list[ModelOffer]":
     """Return the worker's future offers of models on this machine, without broken ones."""
-    from diffuserve.models.folders.controlnets import controlnet_folders
+    from diffuserve.models.folders.companions import companions_of
     from diffuserve.models.registry import read_local_offer
     from diffuserve.modelstore.store import is_stored
 
@@ -94,7 +94,9 @@ def _local_offers(configs: "Sequence[EngineProcessConfig]") -> "list[ModelOffer]
     for config in configs:
         with suppress(InvalidModel):
             if not is_stored(config.model, config.stored):
-                offer = read_local_offer(config.model, controlnet_folders(config.controlnets))
+                offer = read_local_offer(
+                    config.model, companions_of(config.controlnets, config.image_prompter)
+                )
                 offers += [] if offer is None else [offer]
     return offers
 

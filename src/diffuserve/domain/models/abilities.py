@@ -49,9 +49,11 @@ class ModelAbilities:
     `num_inference_steps * strength` rounded up, not down. If `has_last_frame`, a clip with a first frame
     may have its last one too, or with `needs_last_frame` must. If `has_control_image`, drawing follows such
     an image, with the default `control_scale`; models with `needs_control_image` draw along one only.
-    A request has at most `max_adapters` adapters. `controlnets` are the names of the ControlNets that are
-    loaded beside the model, the first of which a control image goes to, and `control_modes` how many kinds of
-    images each knows; 0 for a single one. `control_work` is the work of the largest beside the model's own.
+    A request has at most `max_image_prompts` image prompts, each of which becomes `image_prompt_tokens`
+    beside the prompt's; with `averages_image_prompts` all together do. It has at most `max_adapters`
+    adapters. `controlnets` are the names of the ControlNets that are loaded beside the model, the first of
+    which a control image goes to, and `control_modes` how many kinds of images each knows; 0 for a single
+    one. `control_work` is the work of the largest beside the model's own.
 
     The images of a request are independent of one another, with seeds that count up. If `has_layers`, they
     are instead the transparent layers of one picture, of one seed, from back to front: the model draws them
@@ -106,6 +108,9 @@ class ModelAbilities:
     control_work: Number = 0.0
     needs_control_image: Flag = False
     control_scale: Number = 1.0
+    max_image_prompts: Count = 0
+    image_prompt_tokens: Count = 0
+    averages_image_prompts: Flag = False
     max_adapters: Count = 0
     has_strength: Flag = False
     strength: Number = 0.8

@@ -200,6 +200,10 @@ def _check_images(spec: ModelAbilities, params: GenerationParams) -> None:
         raise ModelNotCapable("image", count, f"{spec.name} {ability}")
     if count < spec.min_input_images:
         raise InvalidParams("image", count or None, f"{spec.name} needs an image to work on; give image")
+    prompts = len(params.prompt_images)
+    if prompts > spec.max_image_prompts > 0:
+        remedy = f"{spec.name} reads at most {spec.max_image_prompts} image prompts; leave the others out"
+        raise ModelNotCapable("image_prompts", prompts, remedy)
     _check_references(spec, params)
     _check_mask_fits(params)
 

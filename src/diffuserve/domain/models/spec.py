@@ -13,7 +13,8 @@ from diffuserve.domain.requests.params import IMAGE_FIELDS, GenerationParams
 from diffuserve.domain.requests.samplers import evaluations_before, num_evaluations
 
 _ROUNDING = 1e-6  # pixels by which a computed side may be off
-_STARTS = ("image", "last_image")  # all other images are encoded in the size of the result
+_STARTS = ("image", "last_image")
+_PROMPTS = "image_prompts"  # all other images are encoded in the size of the result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,12 @@ class ModelSpec(ModelAbilities):
     def text_tokens(self, params: GenerationParams) -> int:
         """Return the most tokens that the text encoder reads for a pass: a prompt's and its references'."""
         images = self.reference_text_tokens * len(self.references(params))
-        return (params.max_sequence_length or 0) + images
+        return (params.max_sequence_length or 0) + images + self.prompt_image_tokens(params)
+
+    def prompt_image_tokens(self, params: GenerationParams) -> int:
+        """Return the tokens of a request's image prompts, which stand beside those of its prompt."""
+        count = len(params.prompt_images)
+        return self.image_prompt_tokens * (min(count, 1) if self.averages_image_prompts else count)
 
     def reference_sizes(self, params: GenerationParams) -> list[tuple[int, int]]:
         """Return the width and height of each reference of a request whose size is filled in."""
@@ -149,7 +155,7 @@ class ModelSpec(ModelAbilities):
 
         Pixels of clips are counted as for the decoder, since the encoder does the inverse work.
         """
-        beside = sum(name not in _STARTS for name, _ in params.input_images)
+        beside = sum(name not in (*_STARTS, _PROMPTS) for name, _ in params.input_images)
         return self._start_pixels(params, target) + target * beside
 
     def _start_pixels(self, params: GenerationParams, target: int) -> int:
@@ -195,7 +201,7 @@ class ModelSpec(ModelAbilities):
         resized = len(params.images) if self.has_strength or self.has_first_frame else 0
         if self.starts_from_image(params):
             resized = max(resized, 1)
-        kept = ("mask", "image")  # a mask has its image's proportions
+        kept = ("mask", "image", _PROMPTS)  # a mask has its image's proportions
         others = [each for each in params.input_images if each[0] not in kept]
         named = [*(("image", image) for image in params.images[:resized]), *others]
         return [(name, image) for name, image in named if isinstance(image, InputImage)]
@@ -232,6 +238,7 @@ class ModelSpec(ModelAbilities):
             seed=seed if params.seed is None else params.seed,
             strength=self._strength(params, num_steps),
             control_scale=self._control_scale(params),
+            image_prompt_scale=_image_prompt_scale(params),
         )
         check_request(self, resolved)
         return resolved
@@ -312,3 +319,8 @@ class ModelSpec(ModelAbilities):
         if params.strength is not None or not self.starts_from_image(params):
             return params.strength
         return max(self.strength if params.mask is None else self.mask_strength, min_strength(num_steps))
+
+
+def _image_prompt_scale(params: GenerationParams) -> float | None:
+    """Return the requested scale of image prompts, or else the default."""
+    return 1.0 if params.image_prompt_scale is None and params.prompt_images else params.image_prompt_scale

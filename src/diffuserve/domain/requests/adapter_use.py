@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diffuserve.domain.errors import InvalidParams
@@ -75,6 +75,13 @@ class AdapterUse(Sendable):
             if isinstance(error, InvalidParams):
                 raise
             raise InvalidParams("adapters", text, "must be NAME or NAME:WEIGHT") from error
+
+
+def with_digests(
+    uses: Sequence[AdapterUse] | None, digests: Mapping[str, str | None]
+) -> tuple[AdapterUse, ...] | None:
+    """Return the uses with the digests of their names, where these are known; `None` if there are none."""
+    return tuple(replace(use, digest=digests.get(use.name)) for use in uses or ()) or None
 
 
 def adapter_uses(value: object) -> tuple[AdapterUse, ...] | None:

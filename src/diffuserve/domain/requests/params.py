@@ -29,6 +29,7 @@ MAX_IMAGES = 16
 MAX_FPS = 120
 MAX_SECONDS = 3_600
 MAX_INPUT_IMAGES = 16
+MAX_IMAGE_PROMPTS = 4
 MAX_SIDE = 65_536
 
 _JOBS_ALONE: Final = frozenset[Dialect]()
@@ -47,9 +48,10 @@ class GenerationParams(Sendable):
     `num_frames` frames, or as many as come nearest to its `seconds`; 1 frame is an image. A sound has
     `seconds`.
 
-    `image` is the image to start from, to fill in where `mask` is white, or to edit; models that take
-    several as references take a sequence. `control_image` guides where things are, by the model's first
-    ControlNet, and `controls` by those that they name. `last_image` is where a clip ends.
+    `image` is the image to start from, to fill in where `mask` is white, or to edit; models that take several
+    as references take a sequence. `control_image` guides where things are, by the model's first ControlNet,
+    and `controls` by those that they name. `image_prompts` say what is drawn, as the prompt does.
+    `last_image` is where a clip ends.
 
     Raise `InvalidParams` (a `ValueError`), which names the field, the value and the remedy.
     """
@@ -295,6 +297,34 @@ class GenerationParams(Sendable):
         aliases=("controlnets", "controlnet"),
         dialects=_IMAGES,
     )
+    image_prompts: ImageInput | tuple[ImageInput, ...] | list[ImageInput] | None = request_field(
+        help="Image that says what is drawn, beside the prompt, by its {names}; repeat it for up to 4.",
+        description="Images that say what is drawn, beside the prompt: one or a list of up to 4, named as "
+        "`image` is. Their size says nothing.",
+        max_length=MAX_IMAGE_PROMPTS,
+        needs="max_image_prompts",
+        refusal="reads no image prompts; leave image_prompts out, or start it with an image_prompter",
+        topic=Topic.CONTROL,
+        option=("--image-prompt",),
+        aliases=("ip_adapter_image", "image_prompt"),
+        dialects=_IMAGES,
+    )
+    image_prompt_scale: float | None = request_field(
+        help="How much image prompts count, 0 to 2; by default 1.",
+        ge=0,
+        le=2,
+        needs="max_image_prompts",
+        refusal="reads no image prompts; leave image_prompt_scale out",
+        beside="image_prompts",
+        lack="an image to count; give image_prompts, or leave it out",
+        topic=Topic.CONTROL,
+        standard=1,
+        aliases=("ip_adapter_scale", "prompt_embeds_scale"),
+        dialects=_IMAGES,
+        label="Image prompt scale",
+        hint="how much image prompts count",
+        step=0.05,
+    )
     adapters: tuple[AdapterUse, ...] | list[AdapterUse] | None = request_field(
         help="Adapter that changes how the model draws, and how much of it, by default 1; repeat it for up "
         "to 4.",
@@ -323,8 +353,9 @@ class GenerationParams(Sendable):
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.image, list):
-            object.__setattr__(self, "image", tuple(self.image))
+        for name in ("image", "image_prompts"):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
         object.__setattr__(self, "adapters", adapter_uses(self.adapters))
         object.__setattr__(self, "controls", control_uses(self.controls))
         for declared in FIELDS.values():
@@ -345,6 +376,11 @@ class GenerationParams(Sendable):
     def images(self) -> tuple[ImageInput, ...]:
         """The images of `image`, in order."""
         return each_image(self.image)
+
+    @property
+    def prompt_images(self) -> tuple[ImageInput, ...]:
+        """The images of `image_prompts`, in order."""
+        return each_image(self.image_prompts)
 
     @property
     def input_images(self) -> tuple[tuple[str, ImageInput], ...]:
@@ -369,13 +405,6 @@ class GenerationParams(Sendable):
         return replace(
             self, **{name: converted(value, partial(convert, name)) for name, value in given.items()}
         )
-
-    def with_digests(self, digests: Mapping[str, str | None]) -> "GenerationParams":
-        """Return the parameters with the digests of adapters, by name, where they are known."""
-        if self.adapters is None:
-            return self
-        found = tuple(replace(use, digest=digests.get(use.name)) for use in self.adapters)
-        return replace(self, adapters=found)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters that are set, ready for JSON; input images are named, not included."""

@@ -9,9 +9,9 @@ from diffuserve.domain.extras import Extra
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.engine_process.model.stored_model import with_patience
-from diffuserve.models.folders.controlnets import controlnet_folders, num_controlnet_bytes
+from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.folders.folder import find_local_model
-from diffuserve.models.registry import num_weight_bytes, read_offer, weight_folders
+from diffuserve.models.registry import num_companion_bytes, num_weight_bytes, read_offer, weight_folders
 from diffuserve.modelstore.configs import DescribedModel
 from diffuserve.modelstore.store import describe_stored
 from diffuserve.protocol.config import EngineProcessConfig
@@ -47,11 +47,11 @@ def check_encoder(model: str, spec: ModelSpec) -> None:
 
 
 def _announced(folder: str, reference: str, num_bytes: int, config: EngineProcessConfig) -> ModelAnnounced:
-    controlnets = controlnet_folders(config.controlnets)
-    spec, fit = read_offer(folder, controlnets)
+    companions = companions_of(config.controlnets, config.image_prompter)
+    spec, fit = read_offer(folder, companions)
     if config.parts.decoding:
         check_encoder(reference, spec)
-    num_bytes += num_controlnet_bytes(controlnets)
+    num_bytes += num_companion_bytes(folder, companions)
     return ModelAnnounced(spec=spec, fit=fit, reference=reference, num_bytes=num_bytes)
 
 

@@ -27,6 +27,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from diffuserve.domain.models.parts import Parts
+from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.sendable import Sendable
@@ -72,13 +73,15 @@ class StepCommand(Sendable):
     """A step of all ranks: requests that `leave` are forgotten first, then those that `join` are added.
 
     `leaves` and `steps` hold request ids; `steps` is the batch in its order. For requests that take their
-    step in several turns, `turns` has the first image of the turn and the first image after it.
+    step in several turns, `turns` has the first image of the turn and the first image after it. `expects` are
+    the adapters of requests that rank 0 has room for, and loads.
     """
 
     joins: tuple[JoiningRequest, ...]
     steps: tuple[str, ...]
     leaves: tuple[str, ...]
     turns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    expects: Mapping[str, tuple[AdapterUse, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,11 +95,12 @@ class DecodeCommand(Sendable):
 class EncodeCommand(Sendable):
     """Requests that all ranks encode together, as they share the text encoder's weights.
 
-    Requests that `leave` are forgotten first: their adapters make room.
+    `leaves` and `expects` are as in `StepCommand`.
     """
 
     requests: Mapping[str, GenerationParams]
-    leaves: tuple[str, ...] = ()
+    leaves: tuple[str, ...]
+    expects: Mapping[str, tuple[AdapterUse, ...]]
 
 
 def rank_parts(parts: Parts, ranks: Ranks) -> Parts:
@@ -114,7 +118,8 @@ class LeadRunner(ModelRunner):
         super().__init__(pipeline)
         self._ranks = ranks
         self._known: set[str] = set()
-        self._encoded: set[str] = set()  # and not known to have left
+        self._expected: dict[str, tuple[AdapterUse, ...]] = {}  # as any thread tells it
+        self._told: set[str] = set()  # what ranks have heard of, beside those known
         self._leaving: list[str] = []
         self._num_decoded = 0
         self.num_ranks = ranks.size
@@ -123,8 +128,9 @@ class LeadRunner(ModelRunner):
         if not self._ranks.plan.is_sharded:
             return super().encode(states)
         prompts = [AdaptedPrompt.of(state) for state in states]
-        self._encoded |= {state.request_id for state in states}
-        command = EncodeCommand({each.request_id: each.params for each in states}, self._take_leaving())
+        self._told |= {state.request_id for state in states}
+        requests = {state.request_id: state.params for state in states}
+        command = EncodeCommand(requests, self._take_leaving(), self._take_expected())
         self._ranks.commands.broadcast(command)
         return isolate(prompts, agreed(self._ranks, self._encode))
 
@@ -154,10 +160,14 @@ class LeadRunner(ModelRunner):
             outcomes |= self._ranks.images.receive(rank)
         return [outcomes[state.request_id] for state in states]
 
+    def expect(self, request_id: str, adapters: Sequence[AdapterUse]) -> None:
+        self._expected[request_id] = tuple(adapters)
+
     def forget(self, request_id: str) -> None:
-        if request_id in self._known | self._encoded:
+        self._expected.pop(request_id, None)
+        if request_id in self._known or request_id in self._told:
             self._known.discard(request_id)
-            self._encoded.discard(request_id)
+            self._told.discard(request_id)
             self._leaving.append(request_id)
 
     def close(self) -> None:
@@ -172,12 +182,18 @@ class LeadRunner(ModelRunner):
             joins=tuple(_joining(state) for state in new),
             steps=tuple(state.request_id for state in states),
             leaves=self._take_leaving(),
+            expects=self._take_expected(),
             turns={state.request_id: (state.turn.start, state.turn.stop) for state in states if state.turn},
         )
 
     def _take_leaving(self) -> tuple[str, ...]:
         leaving, self._leaving = tuple(self._leaving), []
         return leaving
+
+    def _take_expected(self) -> dict[str, tuple[AdapterUse, ...]]:
+        expected = {request_id: self._expected.pop(request_id) for request_id in list(self._expected)}
+        self._told |= set(expected)
+        return expected
 
     def _next_decoder(self) -> int:
         self._num_decoded += 1
@@ -212,7 +228,7 @@ class FollowerRank:
 
     def encode(self, command: EncodeCommand) -> None:
         """Encode with all ranks; rank 0 keeps the results, which come back with the requests that join."""
-        self._forget(command.leaves)
+        self._prepare(command)
         encode = agreed(self._ranks, self._encode)
         self._stages.run(Stage.DENOISE, [partial(isolate, list(command.requests.items()), encode)])
 
@@ -223,7 +239,7 @@ class FollowerRank:
 
     def step(self, command: StepCommand) -> None:
         """Take one step with all ranks."""
-        self._forget(command.leaves)
+        self._prepare(command)
         [outcomes] = self._stages.run(Stage.DENOISE, [partial(self._step, command)]).results
         for request_id, outcome in zip(command.steps, outcomes, strict=True):
             self._advance(self._states[request_id], outcome)
@@ -242,6 +258,11 @@ class FollowerRank:
         for state in states:
             state.adapters = self._adapters.of(state.request_id, state.params.adapters or ())
         return self._runner._step(states)
+
+    def _prepare(self, command: StepCommand | EncodeCommand) -> None:
+        self._forget(command.leaves)
+        for request_id, wanted in command.expects.items():
+            self._adapters.expect(request_id, wanted)
 
     def _advance(self, state: RequestState, outcome: StepOutcome) -> None:
         if isinstance(outcome, Exception):

@@ -18,7 +18,7 @@ from diffuserve.engine_process.output.image_output import in_background, open_im
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
 from diffuserve.engine_process.ranks.rank_adapters import RankAdapters
 from diffuserve.models.base import PackedPipeline, packed
-from diffuserve.models.folders.controlnets import controlnet_folders
+from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.machine.devices import choose_device, parse_dtype
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
@@ -82,7 +82,7 @@ def _member(
             config.quantization,
             config.offload,
             on_read=on_read,
-            controlnets=controlnet_folders(config.controlnets),
+            companions=companions_of(config.controlnets, config.image_prompter),
         )
         pipeline = packed(load_pipeline(config.model, plan))  # others refuse ranks
     heartbeats = rank_heartbeats(ranks)

@@ -17,6 +17,8 @@ PlaceAdapter = Callable[[str, Components], Adapter]
 Done = Callable[[Uses | Exception], None]
 Wanted = Sequence[tuple[AdapterSource, float]]
 """Adapters that a request asks for, and how much of each."""
+OnRoom = Callable[[str, Wanted], None]
+"""Told of a request that has room for its adapters, which are being loaded now."""
 NUM_LOADERS = 2
 
 
@@ -27,6 +29,11 @@ class _Held:
     done: Done | None = None
     failure: Exception | None = None
     is_told: bool = False
+    is_announced: bool = False
+
+
+def unheard(request_id: str, wanted: Wanted) -> None:
+    """Do nothing: nobody else loads the same adapters."""
 
 
 class AdapterPool:
@@ -37,9 +44,15 @@ class AdapterPool:
     Safe from any thread.
     """
 
-    def __init__(self, place: PlaceAdapter, max_bytes: int, value_bytes: int = 4) -> None:
-        """`value_bytes` is the size of a number on the device."""
-        self._place, self._value_bytes = place, value_bytes
+    def __init__(
+        self,
+        place: PlaceAdapter,
+        max_bytes: int,
+        value_bytes: int = 4,
+        on_room: OnRoom = unheard,
+    ) -> None:
+        """`value_bytes` is the size of a number on the device; `on_room` is called under a lock."""
+        self._place, self._value_bytes, self._on_room = place, value_bytes, on_room
         self._turns = LoadTurns(max_bytes)
         self._kept: OrderedDict[str, Adapter] = OrderedDict()  # the least recently used one is first
         self._loading: dict[str, str] = {}  # tenants by digest
@@ -111,7 +124,10 @@ class AdapterPool:
             self._turns.give_room()
             self._start_loads()
             told = list[tuple[Done, Uses]]()
-            for held in self._held.values():
+            for request_id, held in self._held.items():
+                if held.done is not None and held.claim.has_room and not held.is_announced:
+                    held.is_announced = True
+                    self._on_room(request_id, held.wanted)
                 waits = held.done is not None and not held.is_told
                 uses = self._uses(held) if waits else None
                 if held.done is not None and uses is not None:

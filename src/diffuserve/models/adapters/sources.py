@@ -77,7 +77,7 @@ def adapter_sources(model: str, files: Mapping[str, str | Path]) -> AdapterSourc
     Raise `InvalidAdapter` for a file that does not fit the model, by its header alone.
     """
     named = {}
-    if files := {**bundled_adapters(model), **files}:
+    if files := {**bundled_adapters().get(model, {}), **files}:
         folder = open_model(model)
         named = {name: _open(folder, name, _digest(Path(file)), Path(file)) for name, file in files.items()}
     return AdapterSources(named, partial(_open_for, model))

@@ -9,9 +9,9 @@ from PIL import Image
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.any_pipeline.layers import layer_arguments, with_alpha
-from diffuserve.models.any_pipeline.signature import Signature
-from diffuserve.models.any_pipeline.tasks import (
+from diffuserve.models.any_pipeline.reading.layers import layer_arguments, with_alpha
+from diffuserve.models.any_pipeline.reading.signature import Signature
+from diffuserve.models.any_pipeline.reading.tasks import (
     CONTROL_SCALES,
     DURATIONS,
     FRAMES,

@@ -16,20 +16,20 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.domain.text.shortened import shortened
-from diffuserve.models.any_pipeline.abilities import describe
-from diffuserve.models.any_pipeline.components import (
+from diffuserve.models.any_pipeline.proven import OFFLOAD, SHARE_PASSES, may_resume
+from diffuserve.models.any_pipeline.reading.abilities import describe
+from diffuserve.models.any_pipeline.reading.components import (
     Kind,
     PipelineComponent,
     check_component,
     read_components,
 )
-from diffuserve.models.any_pipeline.known_latents import has_previews
-from diffuserve.models.any_pipeline.operations import count_operations
-from diffuserve.models.any_pipeline.proven import OFFLOAD, SHARE_PASSES, may_resume
-from diffuserve.models.any_pipeline.quantized_layers import quantized_layers
-from diffuserve.models.any_pipeline.signature import Signature, pipeline_names, read_signature
-from diffuserve.models.any_pipeline.sources import class_sources, installed_version, is_installed
-from diffuserve.models.any_pipeline.tasks import why_not_served
+from diffuserve.models.any_pipeline.reading.known_latents import has_previews
+from diffuserve.models.any_pipeline.reading.operations import count_operations
+from diffuserve.models.any_pipeline.reading.quantized_layers import quantized_layers
+from diffuserve.models.any_pipeline.reading.signature import Signature, pipeline_names, read_signature
+from diffuserve.models.any_pipeline.reading.sources import class_sources, installed_version, is_installed
+from diffuserve.models.any_pipeline.reading.tasks import why_not_served
 from diffuserve.models.family import Capabilities, PipelineFamily
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec

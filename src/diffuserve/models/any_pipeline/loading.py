@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from diffuserve.models.any_pipeline.components import Kind, PipelineComponent, read_components
 from diffuserve.models.any_pipeline.modular_loading import assemble
-from diffuserve.models.any_pipeline.quantized_layers import quantized_layers
+from diffuserve.models.any_pipeline.reading.components import Kind, PipelineComponent, read_components
+from diffuserve.models.any_pipeline.reading.quantized_layers import quantized_layers
+from diffuserve.models.any_pipeline.reading.signature import Signature
 from diffuserve.models.any_pipeline.residency import may_wait
-from diffuserve.models.any_pipeline.signature import Signature
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.pretrained import load_module, load_processor
 from diffuserve.models.layers.quantized_layers import QuantizedLayers

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
-from diffuserve.models.any_pipeline.signature import Signature
+from diffuserve.models.any_pipeline.reading.signature import Signature
 
 _RESULTS: Final = ("images", "videos", "audios", "audio")
 """Names of what blocks return that is a result; the others are between steps."""

@@ -14,23 +14,23 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.any_pipeline.adapters.adapted_layers import AdaptedLayers, by_component
 from diffuserve.models.any_pipeline.arguments import call_arguments
-from diffuserve.models.any_pipeline.configs import DENOISERS
-from diffuserve.models.any_pipeline.hooks import hook_models, own_copy
 from diffuserve.models.any_pipeline.loading import load_pipe
-from diffuserve.models.any_pipeline.measured_memory import MeasuredMemory, PeakMeter
-from diffuserve.models.any_pipeline.nested import storage_bytes
-from diffuserve.models.any_pipeline.operations import OperationCount, count_operations
-from diffuserve.models.any_pipeline.own_warnings import catch_warnings
-from diffuserve.models.any_pipeline.passes import Passes, Sharing
 from diffuserve.models.any_pipeline.previews import LatentPreviews
 from diffuserve.models.any_pipeline.proven import MIX_ADAPTERS, SHARE_PASSES
-from diffuserve.models.any_pipeline.refusals import refusal_of
-from diffuserve.models.any_pipeline.replay import Replay, Replies
+from diffuserve.models.any_pipeline.reading.configs import DENOISERS
+from diffuserve.models.any_pipeline.reading.operations import OperationCount, count_operations
+from diffuserve.models.any_pipeline.reading.signature import Signature, read_signature
 from diffuserve.models.any_pipeline.residency import waiting_components
 from diffuserve.models.any_pipeline.results import layers_of, media_of, size_warnings
-from diffuserve.models.any_pipeline.run import Run
-from diffuserve.models.any_pipeline.signature import Signature, read_signature
-from diffuserve.models.any_pipeline.steps_told import StepsTold
+from diffuserve.models.any_pipeline.running.hooks import hook_models, own_copy
+from diffuserve.models.any_pipeline.running.measured_memory import MeasuredMemory, PeakMeter
+from diffuserve.models.any_pipeline.running.nested import storage_bytes
+from diffuserve.models.any_pipeline.running.own_warnings import catch_warnings
+from diffuserve.models.any_pipeline.running.passes import Passes, Sharing
+from diffuserve.models.any_pipeline.running.refusals import refusal_of
+from diffuserve.models.any_pipeline.running.replay import Replay, Replies
+from diffuserve.models.any_pipeline.running.run import Run
+from diffuserve.models.any_pipeline.running.steps_told import StepsTold
 from diffuserve.models.base import RunningStep
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.frames import Media

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.any_pipeline.known_latents import Latents, known_latents, num_channels
 from diffuserve.models.any_pipeline.ltx_preview import LTX_PREVIEW
-from diffuserve.models.any_pipeline.nested import leaves
+from diffuserve.models.any_pipeline.reading.known_latents import Latents, known_latents, num_channels
+from diffuserve.models.any_pipeline.running.nested import leaves
 from diffuserve.models.autoencoder.flux2_preview import FLUX2_PREVIEW
 from diffuserve.models.autoencoder.flux_preview import FLUX_PREVIEW
 from diffuserve.models.folders.folder import ModelFolder

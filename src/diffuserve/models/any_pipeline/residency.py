@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from diffuserve.models.any_pipeline.configs import DENOISERS
-from diffuserve.models.any_pipeline.hooks import UNPARKED
+from diffuserve.models.any_pipeline.reading.configs import DENOISERS
+from diffuserve.models.any_pipeline.running.hooks import UNPARKED
 from diffuserve.models.offload.components import Component, Ring
 
 _LEAST_LAYERS = 2

@@ -1,4 +1,4 @@
-"""What ships with the package: configs of models, and with the extra `models` their weights and adapters."""
+"""What ships with the package: models' configs, adapters, and with the extra `models` the models' weights."""
 
 from pathlib import Path
 
@@ -14,21 +14,6 @@ def bundled_models() -> dict[str, Path]:
 
     In a checkout their weights are unpacked first. Raise `InvalidModel` if they cannot be written there.
     """
-    _unpack()
-    return {path.parent.name: path.parent for path in sorted(_HOME.glob("*/model_index.json"))}
-
-
-def bundled_adapters(model: str) -> dict[str, Path]:
-    """Return the files of the adapters that ship for a bundled model, by name; other models have none.
-
-    Raise `InvalidModel` as `bundled_models` does.
-    """
-    _unpack()
-    files = sorted((_HOME / "adapters").glob("*/*.safetensors"))
-    return {path.stem: path for path in files if path.parent.name == model}
-
-
-def _unpack() -> None:
     try:
         unpack_weights(_HOME)
     except OSError as error:
@@ -36,6 +21,15 @@ def _unpack() -> None:
             f"{error.filename or _HOME}: the bundled weights of this checkout cannot be unpacked "
             f"({error.strerror}); make its folder writable, or install the package"
         ) from error
+    return {path.parent.name: path.parent for path in sorted(_HOME.glob("*/model_index.json"))}
+
+
+def bundled_adapters() -> dict[str, dict[str, Path]]:
+    """Return the files of the adapters that ship for bundled models: by the model's name, then by theirs."""
+    found: dict[str, dict[str, Path]] = {}
+    for path in sorted(_HOME.glob("adapters/*/*.safetensors")):
+        found.setdefault(path.parent.name, {})[path.stem] = path
+    return found
 
 
 def missing_weights(folder: Path) -> str:

@@ -10,12 +10,14 @@ from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
+from diffuserve.domain.requests.params import MAX_IMAGE_PROMPTS
 from diffuserve.domain.requests.samplers import FLOW_SAMPLERS
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
 from diffuserve.models.flux.config import PATCH, TRANSFORMER_LAYERS, FluxConfig, fills_in
 from diffuserve.models.flux.controlnet_config import FluxControlNetConfig, control_work
-from diffuserve.models.folders.controlnets import control_abilities
+from diffuserve.models.flux.redux_folder import open_redux
+from diffuserve.models.folders.companions import control_abilities
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.packed_images.scheduler import FLOW_EULER, checkpoint_sampler
@@ -82,7 +84,8 @@ class FluxFamily:
             "max_adapters": MAX_ADAPTERS,
         }
         images = _IMAGES.get(folder.pipeline_class, _ANY_IMAGE)
-        defaults = architecture | images | _defaults(folder, config) | _controls(folder, config)
+        beside = _image_prompts(folder, config) | _controls(folder, config)
+        defaults = architecture | images | _defaults(folder, config) | beside
         return build_spec(folder, defaults, traits={"lowercase_prompt": bool})
 
     def capabilities(self, folder: ModelFolder) -> Capabilities:
@@ -99,6 +102,7 @@ class FluxFamily:
             shares_passes=True,
             compilable=partial(_compilable, folder),
             takes_controlnets=folder.pipeline_class not in _IMAGES,
+            image_prompter_files=lambda path: open_redux(path, FluxConfig.read(folder)).weight_files,
         )
 
     def check_files(self, folder: ModelFolder) -> None:
@@ -127,6 +131,18 @@ def _compilable(
     from diffuserve.models.flux.compiled import compilable_flux
 
     return compilable_flux(folder, device, dtype)
+
+
+def _image_prompts(folder: ModelFolder, config: FluxConfig) -> dict[str, Any]:
+    """Return the abilities with image prompts, which FLUX.1 Redux beside the folder reads."""
+    path = folder.companions.image_prompter
+    if path is None:
+        return {}
+    return {
+        "max_image_prompts": MAX_IMAGE_PROMPTS,
+        "image_prompt_tokens": open_redux(path, config).encoder.num_tokens,
+        "averages_image_prompts": True,
+    }
 
 
 def _defaults(folder: ModelFolder, config: FluxConfig) -> dict[str, Any]:

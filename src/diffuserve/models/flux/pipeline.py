@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.adapters.placing import AdaptedModule
@@ -20,6 +21,8 @@ from diffuserve.models.flux.controlnet import load_flux_controlnet
 from diffuserve.models.flux.controls import FluxControls
 from diffuserve.models.flux.images import FillImages
 from diffuserve.models.flux.positions import layout_rules
+from diffuserve.models.flux.redux import ReduxPrompter
+from diffuserve.models.flux.redux_folder import open_redux
 from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
 from diffuserve.models.flux.transformer import FluxTransformer
 from diffuserve.models.folders.folder import ModelFolder
@@ -27,6 +30,7 @@ from diffuserve.models.layers.adapters import Uses, key_of
 from diffuserve.models.layers.joint.packing import PackedInput
 from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors
 from diffuserve.models.loaded_pipeline import with_dtype
+from diffuserve.models.offload.components import Component
 from diffuserve.models.packed_images.compiled import DOUBLE_HALVES, SINGLE_HALVES, use_compiled
 from diffuserve.models.packed_images.images import LatentImages
 from diffuserve.models.packed_images.loading import load_transformer
@@ -78,6 +82,11 @@ class FluxPipeline(PackedImagePipeline):
         self.layout_rules = layout_rules(config.axes_dims_rope)
         row_bytes = self.transformer.num_factors * config.dim * self.dtype.itemsize
         self._factors = ScheduleFactors(row_bytes)
+        self.prompter = _load_prompter(folder, config, plan)
+
+    def components(self) -> Sequence[Component]:
+        own = super().components()
+        return own if self.prompter is None else (*own, self.prompter.component)
 
     @property
     def adapted_modules(self) -> Sequence[AdaptedModule]:
@@ -99,11 +108,14 @@ class FluxPipeline(PackedImagePipeline):
         return torch.cat([request.latents, *request.guides], dim=-1) if self.fills_in else request.latents
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        return (super().conditioning_key(params), self.controls.key(params))
+        own = (super().conditioning_key(params), self.controls.key(params))
+        return (*own, params.prompt_images, params.image_prompt_scale) if params.prompt_images else own
 
     @torch.inference_mode()
     def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
-        pairs = zip(super().encode(params, adapters), params, strict=True)
+        encoded = super().encode(params, adapters)
+        encoded = encoded if self.prompter is None else self.prompter.extend(encoded, params)
+        pairs = zip(encoded, params, strict=True)
         return [
             replace(_conditioning(encoded), controls=self.controls.encode(wanted))
             for encoded, wanted in pairs
@@ -133,6 +145,15 @@ class FluxPipeline(PackedImagePipeline):
         make = functools.partial(self.transformer.factors_of, pooled, guidance, request.adapters)
         condition = (guidance, key_of(request.adapters))
         return self._factors.of_prompt(pooled, condition, timesteps, make)
+
+
+def _load_prompter(folder: ModelFolder, config: FluxConfig, plan: LoadPlan) -> ReduxPrompter | None:
+    """Load what reads image prompts, if there is something."""
+    path = folder.companions.image_prompter
+    if path is None:
+        return None
+    own = replace(plan, quantization=Quantization.NONE, copy=None).when(plan.parts.encoding)
+    return ReduxPrompter(open_redux(path, config), own)
 
 
 def _check_alone(folder: ModelFolder, plan: ParallelPlan) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import orjson
 
@@ -54,16 +54,28 @@ class ControlNetFolder:
 
 
 @dataclass(frozen=True)
+class Companions:
+    """What is loaded beside a model: its ControlNets, and the path of what reads image prompts."""
+
+    controlnets: tuple[ControlNetFolder, ...] = ()
+    image_prompter: Path | None = None
+
+
+ALONE: Final = Companions()
+"""Nothing: the model is loaded by itself."""
+
+
+@dataclass(frozen=True)
 class ModelFolder:
     """A folder whose `model_index.json` was read; components are checked on access.
 
-    `hub_id` is what it was downloaded as, if it was: the folder itself is named by its commit. `controlnets`
-    are loaded beside the model.
+    `hub_id` is what it was downloaded as, if it was: the folder itself is named by its commit.
+    `companions` are loaded beside the model.
     """
 
     path: Path
     hub_id: str | None = None
-    controlnets: tuple[ControlNetFolder, ...] = ()
+    companions: Companions = ALONE
 
     @cached_property
     def index(self) -> dict[str, Any]:
@@ -81,6 +93,10 @@ class ModelFolder:
     def name(self) -> str:
         given = self.path.name if self.hub_id is None else self.hub_id.split("/")[1]
         return str(self.settings.get("name", given))
+
+    @property
+    def controlnets(self) -> tuple[ControlNetFolder, ...]:
+        return self.companions.controlnets
 
     @property
     def pipeline_class(self) -> str:

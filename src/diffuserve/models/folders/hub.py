@@ -97,7 +97,7 @@ def plan_download(repo_id: str, revision: str) -> Download:
 
     Raise `ModelNotFound` if it has none or wants the user's consent, `HubUnavailable` if it is silent.
     """
-    whole = _list_files(repo_id, revision)
+    whole = list_files(repo_id, revision)
     paths = read_files(file.path for file in whole.files)
     if not paths.intersection(INDEX_FILES):
         singles = [file.path for file in whole.files if file.path.endswith((".safetensors", ".gguf"))]
@@ -122,15 +122,15 @@ def plan_parts(download: Download, components: Collection[str]) -> Download:
 
 def plan_file(repo_id: str, revision: str, path: str) -> Download:
     """Ask the hub for one file of a repository. Raise as `plan_download`, and `ModelNotFound` without it."""
-    whole = _list_files(repo_id, revision)
+    whole = list_files(repo_id, revision)
     names = [file.path for file in whole.files]
     if path not in names:
         raise ModelNotFound(f"{repo_id} has no file {path!r}{did_you_mean(path, names)}")
     return _only(whole, lambda file: file.path == path)
 
 
-def _list_files(repo_id: str, revision: str) -> Download:
-    """Return all files of a repository, as if all were to be downloaded."""
+def list_files(repo_id: str, revision: str) -> Download:
+    """Return all files of a repository, as if all were to be downloaded. Raise as `plan_download`."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 

@@ -10,13 +10,15 @@ from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.adapter_use import MAX_ADAPTERS
+from diffuserve.domain.requests.params import MAX_IMAGE_PROMPTS
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.family import Capabilities, PipelineFamily, wanted_folders
-from diffuserve.models.folders.controlnets import control_abilities
+from diffuserve.models.folders.companions import control_abilities
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.stable_diffusion.config import SIZES, UNET_LAYERS, UNetConfig, text_encoders
 from diffuserve.models.stable_diffusion.controlnet_config import CONTROL_WORK, ControlNetConfig
+from diffuserve.models.stable_diffusion.image_prompts.ip_adapter import open_ip_adapter
 from diffuserve.models.stable_diffusion.scheduler import (
     default_steps,
     own_sampler,
@@ -68,6 +70,7 @@ class StableDiffusionFamily:
             "samplers": samplers(scheduler),
             **_images(folder, config),
             **_controls(folder, config, vae),
+            **_image_prompts(folder, config),
         }
         return build_spec(
             folder, architecture | _sizes(folder, config, vae) | default_steps(scheduler, config)
@@ -77,7 +80,11 @@ class StableDiffusionFamily:
         config = UNetConfig.read(folder)
         layers = {"unet": UNET_LAYERS, **dict.fromkeys(text_encoders(folder, config), CLIP_LAYERS)}
         return Capabilities(
-            quantized_layers=layers, offloads=tuple(Offload), shares_passes=True, takes_controlnets=True
+            quantized_layers=layers,
+            offloads=tuple(Offload),
+            shares_passes=True,
+            takes_controlnets=True,
+            image_prompter_files=lambda path: open_ip_adapter(path, config).weight_files,
         )
 
     def check_files(self, folder: ModelFolder) -> None:
@@ -150,6 +157,15 @@ def _images(folder: ModelFolder, config: UNetConfig) -> dict[str, Any]:
         "strength": strength,
         "mask_strength": mask_strength,
     }
+
+
+def _image_prompts(folder: ModelFolder, config: UNetConfig) -> dict[str, int]:
+    """Return the abilities with image prompts, which an IP-Adapter beside the folder reads."""
+    path = folder.companions.image_prompter
+    if path is None:
+        return {}
+    tokens = open_ip_adapter(path, config).shape.tokens
+    return {"max_image_prompts": MAX_IMAGE_PROMPTS, "image_prompt_tokens": tokens}
 
 
 def _controls(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> dict[str, Any]:

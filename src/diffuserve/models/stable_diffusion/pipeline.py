@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.adapters.placing import AdaptedModule, place_adapter
@@ -29,6 +30,9 @@ from diffuserve.models.offload.components import Component
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.controlnet import load_controlnets
+from diffuserve.models.stable_diffusion.image_prompts.attention import load_image_attentions
+from diffuserve.models.stable_diffusion.image_prompts.image_prompts import ImagePrompter
+from diffuserve.models.stable_diffusion.image_prompts.ip_adapter import open_ip_adapter
 from diffuserve.models.stable_diffusion.images import ImageConditioner
 from diffuserve.models.stable_diffusion.previews import PREVIEW, XL_PREVIEW
 from diffuserve.models.stable_diffusion.rows import make_rows, num_rows, part_of, split_rows
@@ -76,6 +80,7 @@ class StableDiffusionPipeline(ImagePipeline):
         self.unet = load_unet(config, folder.weights("unet"), plan.when(parts.denoising))
         own = (config, self.vae.scale, spec, plan.when(parts.denoising))
         self.controlnets = load_controlnets(folder.controlnets, *own)
+        self.prompter = self._load_prompter(folder, config, plan)
 
     def describe(self) -> Mapping[str, str]:
         return self.described("sdpa", self.vae.dtype)
@@ -92,6 +97,7 @@ class StableDiffusionPipeline(ImagePipeline):
 
     def components(self) -> Sequence[Component]:
         encoders = [encoder.component for encoder in self.text.encoders]
+        encoders += [] if self.prompter is None else [self.prompter.component]
         return (*encoders, self.unet.component, *self.vae.components)
 
     def step_bytes(self, workload: Workload) -> int:
@@ -104,15 +110,20 @@ class StableDiffusionPipeline(ImagePipeline):
         return place_adapter(name, components, [unet, *self.text.adapted_modules], self.device)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        return (self.text.key(params), self.images.key(params), self.controlnets.key(params))
+        reads = (params.prompt_images, self.controlnets.key(params))
+        return (self.text.key(params), self.images.key(params), *reads)
 
     @torch.inference_mode()
     def encode(self, params: Sequence[GenerationParams], adapters: Sequence[Uses] = ()) -> list[Conditioning]:
         uses = adapters or [()] * len(params)
         texts = self.text.encode(params, uses, one_by_one=self.deterministic)
+        prompts = [None] * len(params) if self.prompter is None else self.prompter.encode(params)
         controls = map(self.controlnets.encode, params)
-        each = zip(texts, self.images.encode(params), controls, strict=True)
-        return [replace(text, image=image, controls=controls) for text, image, controls in each]
+        each = zip(texts, self.images.encode(params), prompts, controls, strict=True)
+        return [
+            replace(text, image=image, prompt_images=prompt, controls=controls)
+            for text, image, prompt, controls in each
+        ]
 
     @torch.inference_mode()
     def init_latents(
@@ -164,6 +175,16 @@ class StableDiffusionPipeline(ImagePipeline):
     @torch.inference_mode()
     def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
         return self.preview_map.draw(latents[0])
+
+    def _load_prompter(self, folder: ModelFolder, config: UNetConfig, plan: LoadPlan) -> ImagePrompter | None:
+        """Load what reads image prompts, and have the UNet attend to them; return `None` if there is none."""
+        path = folder.companions.image_prompter
+        if path is None:
+            return None
+        adapter = open_ip_adapter(path, config)
+        own = replace(plan, quantization=Quantization.NONE, copy=None)
+        self.unet.attend_images(load_image_attentions(adapter, config, own.when(plan.parts.denoising)))
+        return ImagePrompter(adapter, own.when(plan.parts.encoding))
 
     def _groups(self, batch: Sequence[DenoiseInput]) -> dict[tuple[int, ...], list[DenoiseInput]]:
         """Return the requests that run together, by their places in the batch: of one size, or each alone.

@@ -12,6 +12,7 @@ from torch import Tensor
 from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.stable_diffusion.config import SIZES, UNetConfig
+from diffuserve.models.stable_diffusion.image_prompts.attention import ImageTokens
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning
 from diffuserve.models.stable_diffusion.unet_input import UNetInput
 from diffuserve.parallel.ranks import SequenceRanks
@@ -33,6 +34,7 @@ def make_rows(requests: Sequence[DenoiseInput], config: UNetConfig) -> UNetInput
         sizes=_cat([part.sizes for part in parts]),
         guidance=_cat([part.guidance for part in parts]),
         adapters=RowAdapters.of([len(part) for part in parts], [request.adapters for request in requests]),
+        images=tuple(tokens for request in requests for tokens in _images(request)),
     )
 
 
@@ -79,6 +81,16 @@ def _passes(request: DenoiseInput) -> list[tuple[Tensor, Tensor | None]]:
     if found.negative_states is None:
         return [prompt]
     return [(found.negative_states, found.negative_pooled), prompt]
+
+
+def _images(request: DenoiseInput) -> list[ImageTokens | None]:
+    """Return the tokens of the image prompts of each row of a request."""
+    images, count = _conditioning(request.conditioning).prompt_images, len(request.latents)
+    weight = request.params.image_prompt_scale
+    if images is None or not weight:
+        return [None for _ in range(len(_passes(request)) * count)]
+    by_pass = [images.negative, images.states][-len(_passes(request)) :]
+    return [ImageTokens(states, weight) for states in by_pass for _ in range(count)]
 
 
 def _inputs(request: DenoiseInput, config: UNetConfig) -> Tensor:

@@ -18,6 +18,7 @@ from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.adapters import RowAdapters, Uses
 from diffuserve.models.stable_diffusion.config import UNetConfig, text_encoders
+from diffuserve.models.stable_diffusion.image_prompts.image_prompts import PromptImages
 from diffuserve.models.stable_diffusion.images import EncodedImage
 from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
@@ -51,6 +52,7 @@ class StableDiffusionConditioning(Conditioning):
     negative_states: Float[Tensor, "tokens dim"] | None = None
     negative_pooled: Float[Tensor, "pooled_dim"] | None = None
     image: EncodedImage | None = None
+    prompt_images: PromptImages | None = None
     controls: tuple[Float[Tensor, "1 width rows columns"], ...] = ()
 
 

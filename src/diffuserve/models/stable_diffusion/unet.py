@@ -6,7 +6,7 @@ whose parameters their names. Convolutions and group norms work on whole images,
 a batch; rows do not depend on one another.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -20,12 +20,12 @@ from diffuserve.models.layers.linear import Linear, PositionsLinear, name_layers
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.offload.components import Component, Ring
+from diffuserve.models.stable_diffusion.attention import Attention, Context, Tokens
 from diffuserve.models.stable_diffusion.config import UNET_LAYERS, UNetConfig
-from diffuserve.models.stable_diffusion.unet_input import Features, Text, UNetInput
+from diffuserve.models.stable_diffusion.image_prompts.attention import ImageAttention
+from diffuserve.models.stable_diffusion.unet_input import Features, UNetInput
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, load_weights, num_parameters
-
-Tokens = Float[Tensor, "rows positions dim"]
 
 _TRANSFORMER_EPSILON = 1e-6  # for the group norm before a transformer
 _FEED_FORWARD_RATIO = 4
@@ -69,13 +69,13 @@ class UNetHalf(nn.Module):
         self, batch: UNetInput, added: Features | None = None
     ) -> tuple[Float[Tensor, "rows deepest _ _"], Float[Tensor, "rows time"], list[Tensor]]:
         """Return the features of the middle, the embedded time, and the skips; `added` is to the first."""
-        time, adapters = self._embed_time(batch), batch.adapters
+        time, adapters, context = self._embed_time(batch), batch.adapters, batch.context
         features = self.conv_in(batch.latents.to(memory_format=torch.channels_last), adapters)
         features = features if added is None else features + added
         skips: list[Tensor] = [features]
         for block in self.down_blocks:
-            features = block(features, time, batch.text, skips, adapters)
-        return self.mid_block(features, time, batch.text, adapters), time, skips
+            features = block(features, time, context, skips, adapters)
+        return self.mid_block(features, time, context, adapters), time, skips
 
     def _embed_time(self, batch: UNetInput) -> Float[Tensor, "rows time"]:
         dtype = batch.latents.dtype
@@ -103,13 +103,20 @@ class UNet(UNetHalf):
         self.conv_norm_out = nn.GroupNorm(config.norm_num_groups, widths[0], config.norm_eps)
         self.conv_out = AdaptedConv2d(widths[0], config.out_channels, 3, padding=1)
 
+    def attend_images(self, layers: Iterable[tuple[str, ImageAttention]]) -> None:
+        """Have cross-attentions, by their names, attend to image prompts too."""
+        for name, layer in layers:
+            attention = self.get_submodule(name)
+            assert isinstance(attention, Attention)
+            attention.images = layer
+
     def forward(self, batch: UNetInput) -> Features:
         """Return the prediction for each row, of `out_channels` channels."""
-        adapters = batch.adapters
+        adapters, context = batch.adapters, batch.context
         features, time, skips = self.descend(batch)
         features = _controlled(batch, features, skips)
         for block in self.up_blocks:
-            features = block(features, time, batch.text, skips, adapters)
+            features = block(features, time, context, skips, adapters)
         return self.conv_out(F.silu(self.conv_norm_out(features)), adapters)
 
     @property
@@ -178,13 +185,13 @@ class _DownBlock(nn.Module):
         self,
         features: Tensor,
         time: Tensor,
-        text: Text,
+        context: Context,
         skips: list[Tensor],
         adapters: RowAdapters | None,
     ) -> Tensor:
         """Return the features of the next level; append those of every stage to `skips`."""
         for resnet, attention in _pairs(self.resnets, self.attentions):
-            features = attention(resnet(features, time, adapters), text, adapters)
+            features = attention(resnet(features, time, adapters), context, adapters)
             skips.append(features)
         for downsampler in self.downsamplers:
             features = downsampler(features, adapters)
@@ -199,9 +206,11 @@ class _MidBlock(nn.Module):
         self.resnets = nn.ModuleList(_ResidualBlock(config, width, width) for _ in range(2))
         self.attentions = _attentions(config, config.num_levels - 1, 1)
 
-    def forward(self, features: Tensor, time: Tensor, text: Text, adapters: RowAdapters | None) -> Tensor:
+    def forward(
+        self, features: Tensor, time: Tensor, context: Context, adapters: RowAdapters | None
+    ) -> Tensor:
         first, second = self.resnets
-        features = self.attentions[0](first(features, time, adapters), text, adapters)
+        features = self.attentions[0](first(features, time, adapters), context, adapters)
         features = second(features, time, adapters)
         return features
 
@@ -227,14 +236,14 @@ class _UpBlock(nn.Module):
         self,
         features: Tensor,
         time: Tensor,
-        text: Text,
+        context: Context,
         skips: list[Tensor],
         adapters: RowAdapters | None,
     ) -> Tensor:
         """Return the features of the level above; take as many of `skips` as there are residual blocks."""
         for resnet, attention in _pairs(self.resnets, self.attentions):
             features = torch.cat([features, skips.pop()], dim=1)
-            features = attention(resnet(features, time, adapters), text, adapters)
+            features = attention(resnet(features, time, adapters), context, adapters)
         for upsampler in self.upsamplers:
             features = upsampler(features, skips[-1].shape[-2:], adapters)
         return features
@@ -298,11 +307,11 @@ class _SpatialTransformer(nn.Module):
             for _ in range(config.transformer_layers[level])
         )
 
-    def forward(self, features: Features, text: Text, adapters: RowAdapters | None) -> Features:
+    def forward(self, features: Features, context: Context, adapters: RowAdapters | None) -> Features:
         height, width = features.shape[-2:]
         tokens = self._project(self.norm(features), adapters)
         for block in self.transformer_blocks:
-            tokens = block(tokens, text, adapters)
+            tokens = block(tokens, context, adapters)
         if self._is_linear:
             tokens = self.proj_out(tokens, adapters)
         hidden = tokens.transpose(1, 2).unflatten(2, (height, width))
@@ -318,39 +327,16 @@ class _TransformerBlock(nn.Module):
     def __init__(self, width: int, heads: int, text_width: int) -> None:
         super().__init__()
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width) for _ in range(3))
-        self.attn1 = _Attention(width, width, heads)
-        self.attn2 = _Attention(width, text_width, heads)
+        self.attn1 = Attention(width, width, heads)
+        self.attn2 = Attention(width, text_width, heads)
         self.ff = _FeedForward(width)
 
-    def forward(self, tokens: Tokens, text: Text, adapters: RowAdapters | None) -> Tokens:
+    def forward(self, tokens: Tokens, context: Context, adapters: RowAdapters | None) -> Tokens:
         normed = self.norm1(tokens)
         tokens = tokens + self.attn1(normed, normed, adapters)
-        tokens = tokens + self.attn2(self.norm2(tokens), text, adapters)
+        tokens = tokens + self.attn2(self.norm2(tokens), context.text, adapters, context.images)
         tokens = tokens + self.ff(self.norm3(tokens), adapters)
         return tokens
-
-
-class _Attention(nn.Module):
-    def __init__(self, width: int, source_width: int, heads: int) -> None:
-        super().__init__()
-        self._heads = heads
-        self.to_q = PositionsLinear(width, width, bias=False)
-        self.to_k, self.to_v = (PositionsLinear(source_width, width, bias=False) for _ in range(2))
-        self.to_out = nn.ModuleList([PositionsLinear(width, width)])
-
-    def forward(
-        self, tokens: Tokens, source: Float[Tensor, "rows sources source_dim"], adapters: RowAdapters | None
-    ) -> Tokens:
-        query, key, value = (
-            states.unflatten(-1, (self._heads, -1)).transpose(1, 2)
-            for states in (
-                self.to_q(tokens, adapters),
-                self.to_k(source, adapters),
-                self.to_v(source, adapters),
-            )
-        )
-        attended = F.scaled_dot_product_attention(query, key, value)
-        return self.to_out[0](attended.transpose(1, 2).flatten(2), adapters)
 
 
 class _FeedForward(nn.Module):
@@ -377,7 +363,7 @@ class _GatedGelu(nn.Module):
 
 
 class _NoAttention(nn.Module):
-    def forward(self, features: Features, text: Text, adapters: RowAdapters | None) -> Features:
+    def forward(self, features: Features, context: Context, adapters: RowAdapters | None) -> Features:
         return features
 
 

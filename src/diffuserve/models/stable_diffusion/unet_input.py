@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from diffuserve.models.layers.adapters import RowAdapters
 from diffuserve.models.machine.devices import to_device
+from diffuserve.models.stable_diffusion.attention import Context
+from diffuserve.models.stable_diffusion.image_prompts.attention import ImageTokens, image_runs
 
 Features = Float[Tensor, "rows channels height width"]
 Text = Float[Tensor, "rows tokens text_dim"]
@@ -20,7 +23,7 @@ class UNetInput:
 
     SDXL adds a pooled prompt and `sizes`, the six numbers of the original and the target size; models
     distilled with guidance add its embedding. `adapters` are those of the rows, and `controls` say on which
-    rows ControlNets run.
+    rows ControlNets run. `images` are the tokens of the image prompts of each row, if any has some.
     """
 
     latents: Features
@@ -31,9 +34,15 @@ class UNetInput:
     guidance: Float[Tensor, "rows guidance_width"] | None = None
     adapters: RowAdapters | None = None
     controls: "tuple[ControlRows, ...]" = ()
+    images: tuple[ImageTokens | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.latents)
+
+    @cached_property
+    def context(self) -> Context:
+        """What the rows attend to."""
+        return Context(self.text, image_runs(self.images))
 
     def take(self, rows: range) -> "UNetInput":
         """Return some rows; past the end the last one is repeated, without adapters."""
@@ -44,13 +53,14 @@ class UNetInput:
             self.at(places),
             adapters=adapters,
             controls=tuple(control for control in controls if control.rows),
+            images=tuple(self.images[place] for place in places.tolist()) if self.images else (),
         )
 
     def at(self, places: Tensor) -> "UNetInput":
-        """Return the rows at some places, without adapters and ControlNets."""
+        """Return the rows at some places, without adapters, ControlNets and image prompts."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         taken = {name: value[places] for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(self, **taken, adapters=None, controls=())
+        return replace(self, **taken, adapters=None, controls=(), images=())
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,7 @@ from pathlib import Path
 
 from diffuserve.domain.models.adapter_entry import AdapterEntry
 from diffuserve.models.adapters.files.adapter_file import open_adapter
-from diffuserve.models.adapters.files.adapter_plan import plan_adapter
-from diffuserve.models.adapters.files.base_layers import plan_for
-from diffuserve.models.adapters.files.recognize_adapter import recognize_adapter
+from diffuserve.models.adapters.files.base_layers import plan_for, plan_without_base
 from diffuserve.models.folders.folder import ModelFolder
 
 
@@ -21,8 +19,7 @@ def describe_adapter(
     """
     file = open_adapter(path)
     if base is None:
-        families = recognize_adapter(file)
-        plan = plan_adapter(file, families[0])
+        families, plan = plan_without_base(file)
     else:
         plan = plan_for(file, base)
         families = (plan.family,)

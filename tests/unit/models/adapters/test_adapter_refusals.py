@@ -11,7 +11,7 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.models.adapters.files.adapter_file import open_adapter
 from diffuserve.models.adapters.files.adapter_plan import plan_adapter
-from diffuserve.models.adapters.files.base_layers import plan_for
+from diffuserve.models.adapters.files.base_layers import plan_for, plan_without_base
 from diffuserve.models.adapters.files.read_adapter import read_adapter
 from diffuserve.models.adapters.files.recognize_adapter import recognize_adapter
 from diffuserve.models.folders.folder import ModelFolder
@@ -132,6 +132,8 @@ def test_models_without_a_layout_know_their_own_layers(tmp_path: Path) -> None:
     for written in (f"transformer.{layer}", f"base_model.model.{layer}", "transformer_blocks_0_attn1_to_q"):
         plan = plan_for(open_adapter(_saved(tmp_path, _pair(written))), base)
         assert {component: [*pairs] for component, pairs in plan.pairs.items()} == {"transformer": [layer]}
+    families, plan = plan_without_base(open_adapter(_saved(tmp_path, _pair(f"transformer.{layer}"))))
+    assert (families, [*plan.pairs["transformer"]]) == (("any_pipeline",), [layer])
     for tensors, told in (
         (_pair(f"transformer.{layer}", outputs=16), r"changes \(16, 8\) numbers .* which has \(8, 8\)"),
         (_pair(f"transformer.{kernel}"), r"changes \(8, 8\) numbers .* which has \(8, 4, 2, 2\)"),

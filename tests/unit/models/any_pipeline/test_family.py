@@ -14,9 +14,9 @@ from safetensors.numpy import save_file
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
-from diffuserve.models.any_pipeline import components
 from diffuserve.models.any_pipeline import family as any_family
 from diffuserve.models.any_pipeline.family import ANY_PIPELINE, check_plan
+from diffuserve.models.any_pipeline.reading import components
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.registry import check_model, read_offer, read_spec
 from diffuserve.models.weights.load_plan import LoadPlan

@@ -14,6 +14,7 @@ from diffuserve.models.adapters.files.adapter_plan import (
 )
 from diffuserve.models.adapters.files.layouts import AdapterLayout, layout_of_own_names
 from diffuserve.models.adapters.files.recognize_adapter import num_known, recognize_adapter
+from diffuserve.models.adapters.files.tensor_names import part_of
 from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.weights.stored_quantization import stored_weights
@@ -39,6 +40,22 @@ def plan_for(file: CheckpointFile, base: ModelFolder) -> AdapterPlan:
         if own is None or not num_known(file, own):
             raise
     return _fitting([plan_in_layout(file, OWN_NAMES, own)], base)
+
+
+def plan_without_base(file: CheckpointFile) -> tuple[tuple[str, ...], AdapterPlan]:
+    """Return the families that an adapter may be for, and what it changes there.
+
+    Layers that no family has are of a model that diffusers runs, if they are named as diffusers does: whether
+    it has them is known with the model. Raise `InvalidAdapter` with a tensor that cannot be applied.
+    """
+    try:
+        families = recognize_adapter(file)
+        return families, plan_adapter(file, families[0])
+    except InvalidAdapter:
+        named = _layout_of_file(file)
+        if named is None:
+            raise
+    return (OWN_NAMES,), plan_in_layout(file, OWN_NAMES, named)
 
 
 def _fitting(plans: Sequence[AdapterPlan], base: ModelFolder) -> AdapterPlan:
@@ -83,6 +100,16 @@ def _own_layout(base: ModelFolder) -> AdapterLayout | None:
     weights = (name for name, shape in _shapes(denoiser, files) if len(shape) > 1)
     layers = [name.removesuffix(_WEIGHT) for name in weights if name.endswith(_WEIGHT)]
     return layout_of_own_names(base.pipeline_class, denoiser, layers)
+
+
+def _layout_of_file(file: CheckpointFile) -> AdapterLayout | None:
+    """Return a layout of the layers that a file names as diffusers does; `None` if there are none."""
+    modules = [part.module for part in map(part_of, file.tensors) if part is not None]
+    for denoiser in _DENOISERS:
+        prefix = f"{denoiser}."
+        if layers := [name.removeprefix(prefix) for name in modules if name.startswith(prefix)]:
+            return layout_of_own_names("a model that diffusers runs", denoiser, layers)
+    return None
 
 
 def _weight_shapes(base: ModelFolder, component: str, plan: AdapterPlan) -> dict[str, Shape]:

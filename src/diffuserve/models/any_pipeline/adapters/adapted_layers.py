@@ -59,6 +59,7 @@ class AdaptedLayers:
         self._modules = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
         self._device = device
         self._called: set[str] = set()
+        self._lock = threading.Lock()  # adapters are placed by several threads
 
     def place(self, name: str, components: Components) -> Adapter:
         """Bring an adapter to the device, in its layers' dtypes.
@@ -103,9 +104,13 @@ class AdaptedLayers:
 
     def _adapt(self, layer: AdaptedLayer, name: str) -> str:
         """Have a layer take adapters, and return its name in them: the first of several that it has."""
-        known: str | None = getattr(layer, _NAME, None)
-        if known is not None:
-            return known
+        with self._lock:
+            if not hasattr(layer, _NAME):
+                self._wrap(layer, name)
+        known: str = getattr(layer, _NAME)
+        return known
+
+    def _wrap(self, layer: AdaptedLayer, name: str) -> None:
         plain, called = layer.forward, self._called
 
         @functools.wraps(plain)
@@ -118,7 +123,6 @@ class AdaptedLayers:
 
         setattr(layer, _NAME, name)
         setattr(layer, "forward", adapted)  # noqa: B010 (it is no method of this one alone)
-        return name
 
 
 def _delta(name: str, pair: LoraPair, layer: AdaptedLayer, device: torch.device) -> Delta:

@@ -79,11 +79,11 @@ def load_image_attentions(
     """Load the keys and values of an IP-Adapter, each with the name of the cross-attention it belongs to."""
     places = cross_attentions(config)
     with torch.device("meta"):
-        layers = nn.ModuleList(ImageAttention(width, adapter.shape.text_dim) for _, width in places)
+        layers = [ImageAttention(width, adapter.shape.text_dim) for _, width in places]
     placements = {
         f"{attention_name(index)}.{name}": Placement(f"{index}.{name}")
         for index, layer in enumerate(layers)
         for name, _ in layer.named_parameters()
     }
-    load_weights(layers, [adapter.file], placements, plan, ignored_prefixes=(PROJECTION,))
+    load_weights(nn.ModuleList(layers), [adapter.file], placements, plan, ignored_prefixes=(PROJECTION,))
     return [(name, layer) for (name, _), layer in zip(places, layers, strict=True)]

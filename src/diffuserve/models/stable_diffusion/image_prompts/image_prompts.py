@@ -3,7 +3,7 @@
 Reference: `prepare_ip_adapter_image_embeds` of diffusers' `StableDiffusionXLPipeline`.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,10 +48,6 @@ class ImagePrompter:
     def component(self) -> Component:
         """Return how the encoder's weights may be kept on the host."""
         return self.encoder.component
-
-    def key(self, params: GenerationParams) -> Hashable:
-        """Return what the tokens depend on."""
-        return params.prompt_images
 
     def encode(self, params: Sequence[GenerationParams]) -> list[PromptImages | None]:
         """Encode images one by one, equal ones once; `None` stands for requests without one."""

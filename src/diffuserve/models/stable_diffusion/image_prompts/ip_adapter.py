@@ -108,7 +108,7 @@ def open_ip_adapter(path: Path, unet: UNetConfig) -> IpAdapter:
             f"{file}: was made for a UNet with cross_attention_dim={shape.text_dim}; this one has "
             f"{unet.cross_attention_dim}"
         )
-    _check_shapes(file, shapes, _expected(shape, unet))
+    _check_shapes(file, shapes, tensors_of(shape, unet))
     return IpAdapter(file, shape, *_encoder_of(file, shape))
 
 
@@ -157,9 +157,7 @@ def _resampled(file: Path, shapes: Mapping[str, Shape]) -> IpAdapterShape:
     text_dim, _ = _shape(file, shapes, "proj_out.weight", 2)
     inner, _ = _shape(file, shapes, "layers.0.0.to_q.weight", 2)
     hidden, _ = _shape(file, shapes, "layers.0.1.1.weight", 2)
-    layers = next(
-        n for n in range(1, _MAX_LAYERS + 2) if f"{PROJECTION}layers.{n}.0.to_q.weight" not in shapes
-    )
+    layers = sum(name.startswith(f"{PROJECTION}layers.") and name.endswith(".to_q.weight") for name in shapes)
     if layers > _MAX_LAYERS or inner % HEAD_DIM:
         raise InvalidModel(
             f"{file}: must have at most {_MAX_LAYERS} layers, and heads of {HEAD_DIM}; its first layer has "
@@ -178,8 +176,8 @@ def _shape(file: Path, shapes: Mapping[str, Shape], name: str, ndim: int) -> Sha
     return shape
 
 
-def _expected(shape: IpAdapterShape, unet: UNetConfig) -> dict[str, Shape]:
-    """Return the shape of each tensor of a file."""
+def tensors_of(shape: IpAdapterShape, unet: UNetConfig) -> dict[str, Shape]:
+    """Return the name and shape of each tensor of an adapter for a UNet."""
     attentions = {
         f"{attention_name(index)}.{part}.weight": (width, shape.text_dim)
         for index, (_, width) in enumerate(cross_attentions(unet))
@@ -236,10 +234,9 @@ def _check_shapes(file: Path, shapes: Mapping[str, Shape], expected: Mapping[str
 
 def _encoder_of(file: Path, shape: IpAdapterShape) -> tuple[ModelFolder, ClipVisionConfig]:
     """Return the folder that holds the image encoder of an adapter, and its config. Raise `InvalidModel`."""
-    places = [
-        parent for parent in (file.parent, file.parent.parent / "models") if (parent / ENCODER).is_dir()
-    ]
-    found = [(folder, ClipVisionConfig.read(folder, ENCODER)) for folder in map(ModelFolder, places)]
+    parents = (file.parent, file.parent.parent / "models")
+    folders = [ModelFolder(parent) for parent in parents if (parent / ENCODER).is_dir()]
+    found = [(folder, ClipVisionConfig.read(folder, ENCODER)) for folder in folders]
     for folder, config in found:
         if _image_dim(shape, config) == shape.image_dim:
             folder.weights(ENCODER)

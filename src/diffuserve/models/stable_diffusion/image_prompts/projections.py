@@ -21,6 +21,7 @@ from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, load_weights
 
 Latents = Float[Tensor, "images tokens width"]
+TextTokens = Float[Tensor, "images tokens text_dim"]
 
 
 def load_projection(adapter: IpAdapter, plan: LoadPlan) -> "Projection | Resampler":
@@ -57,18 +58,24 @@ class Resampler(nn.Module):
         self.proj_in = nn.Linear(shape.image_dim, own.width)
         self.proj_out = nn.Linear(own.width, shape.text_dim)
         self.norm_out = nn.LayerNorm(shape.text_dim)
-        self.layers = nn.ModuleList(
-            nn.ModuleList([_LatentAttention(own), _feed_forward(own)]) for _ in range(own.layers)
-        )
+        self.layers = nn.ModuleList(_ResamplerLayer(own) for _ in range(own.layers))
 
-    def forward(
-        self, states: Float[Tensor, "images patches image_dim"]
-    ) -> Float[Tensor, "images tokens text_dim"]:
+    def forward(self, states: Float[Tensor, "images patches image_dim"]) -> TextTokens:
         image, latents = self.proj_in(states), self.latents.expand(len(states), -1, -1)
-        for attention, feed_forward in self.layers:  # type: ignore[misc]
-            latents = attention(image, latents) + latents
-            latents = feed_forward(latents) + latents
+        for layer in self.layers:
+            latents = layer(image, latents)
         return self.norm_out(self.proj_out(latents))
+
+
+class _ResamplerLayer(nn.ModuleList):
+    def __init__(self, own: ResamplerShape) -> None:
+        super().__init__([_LatentAttention(own), _feed_forward(own)])
+
+    def forward(self, image: Float[Tensor, "images patches width"], latents: Latents) -> Latents:
+        attention, feed_forward = self
+        latents = attention(image, latents) + latents
+        latents = feed_forward(latents) + latents
+        return latents
 
 
 class _LatentAttention(nn.Module):

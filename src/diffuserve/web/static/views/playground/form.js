@@ -112,7 +112,7 @@ function Choices({ model: chosen }) {
     ${picturesOf(chosen, kind.value).map(
       (field) => html`<${PictureField} key=${field.name} field=${field} isNeeded=${limits[`needs_${field.name}`]} />`,
     )}
-    ${limits.max_adapters > 0 && html`<${AdaptersField} most=${limits.max_adapters} />`}
+    ${limits.max_adapters > 0 && html`<${AdaptersField} most=${limits.max_adapters} known=${chosen.adapters} />`}
     <div class="pair count-and-seed">
       <${NumberField} name="num_images" label=${COUNTED[kind.value]}
         hint=${`1 to ${limits.max_images}`} min="1"

@@ -1,0 +1,1 @@
+"""Runs of a pipeline's own code, which stop at their models' calls and share passes."""
