@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from diffuserve.domain.errors import DiffuserveError
     from diffuserve.domain.models.spec import ModelSpec
     from diffuserve.domain.requests.adapter_use import AdapterUse
+    from diffuserve.domain.requests.control_use import ControlUse
     from diffuserve.domain.requests.params import GenerationParams
     from diffuserve.engine.config import EngineConfig
     from diffuserve.engine.engine import Engine
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdapterUse",
+    "ControlUse",
     "DiffuserveError",
     "Engine",
     "EngineConfig",
@@ -31,6 +33,7 @@ __all__ = [
 
 _HOMES = {
     "AdapterUse": "diffuserve.domain.requests.adapter_use",
+    "ControlUse": "diffuserve.domain.requests.control_use",
     "DiffuserveError": "diffuserve.domain.errors",
     "Engine": "diffuserve.engine.engine",
     "EngineConfig": "diffuserve.engine.config",

@@ -32,7 +32,7 @@ from support.tiny_pipelines.requests import TinyRequest, mixed_requests
 from support.tiny_pipelines.watched_engine import Levels, WatchedEngine, bare_levels, decibels
 
 MIN_DECIBELS = 60.0  # float32 on a CPU
-FAST = ("sd3", "ltx")
+FAST = ("sd3",)
 SLOW = (
     *(name for name, tiny in TINY_PIPELINES.items() if tiny.class_name in SHARE_PASSES and name not in FAST),
     "stable-diffusion",  # of the classes whose requests run one at a time

@@ -59,6 +59,14 @@ def loaded(folder: Path) -> StableDiffusionPipeline:
     return pipeline
 
 
+@pytest.fixture(
+    scope="module",
+    params=["sd", pytest.param("xl", marks=pytest.mark.slow)],  # most of its layers are those of the other
+)
+def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_unet_checkpoint(tmp_path_factory.mktemp(request.param) / "model", kind=request.param, seed=5)
+
+
 def layers_of(folder: Path) -> Layers:
     """Return all layers that files may change, by component."""
     reference = reference_of(folder)
@@ -213,12 +221,12 @@ def test_requests_without_adapters_keep_their_bits_beside_neighbors_with_them(fo
     assert not torch.allclose(beside[2], plain[2], rtol=0, atol=1e-3)
 
 
-def test_each_layer_has_its_adapter(folder: Path) -> None:
-    pipeline = loaded(folder)
+def test_each_layer_has_its_adapter(small: Path) -> None:
+    pipeline = loaded(small)
     [plain] = pipeline.denoise(denoise_inputs(pipeline, [()]))
-    for component, layers in layers_of(folder).items():
+    for component, layers in layers_of(small).items():
         for name, layer in layers.items():
-            if is_xl_unread(folder, component, name):
+            if is_xl_unread(small, component, name):
                 continue
             adapter = pipeline.place_adapter("one", {component: {name: random_pair(layer, 4, 3, gain=1.0)}})
             [changed] = pipeline.denoise(denoise_inputs(pipeline, [((adapter, 1.0),)]))
@@ -230,13 +238,13 @@ def is_xl_unread(folder: Path, component: str, name: str) -> bool:
     return component == "text_encoder" and folder.parent.name.startswith("xl") and ".layers.2." in name
 
 
-def test_adapters_whose_results_are_not_finite_spoil_no_neighbor(folder: Path) -> None:
+def test_adapters_whose_results_are_not_finite_spoil_no_neighbor(small: Path) -> None:
     huge = {
         name: LoraPair(1e30 * down, 1e30 * up)
-        for name, (down, up, *_) in random_adapter(folder, 4)["unet"].items()
+        for name, (down, up, *_) in random_adapter(small, 4)["unet"].items()
     }
     plain, culprit, *_ = requests()
-    with engine_of(folder, {"a": {"unet": huge}}) as engine:
+    with engine_of(small, {"a": {"unet": huge}}) as engine:
         expected = engine.generate(plain).images[0]
         healthy, failed = engine.generate([plain, culprit], return_exceptions=True)
     assert isinstance(failed, NumericalFailure)
@@ -285,7 +293,9 @@ def test_ranks_have_the_adapters_of_their_rows(folder: Path) -> None:
         torch.testing.assert_close(torch.cat(parts)[: len(rows)], pipeline.unet(rows), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("offload", ["text", "model", "layers"])
+@pytest.mark.parametrize(
+    "offload", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in ("text", "model")), "layers"]
+)
 def test_offloaded_models_draw_with_adapters(folder: Path, offload: str) -> None:
     adapter, predicted = random_adapter(folder, 4), list[Tensor]()
     for mode in (None, offload):
@@ -308,8 +318,8 @@ def test_quantized_models_keep_adapters_in_full_precision(folder: Path) -> None:
     assert (quantized - full).norm() < 0.1 * full.norm()
 
 
-def test_files_of_kohya_and_peft_draw_alike(folder: Path, tmp_path: Path) -> None:
-    adapter = random_adapter(folder, 4)
+def test_files_of_kohya_and_peft_draw_alike(small: Path, tmp_path: Path) -> None:
+    adapter = random_adapter(small, 4)
     names = {"unet": "lora_unet", "text_encoder_2": "lora_te2"}
     names["text_encoder"] = "lora_te1" if "text_encoder_2" in adapter else "lora_te"
     kohya, peft = dict[str, Tensor](), dict[str, Tensor]()
@@ -326,19 +336,19 @@ def test_files_of_kohya_and_peft_draw_alike(folder: Path, tmp_path: Path) -> Non
     save_file(peft, tmp_path / "peft.safetensors")
     wanted = replace(requests()[1], adapters=(AdapterUse("a"),))
     files = {name: str(tmp_path / f"{name}.safetensors") for name in ("kohya", "peft")}
-    with engine_of(folder, {"a": adapter}) as engine:
+    with engine_of(small, {"a": adapter}) as engine:
         expected = engine.generate(wanted).images[0]
-    with Engine.load(folder, device="cpu", dtype="fp32", config=CONFIG, adapters=files) as engine:
+    with Engine.load(small, device="cpu", dtype="fp32", config=CONFIG, adapters=files) as engine:
         for name in files:
             drawn = engine.generate(replace(wanted, adapters=(AdapterUse(name),))).images[0]
             assert psnr(drawn, expected) >= MIN_PSNR
 
 
-def test_deterministic_images_do_not_depend_on_the_adapters_of_neighbors(folder: Path) -> None:
-    adapters, config = adapters_of(folder), replace(CONFIG, deterministic=True)
-    readers = {name: partial(adapters.__getitem__, name) for name in adapters}
-    pipeline = load_model(folder, parse_plan("cpu", "float32", None, None, True)).pipeline
-    with Engine(pipeline, config, adapters=readers) as engine:
+def test_deterministic_images_do_not_depend_on_the_adapters_of_neighbors(small: Path) -> None:
+    adapters, config = adapters_of(small), replace(CONFIG, deterministic=True)
+    sources = sources_of({name: partial(adapters.__getitem__, name) for name in adapters})
+    pipeline = load_model(small, parse_plan("cpu", "float32", None, None, True)).pipeline
+    with Engine(pipeline, config, adapters=sources) as engine:
         together = [result.images[0] for result in engine.generate(requests())]
         alone = [engine.generate(params).images[0] for params in requests()]
     assert [image.tobytes() for image in together] == [image.tobytes() for image in alone]

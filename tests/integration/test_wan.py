@@ -18,6 +18,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.input_image import as_image, input_image
 from diffuserve.models.base import Conditioning, DenoiseInput, packed
+from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.wan.pipeline import WanPipeline
 from diffuserve.models.wan.transformer import PackedWanInput
@@ -104,8 +105,8 @@ def test_a_prompt_whose_states_are_not_finite_spoils_no_neighbor(
     expected = engine.generate(MIXED)
     encode = packed(engine.pipeline).encode
 
-    def poisoned(params: list[GenerationParams]) -> list[Conditioning]:
-        found: list[Any] = encode(params)
+    def poisoned(params: list[GenerationParams], adapters: list[Uses]) -> list[Conditioning]:
+        found: list[Any] = encode(params, adapters)
         return [
             replace(each, prompt=each.prompt * float("nan")) if wanted.prompt == "culprit" else each
             for wanted, each in zip(params, found, strict=True)

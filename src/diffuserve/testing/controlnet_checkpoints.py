@@ -3,6 +3,7 @@
 All of their weights are random: those of real ones that start as zeros would add nothing.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ def write_flux_controlnet(folder: Path, model: Path, *, seed: int = 1, **options
     require_libraries()
     from diffusers import FluxControlNetModel, FluxTransformer2DModel
 
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of diffusers about an import of its own
         transformer = FluxTransformer2DModel.from_pretrained(model / "transformer", local_files_only=True)
         own = {"num_layers": 2, "num_single_layers": 1, **options}
         net = FluxControlNetModel.from_config({**transformer.config, **own})

@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from checker import Assessment, Pixels, judge
+from adapter_lessons import BOTH, COLOR, SHAPE, draw_lesson
+from checker import WITH_TAUGHT, Assessment, Pixels, judge
 from draw import draw
 from evaluate import held_out
 from layout import NUM_TRAITS, place
@@ -34,6 +35,16 @@ def test_every_shape_is_told_from_the_others_even_when_small(shape: str) -> None
 def test_every_color_is_told_from_the_others(color: str) -> None:
     scene = Scene((Thing("circle", color, "medium", "center"),), "gray")
     assert all(judge(image(scene, seed), scene).everything for seed in range(5))
+
+
+def test_what_an_adapter_teaches_is_told_from_what_the_model_knows() -> None:
+    chance = random.Random(0)
+    lessons = [draw_lesson(chance, news, count) for news in (BOTH, COLOR, SHAPE) for count in (1, 2) * 8]
+    verdicts = [judge(image(scene, seed), scene, WITH_TAUGHT) for seed, scene in enumerate(lessons)]
+    assert sum(assessment.everything for assessment in verdicts) >= len(lessons) - 1
+    assert not any(judge(image(scene), scene).everything for scene in lessons), (
+        "the model's own judge has no word"
+    )
 
 
 ASKED = Scene((Thing("circle", "red", "large", "left"),), "white")

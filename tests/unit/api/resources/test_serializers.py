@@ -43,6 +43,7 @@ from diffuserve.domain.jobs.prompt import PromptRecord
 from diffuserve.domain.jobs.webhook import Delivery, DeliveryStatus, WebhookEndpoint, WebhookEvent
 from diffuserve.domain.models.tiers import Tiers
 from diffuserve.domain.resource_base import Resource
+from diffuserve.domain.resources.adapter import AdapterList, AdapterResource, DeletedAdapter
 from diffuserve.domain.resources.batch import BatchPage
 from diffuserve.domain.resources.file import DeletedFile, FilePage
 from diffuserve.domain.resources.job import JobPage, ProgressResource
@@ -232,6 +233,20 @@ FILE = InputFile(
 )
 
 
+ADAPTER = AdapterResource(
+    name="ink",
+    is_public=True,
+    digest="ab" * 32,
+    bytes=3,
+    families=("flux",),
+    model=None,
+    models=("tiny-flux",),
+    rank=4,
+    num_layers=2,
+    created_at=1,
+)
+
+
 async def all_resources(serializer: JobSerializer) -> list[Resource]:
     """Return at least one resource of every kind that the API writes."""
     jobs = [await serializer.job(job, API) for job in (QUEUED, RUNNING, SUCCEEDED, FAILED)]
@@ -269,6 +284,8 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         LeasedFiles(files=(LeasedFile(id="file-0", size_bytes=3, sha256="ab"),)),
         page_of(FilePage, [file_resource(FILE)], has_more=False),
         DeletedFile(id=FILE.id),
+        AdapterList(data=(ADAPTER,)),
+        DeletedAdapter(name="ink"),
         PlanResource(name="slow", priorities=(Band.STANDARD, Band.BATCH)),
         ScaleResource(
             pool="tiny",

@@ -47,20 +47,26 @@ class BatchAdapters:
 
 def _add(layer: nn.Module, adapted: AdaptedRows, num_parts: int, x: Tensor, y: Tensor) -> None:
     rows = slice(adapted.start * num_parts, adapted.stop * num_parts)
-    change_of = _convolved if isinstance(layer, nn.Conv2d) else _product
     for delta, weight in adapted.deltas:
-        change = change_of(layer, x[rows].to(delta.down.dtype), delta)
-        y[rows].add_(change.to(y.dtype), alpha=weight)
+        own = x[rows].to(delta.down.dtype)
+        if isinstance(layer, nn.Conv2d):
+            y[rows].add_(_convolved(layer, own, delta).to(y.dtype), alpha=weight)
+        else:
+            _add_product(own, y[rows], delta, weight)
 
 
-def _product(_layer: nn.Module, x: Tensor, delta: Delta) -> Tensor:
-    change = (x @ delta.down) @ delta.up
-    return change if delta.bias is None else change + delta.bias
+def _add_product(x: Tensor, y: Tensor, delta: Delta, weight: float) -> None:
+    few = x.flatten(0, -2) @ delta.down
+    if y.is_contiguous() and y.dtype is few.dtype:
+        y.view(-1, y.shape[-1]).addmm_(few, delta.up, alpha=weight)  # without a copy as large as y
+    else:
+        y.add_((few @ delta.up).view(y.shape).to(y.dtype), alpha=weight)
+    if delta.bias is not None:
+        y.add_(delta.bias.to(y.dtype), alpha=weight)
 
 
-def _convolved(layer: nn.Module, x: Tensor, delta: Delta) -> Tensor:
+def _convolved(layer: nn.Conv2d, x: Tensor, delta: Delta) -> Tensor:
     """Return what a convolution adds: to few channels with its kernel, and from there to all."""
-    assert isinstance(layer, nn.Conv2d)
     kernel = delta.down.t().unflatten(1, layer.weight.shape[1:])
     few = layer._conv_forward(x, kernel, None)  # with the layer's padding and stride
     return F.conv2d(few, delta.up.t()[:, :, None, None], delta.bias)

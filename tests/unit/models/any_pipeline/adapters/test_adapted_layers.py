@@ -18,6 +18,7 @@ from diffuserve.models.layers.adapters import Adapter, Uses
 from diffuserve.models.layers.lora_pair import LoraPair
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.layers.quantized_linear import quantize_layers
+from diffuserve.models.machine.isolation import isolate
 
 WIDTH, RANK = 32, 4
 NAN = LoraPair(torch.full((1, WIDTH), torch.nan), torch.ones(WIDTH, 1))
@@ -111,6 +112,9 @@ def test_what_a_layer_computes_for_all_rows_is_in_no_pass_of_several_adapters() 
         torch.testing.assert_close(run_merged([call(model, x, uses)] * 2), alone * 2)
         with pytest.raises(UnevenRows, match=r"transformer\.linear: 1 rows in a pass of 2"):
             run_merged([call(model, x, uses), call(model, x)])
+        halved = isolate([call(model, x, uses), call(model, x)], run_merged)
+        assert torch.equal(halved[0], alone[0])
+        assert torch.equal(halved[1], model(x))
 
 
 def test_a_layer_has_one_name_and_those_that_nobody_calls_are_told() -> None:
