@@ -153,6 +153,15 @@ class Engine(AbstractContextManager["Engine"]):
         """Number of requests that were added and have no outcome yet."""
         return len(self._inbox.unfinished)
 
+    def awaits_adapters(self, request_id: str) -> bool:
+        """Return whether a request's adapters are not in memory yet."""
+        return self._inbox.holds(request_id)
+
+    @property
+    def resident_adapters(self) -> Sequence[str]:
+        """The digests of the adapters in memory, the most recently used first."""
+        return self._adapters.digests
+
     def describe(self) -> Mapping[str, str]:
         """Return the choices made for this model and machine (dtype, kernel, budget…), for display."""
         return {**self.pipeline.describe(), "token_budget": f"{self.token_budget:,}"}
@@ -290,15 +299,6 @@ class Engine(AbstractContextManager["Engine"]):
 
     def __exit__(self, *_error: object) -> None:
         self.close()
-
-    def awaits_adapters(self, request_id: str) -> bool:
-        """Return whether a request's adapters are not in memory yet."""
-        return self._inbox.holds(request_id)
-
-    @property
-    def resident_adapters(self) -> Sequence[str]:
-        """The digests of the adapters in memory, the most recently used first."""
-        return self._adapters.digests
 
     def _enter(self, state: RequestState, files: Mapping[str, Path] = NO_FILES) -> "Future[GenerationResult]":
         """Add a request, which is held back until its adapters are in memory."""

@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.engine.costs.memory import check_memory
+from diffuserve.engine.costs.memory import check_memory, memory_budget
 from diffuserve.testing.fake_pipeline import FAKE_SPEC
 
 SPEC = replace(FAKE_SPEC, temporal_stride=4, max_frames=81, size_multiple=16)
@@ -86,3 +87,10 @@ def test_the_nearest_fits_and_the_next_larger_one_does_not(
 def fits(params: GenerationParams, budget: int) -> bool:
     """Return whether a request, which the model can do, fits."""
     return step_bytes(SPEC.resolve(params, seed=0)) <= budget << 20
+
+
+def test_a_gpu_keeps_room_for_adapters_but_not_more_than_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1_000, 2_000))
+    device = torch.device("cuda")
+    assert [memory_budget(device, None, size) for size in (0, 100, 800)] == [900, 800, 450]
+    assert memory_budget(device, 700, 100) == 700, "what an operator says counts"

@@ -56,8 +56,10 @@ class LoadTurns:
             for claim in self.claims[: self.claims.index(chosen)]:
                 claim.overtaken += not claim.has_room
 
-    def next_load(self, kept: Collection[str], loading: Mapping[str, str], num_loaders: int) -> "AdapterTurn | None":
-        """Return what is loaded next, and count its tenant's turn; `None` if there is nothing, or no loader.
+    def next_load(
+        self, kept: Collection[str], loading: Mapping[str, str], num_loaders: int
+    ) -> "AdapterTurn | None":
+        """Return what is loaded next, and count the turn; `None` if there is nothing, or no loader.
 
         `loading` has the tenant of each adapter that is being loaded: no tenant has all loaders.
         """

@@ -217,7 +217,8 @@ class AnyPipeline(LoadedPipeline):
         except (FloatingPointError, ValueError) as error:
             return error
         of_size = size_warnings(media[0].frames, request.params)
-        request.own_warnings = (*of_size, *self._adapted.warnings(request.adapters))
+        asked = request.params.adapters or ()
+        request.own_warnings = (*of_size, *self._adapted.warnings(request.adapters, asked))
         return media
 
     def _media_of(self, run: Run) -> list[Media]:

@@ -7,7 +7,7 @@ threads may run passes of one module at a time. So a pass tells its adapters by 
 import functools
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidAdapter
+from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.models.any_pipeline.adapters.batch_adapters import BatchAdapters
 from diffuserve.models.layers.adapters import Adapter, Delta, Uses
 from diffuserve.models.layers.linear import Linear
@@ -71,12 +72,15 @@ class AdaptedLayers:
         except InvalidAdapter as error:
             raise InvalidAdapter(f"adapter {name!r}: {error}") from error
 
-    def warnings(self, uses: Uses) -> tuple[str, ...]:
-        """Return which adapters change layers that no pass has called: there they have no effect."""
+    def warnings(self, uses: Uses, asked: Sequence[AdapterUse]) -> tuple[str, ...]:
+        """Return which adapters change layers that no pass has called: there they have no effect.
+
+        `asked` has the names by which the request knows its adapters.
+        """
         return tuple(
-            f"adapter {adapter.name!r} has no effect on {len(uncalled)} layers that the model does not call, "
+            f"adapter {use.name!r} has no effect on {len(uncalled)} layers that the model does not call, "
             f"such as {uncalled[0]}"
-            for adapter, _ in uses
+            for (adapter, _), use in zip(uses, asked, strict=True)
             if (uncalled := sorted(adapter.deltas.keys() - self._called))
         )
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.domain.models.quantization import Quantization
+from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.models.any_pipeline.adapters.adapted_layers import AdaptedLayers, by_component
 from diffuserve.models.any_pipeline.adapters.batch_adapters import UnevenRows
 from diffuserve.models.any_pipeline.running.call import Call
@@ -126,7 +127,7 @@ def test_a_layer_has_one_name_and_those_that_nobody_calls_are_told() -> None:
     uses = ((first, 1.0), (second, 1.0))
     with torch.inference_mode():
         run_merged([call(model, torch.randn(1, 1, 2, 2, WIDTH), uses)])
-    [warning] = layers.warnings(uses)
+    [warning] = layers.warnings(uses, (AdapterUse("a"), AdapterUse("b")))
     assert warning.startswith("adapter 'b' has no effect on 1 layers")
     assert "transformer.idle" in warning
 
