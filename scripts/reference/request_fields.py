@@ -46,7 +46,7 @@ def _allowed(declared: RequestField) -> str:
         case FieldKind.CHOICE:
             named = map(code, declared.choices)
             return ", ".join(named) if len(declared.choices) <= _MANY else f"{len(declared.choices)} names"
-        case FieldKind.IMAGE | FieldKind.IMAGES | FieldKind.ADAPTERS:
+        case FieldKind.IMAGE | FieldKind.IMAGES | FieldKind.ADAPTERS | FieldKind.CONTROLS:
             return f"up to {declared.max_length}" if declared.max_length else "one"
     low = f"{declared.ge:g}" if declared.gt is None else f"above {declared.gt:g}"
     high = "" if declared.le is None else _number(declared.le)

@@ -16,6 +16,7 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.policy.pricing import NEUTRAL_FIT
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
+from support.adapters import digest_of
 from support.postgres import PostgresServer
 from support.store_driver import (
     REPORT,

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from safetensors.torch import save_file
@@ -24,7 +25,7 @@ from support.plane import Plane, until
 from support.waiting import eventually
 
 Start = Callable[..., WorkerAgent]
-VALUES = {"prompt": "a ring", "seed": 1, "width": 64, "height": 64, "num_inference_steps": 2}
+VALUES: dict[str, Any] = {"prompt": "a ring", "seed": 1, "width": 64, "height": 64, "num_inference_steps": 2}
 
 
 def write_adapter(folder: Path, path: Path, seed: int) -> str:

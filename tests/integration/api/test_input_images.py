@@ -185,8 +185,11 @@ async def test_images_of_controls_come_by_every_route_with_what_is_said_of_them(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
     file = await upload(http, png())
-    said = [{"name": "canny", "image": file, "weight": 0.5, "end": 0.25}, {"name": "pose", "image": file}]
-    values = {"prompt": "a star", "controls": said}
+    said: list[dict[str, Any]] = [
+        {"name": "canny", "image": file, "weight": 0.5, "end": 0.25},
+        {"name": "pose", "image": file},
+    ]
+    values: dict[str, Any] = {"prompt": "a star", "controls": said}
     jobs = await submit(http, model="guided", input=values)
     flat = await http.post("/generate", json={"model": "guided", **values})
     images = await http.post("/v1/images/generations", json={"model": "guided", **values, "n": 0})
