@@ -54,7 +54,7 @@ def encode_all(vae: AutoencoderKL, folder: Path, count: int) -> list[Latents]:
     native = encode(vae, folder, count, SIDE, SIDE)
     shift, scale = float(native["means"].float().mean()), 1 / float(native["means"].float().std())
     others = [encode(vae, folder, count // 10, *size) for size in OTHER_SIZES]
-    return [Latents(**tensors, shift=shift, scale=scale) for tensors in (native, *others)]
+    return [Latents(**tensors, shift=shift, scale=scale, scene=scene_of) for tensors in (native, *others)]
 
 
 @torch.no_grad()
