@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m compileall -qq -j 0 "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true
 	@touch $@
 
-demo: $(READY) ## start a server and have it draw fifteen images and two clips into out/demo
+demo: $(READY) ## start a server and have it draw seventeen images and two clips into out/demo
 	$(BIN)/diffuserve demo
 
 serve: $(READY) ## serve the bundled model on this machine

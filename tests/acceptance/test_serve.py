@@ -347,7 +347,7 @@ def test_the_demo_completes_all_its_jobs() -> None:
     done = run("demo", "-o", "demo")
     assert done.returncode == 0, done.stderr
     assert "17 of 17 jobs succeeded" in done.stderr
-    assert len(list(Path("demo").glob("??.png"))) == 15
+    assert len(list(Path("demo").glob("??.png"))) == 17
     assert len(list(Path("demo").glob("??.mp4"))) == 2
     assert Path("demo/contact_sheet.png").stat().st_size > 10_000
     pages = [line for line in done.stderr.splitlines() if "/gallery/job_" in line]

@@ -55,7 +55,7 @@ def main() -> None:
         if arguments.write:
             (arguments.write / "adapter.json").write_text(json.dumps(figures, separators=(",", ":")) + "\n")
             (arguments.write / "adapter.md").write_text(text)
-            sheet(engine).save(arguments.write / "adapter.webp", quality=75, method=6)
+            sheet(engine).save(arguments.write / "adapter.webp", quality=60, method=6)
 
 
 def measure(engine: Engine, count: int) -> dict[str, object]:

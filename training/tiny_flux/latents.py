@@ -55,7 +55,7 @@ def encode_all(vae: AutoencoderKL, folder: Path, count: int) -> list[Latents]:
     shift, scale = float(native["means"].float().mean()), 1 / float(native["means"].float().std())
     others = [encode(vae, folder, count // 10, *size) for size in OTHER_SIZES]
     return [
-        Latents(tensors["means"], tensors["traits"], tensors["things"], shift, scale)
+        Latents(tensors["means"], tensors["traits"], tensors["things"], shift, scale, scene_of)
         for tensors in (native, *others)
     ]
 

@@ -249,7 +249,9 @@ def _picture(path: Path) -> "Image.Image":
 def _wish(job: "JobResource") -> str:
     """Return the prompt with the scene's other options."""
     negative, image = job.input.get("negative_prompt"), job.input.get("image")
-    return job.final_prompt + (f", not {negative}" if negative else "") + (", from an image" if image else "")
+    names = [f", with {adapter['name']}" for adapter in job.input.get("adapters") or ()]
+    rest = (f", not {negative}" if negative else "", ", from an image" if image else "", *names)
+    return job.final_prompt + "".join(rest)
 
 
 def _size(job: "JobResource") -> str:

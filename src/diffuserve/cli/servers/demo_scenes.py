@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffuserve.domain.jobs.job import IMAGE_GENERATE, VIDEO_GENERATE
+from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.params import GenerationParams
 
 _FIRST_SEED = 7
@@ -26,6 +27,7 @@ class Scene:
     seed: int | None = None
     edits: int | None = None
     strength: float | None = None
+    adapter: str | None = None
     kind: str = IMAGE_GENERATE
 
     def params(self, number: int, images: Mapping[int, Path]) -> GenerationParams:
@@ -40,6 +42,7 @@ class Scene:
             seed=_FIRST_SEED + number if self.seed is None else self.seed,
             image=None if self.edits is None else str(images[self.edits]),
             strength=self.strength,
+            adapters=None if self.adapter is None else (AdapterUse(self.adapter),),
         )
 
 
@@ -61,6 +64,8 @@ SCENES: Mapping[str, Sequence[Scene]] = {
         Scene("a large white cross on a red background", 112, 112, 4),
         Scene("a large brown square on a pink background", 96, 96, 2),
         Scene("a large black star on an orange background", 192, 128, 4),
+        Scene("a large copper moon on a white background", seed=3),
+        Scene("a large copper moon on a white background", seed=3, adapter="copper-moon"),
     ),
     "tiny-sd": (
         Scene("a large heart on a white background", seed=4),

@@ -12,6 +12,7 @@ from diffuserve.cli.servers.demo_scenes import SCENES
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.resources.job import ErrorResource
 from diffuserve.media.image_file import save_image
+from diffuserve.models.bundled import bundled_adapters
 from support.resources import make_job
 
 JOB = make_job(
@@ -20,9 +21,9 @@ JOB = make_job(
 )
 
 
-def test_two_tenants_submit_a_dozen_jobs_of_mixed_sizes_and_steps() -> None:
+def test_two_tenants_submit_jobs_of_mixed_sizes_and_steps() -> None:
     scenes = SCENES["tiny-flux"]
-    assert len(scenes) == 12
+    assert len(scenes) == 14
     assert len({(scene.width, scene.height) for scene in scenes}) >= 4
     assert len({scene.num_inference_steps for scene in scenes}) >= 4
     assert len(set(TENANTS)) == 2
@@ -39,8 +40,15 @@ def test_an_edit_starts_from_the_image_of_a_scene_before_it(tmp_path: Path) -> N
         assert params.image == str(tmp_path / "before.png")
 
 
+def test_one_prompt_is_drawn_without_an_adapter_and_with_one_that_ships() -> None:
+    without, with_it = (scene.params(number, {}) for number, scene in enumerate(SCENES["tiny-flux"][-2:], 12))
+    assert (without.prompt, without.seed) == (with_it.prompt, with_it.seed)
+    assert [use.name for use in with_it.adapters or ()] == [*bundled_adapters()["tiny-flux"]]
+    assert without.adapters is None
+
+
 def test_two_clips_are_drawn_one_of_them_from_an_image_of_another_model() -> None:
-    params = [scene.params(15, {6: Path("07.png")}) for scene in SCENES["tiny-video"]]
+    params = [scene.params(17, {6: Path("07.png")}) for scene in SCENES["tiny-video"]]
     assert [scene.kind for scene in SCENES["tiny-video"]] == ["video.generate"] * 2
     assert [clip.image for clip in params] == [None, "07.png"]
     assert all(clip.width is None for clip in params)
