@@ -58,7 +58,12 @@ class Model:
             inputs |= _control_inputs(uses)
         parts = {name: self.reference.components[name] for name in _PARTS}
         if uses:
-            nets = [diffusers.FluxControlNetModel.from_pretrained(self.nets[use.name]) for use in uses]
+            nets = [
+                diffusers.FluxControlNetModel.from_pretrained(
+                    self.nets[use.name], local_files_only=True, trust_remote_code=False
+                )
+                for use in uses
+            ]
             parts["controlnet"] = nets if len(nets) > 1 else nets[0]
         pipeline = getattr(diffusers, f"Flux{kind}Pipeline")(**parts)
         pipeline.set_progress_bar_config(disable=True)
@@ -111,7 +116,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
         name: write_flux_controlnet(root / name, folder, seed=seed, **options)
         for seed, (name, options) in enumerate(NETS.items())
     }
-    reference = diffusers.FluxPipeline.from_pretrained(folder, local_files_only=True)
+    reference = diffusers.FluxPipeline.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     config = EngineConfig(token_budget=100_000, num_threads=1)
     with Engine.load(folder, device="cpu", dtype="float32", config=config, controlnets=nets) as engine:
         yield Model(folder, nets, engine, reference)

@@ -16,7 +16,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import as_image, input_image
-from diffuserve.testing.image_prompters import write_ip_adapter
+from diffuserve.testing.image_prompter_checkpoints import write_ip_adapter
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from support.images import psnr
 from support.unet_reference import draw_with, load_reference

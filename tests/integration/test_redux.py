@@ -22,7 +22,7 @@ from diffuserve.media.input_image import as_image, input_image
 from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.registry import num_companion_bytes
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from diffuserve.testing.image_prompters import write_redux
+from diffuserve.testing.image_prompter_checkpoints import write_redux
 from support.images import psnr
 
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
@@ -66,13 +66,18 @@ def requests() -> list[GenerationParams]:
 
 
 def reference_of(folder: Path, redux: Path) -> tuple[Any, Any]:
-    options: dict[str, Any] = {"local_files_only": True}
-    drawing = FluxPipeline.from_pretrained(folder, **options, trust_remote_code=False)
+    drawing = FluxPipeline.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     drawing.set_progress_bar_config(disable=True)
     prior = FluxPriorReduxPipeline(
-        image_encoder=SiglipVisionModel.from_pretrained(redux / "image_encoder", **options),
-        feature_extractor=SiglipImageProcessorPil.from_pretrained(redux / "feature_extractor", **options),
-        image_embedder=ReduxImageEncoder.from_pretrained(redux / "image_embedder", **options),
+        image_encoder=SiglipVisionModel.from_pretrained(
+            redux / "image_encoder", local_files_only=True, trust_remote_code=False
+        ),
+        feature_extractor=SiglipImageProcessorPil.from_pretrained(
+            redux / "feature_extractor", local_files_only=True, trust_remote_code=False
+        ),
+        image_embedder=ReduxImageEncoder.from_pretrained(
+            redux / "image_embedder", local_files_only=True, trust_remote_code=False
+        ),
         text_encoder=drawing.text_encoder,
         tokenizer=drawing.tokenizer,
         text_encoder_2=drawing.text_encoder_2,

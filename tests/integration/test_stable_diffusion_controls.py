@@ -47,7 +47,12 @@ class Model:
         inputs: dict[str, Any] = {"width": params.width, "height": params.height}
         if not uses:
             return draw_with(self.reference, params, **inputs)
-        nets = [diffusers.ControlNetModel.from_pretrained(self.controlnets[use.name]) for use in uses]
+        nets = [
+            diffusers.ControlNetModel.from_pretrained(
+                self.controlnets[use.name], local_files_only=True, trust_remote_code=False
+            )
+            for use in uses
+        ]
         controls = [as_image(shown(use.image)) for use in uses]
         inputs |= {
             "controlnet_conditioning_scale": [use.weight for use in uses],

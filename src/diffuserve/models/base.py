@@ -226,8 +226,7 @@ class PackedPipeline(Pipeline, Protocol):
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
         """Return the model's prediction for each request, shaped like its latents.
 
-        Requests may differ in all parameters. Each prediction depends only on its own request (INV-1) and
-        includes guidance.
+        Requests may differ in everything: a prediction, with guidance, depends on its own alone (INV-1).
         """
         ...
 

@@ -23,7 +23,9 @@ def write_unet_controlnet(folder: Path, model: Path, *, seed: int = 1, **options
     from diffusers import ControlNetModel, UNet2DConditionModel
 
     with torch.random.fork_rng(devices=[]):
-        unet = UNet2DConditionModel.from_pretrained(model / "unet", local_files_only=True)
+        unet = UNet2DConditionModel.from_config(
+            UNet2DConditionModel.load_config(model / "unet", local_files_only=True)
+        )
         copied = ControlNetModel.from_unet(
             unet, conditioning_embedding_out_channels=_EMBEDDING, load_weights_from_unet=False
         )
@@ -43,9 +45,9 @@ def write_flux_controlnet(folder: Path, model: Path, *, seed: int = 1, **options
 
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of diffusers about an import of its own
-        transformer = FluxTransformer2DModel.from_pretrained(model / "transformer", local_files_only=True)
+        config = FluxTransformer2DModel.load_config(model / "transformer", local_files_only=True)
         own = {"num_layers": 2, "num_single_layers": 1, **options}
-        net = FluxControlNetModel.from_config({**transformer.config, **own})
+        net = FluxControlNetModel.from_config({**config, **own})
     return _write(folder, net, seed)
 
 

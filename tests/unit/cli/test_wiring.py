@@ -100,8 +100,8 @@ def test_only_the_first_machine_runs_the_agent(
 ) -> None:
     called: list[str] = []
 
-    def record(name: str) -> Callable[[WorkerConfig], int]:
-        return lambda config: called.append(name) or 0  # type: ignore[func-returns-value]
+    def record(name: str) -> Callable[..., int]:
+        return lambda config, *fetch: called.append(name) or 0  # type: ignore[func-returns-value]
 
     for name in ("run_worker", "run_node"):
         monkeypatch.setattr(wiring, name, record(name))

@@ -104,7 +104,9 @@ def walked_layers(folder: Path) -> Iterator[tuple[str, str, nn.Linear]]:
     for name, layer in linear_layers(folder).items():
         yield "transformer", name, layer
     if folder.parent.name.startswith("flux0"):
-        clip = CLIPTextModel.from_pretrained(folder / "text_encoder", local_files_only=True)
+        clip = CLIPTextModel.from_pretrained(
+            folder / "text_encoder", local_files_only=True, trust_remote_code=False
+        )
         for name, layer in clip.named_modules():
             if isinstance(layer, nn.Linear):
                 yield "text_encoder", f"text_model.{name.removeprefix('text_model.')}", layer

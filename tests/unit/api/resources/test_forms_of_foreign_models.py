@@ -12,7 +12,7 @@ from diffuserve.domain.workers.readiness import ModelStatus
 from diffuserve.models.registry import read_spec
 from support.foreign_folders import LTX, STABLE_AUDIO, STABLE_DIFFUSION_3, write_folder
 
-ALL = {"prompt", "num_inference_steps", "guidance_scale", "negative_prompt", "seed", "num_images"}
+ALL = {"prompt", "num_inference_steps", "guidance_scale", "negative_prompt", "seed", "num_images", "adapters"}
 SIZE, CLIP, FROM_IMAGE = {"width", "height"}, {"num_frames", "fps", "seconds"}, {"image", "strength"}
 
 

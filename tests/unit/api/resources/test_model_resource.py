@@ -118,8 +118,9 @@ def test_a_model_tells_the_fields_that_mean_something_to_it() -> None:
     assert names(max_frames=81) - of_all == {"num_frames", "seconds", "fps"}
     assert names(max_input_images=1, has_strength=True) - of_all == {"image", "strength"}
     assert names(has_control_image=True) - of_all == {"control_image", "control_scale"}
-    assert names(samplers=("euler",)) == of_all, "which is no choice"
-    assert names(samplers=("euler", "unipc")) - of_all == {"sampler"}
+    assert names(samplers=("lcm",)) == of_all, "which is no choice"
+    assert names(samplers=("euler",)) - of_all == {"timestep_spacing"}
+    assert names(samplers=("euler", "unipc")) - of_all == {"sampler", "timestep_spacing"}
 
 
 def test_strength_is_beside_a_mask_where_images_are_references() -> None:

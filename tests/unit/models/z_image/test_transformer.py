@@ -112,7 +112,8 @@ def predict(ours: Ours, sequences: Sequence[Pass], device: torch.device = CPU) -
     config = ours.transformer.config
     with torch.inference_mode():
         lengths = [len(each.states) for each in sequences]
-        texts = ours.refiner(torch.cat([each.states for each in sequences]).to(device), lengths)
+        states = torch.cat([each.states for each in sequences]).to(device)
+        texts = ours.refiner(states, lengths, [()] * len(lengths))
         pairs = list(zip(sequences, texts, strict=True))
         shapes = [SequenceShape(len(t), s.grid, padding=padding(s.grid.tokens)) for s, t in pairs]
         packed = PackedInput(
