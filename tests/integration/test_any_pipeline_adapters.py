@@ -188,17 +188,21 @@ def drawn(
     return dict(watched.levels), list(watched.rows)
 
 
+ASKED = (AdapterUse("a", 0.7),)
+
+
 def uses_of(pipeline: AnyPipeline) -> Uses:
-    """Return an adapter of all layers of a loaded pipeline, on its device."""
+    """Return what `ASKED` asks for: an adapter of all layers of a loaded pipeline, on its device."""
     adapter = pipeline.place_adapter("a", random_adapter(pipeline._pipe, 4, seed=1))
     return ((adapter, 0.7),)
 
 
 def test_half_done_work_goes_on_with_its_adapters(tmp_path: Path) -> None:
     pipeline = load_tiny("sd3", tmp_path)
-    params, uses = request_of(TINY_PIPELINES["sd3"], pipeline, num_steps=3), uses_of(pipeline)
+    plain, uses = request_of(TINY_PIPELINES["sd3"], pipeline, num_steps=3), uses_of(pipeline)
+    params = replace(plain, adapters=ASKED)
     expected = drawn_alone(pipeline, params, uses)
-    assert expected != drawn_alone(pipeline, params)
+    assert expected != drawn_alone(pipeline, plain)
     begun = pipeline.begin(params, adapters=uses)
     check(*pipeline.encode([begun]))
     progress = next(step(pipeline, begun))
@@ -212,7 +216,7 @@ def test_half_done_work_goes_on_with_its_adapters(tmp_path: Path) -> None:
 def test_adapters_are_with_layers_whose_weights_wait_on_the_host(tmp_path: Path) -> None:
     drawings = []
     for pipeline in (load_tiny("sd3", tmp_path), load_tiny("sd3", tmp_path, offload=Offload.LAYERS)):
-        params = request_of(TINY_PIPELINES["sd3"], pipeline, num_steps=2)
+        params = replace(request_of(TINY_PIPELINES["sd3"], pipeline, num_steps=2), adapters=ASKED)
         drawings.append(drawn_alone(pipeline, params, uses_of(pipeline)))
     assert drawings[0] == drawings[1]
 
@@ -229,9 +233,9 @@ def test_adapters_come_from_files_with_the_names_of_layers_in_diffusers(tmp_path
             assert bias is not None
             tensors[f"{component}.{layer}.lora_B.bias"] = bias
     save_file(tensors, file)
-    params = request_of(TINY_PIPELINES["sd3"], pipeline, num_steps=2)
+    params = replace(request_of(TINY_PIPELINES["sd3"], pipeline, num_steps=2), adapters=ASKED)
     config = EngineConfig(num_threads=1)
     with Engine.load(folder, device="cpu", dtype="fp32", config=config, adapters={"a": file}) as engine:
-        result = engine.generate(replace(params, adapters=(AdapterUse("a", 0.7),)))
+        result = engine.generate(params)
     expected = drawn_alone(pipeline, params, uses_of(pipeline))
     assert [image.tobytes() for image in result.images] == expected
