@@ -37,7 +37,7 @@ from diffuserve.models.adapters.sources import AdapterSources
 from diffuserve.models.base import Pipeline
 from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.layers.adapters import Uses
-from diffuserve.models.weights.fingerprint import hash_model
+from diffuserve.models.weights.fingerprint import hash_model, with_companions
 
 if TYPE_CHECKING:
     import torch
@@ -123,7 +123,12 @@ class Engine(AbstractContextManager["Engine"]):
         adapters: AdapterSources | None = None,
     ) -> "Engine":
         """Return an engine that runs a loaded model; `adapters` are those that it may be asked for."""
-        read_hash = cache(partial(hash_model, model.name, model.pipeline.quantization))
+
+        @cache
+        def read_hash() -> str:
+            weights = hash_model(model.name, model.pipeline.quantization)
+            return with_companions(weights, model.companions)
+
         return cls(model.pipeline, config, read_weights_hash=read_hash, adapters=adapters)
 
     @property

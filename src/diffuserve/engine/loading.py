@@ -14,6 +14,7 @@ from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.adapters.pool import AdapterPool, OnRoom, unheard
 from diffuserve.models.adapters.sources import AdapterSources, adapter_sources
 from diffuserve.models.base import Pipeline
+from diffuserve.models.folders.folder import ALONE, Companions
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
 from diffuserve.models.machine.host import keep_freed_memory, one_thread
 from diffuserve.models.registry import load_pipeline
@@ -27,10 +28,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A pipeline, and the name or folder that it was loaded from."""
+    """A pipeline, the name or folder that it was loaded from, and what was loaded beside it."""
 
     name: str
     pipeline: Pipeline
+    companions: Companions = ALONE
 
 
 def parse_plan(
@@ -88,4 +90,4 @@ def load_model(model: str | Path, plan: LoadPlan) -> LoadedModel:
         keep_freed_memory()
     name = model_name(model)
     with one_thread(), enough_memory(name, plan.device):
-        return LoadedModel(name, load_pipeline(name, plan))
+        return LoadedModel(name, load_pipeline(name, plan), plan.companions)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import assert_never
 
@@ -36,7 +36,9 @@ from diffuserve.engine_process.warm_up import warm_up
 from diffuserve.models.base import Pipeline
 from diffuserve.models.compiled.store import use_compiled_blocks
 from diffuserve.models.folders.companions import companions_of
+from diffuserve.models.folders.folder import Companions
 from diffuserve.models.machine.devices import choose_device, parse_dtype
+from diffuserve.models.weights.fingerprint import with_companions
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.protocol.crash_record import CrashRecord
@@ -330,7 +332,7 @@ def load_host(config: EngineProcessConfig, link: AgentLink, model: LoadedModel |
     if model is None:
         loading.begin_weights(config.model, config.parts)
         model = read_model(config, on_read=loading.add)
-    read_hash = weights_hash_of(model.pipeline, image_output)
+    read_hash = weights_hash_of(model.pipeline, image_output, model.companions)
     adapters = adapters_of(config.model, config.adapter_files)
     engine = Engine(model.pipeline, config.engine, read_weights_hash=read_hash, adapters=adapters)
     return warm_host(engine, image_output, link, loading)
@@ -360,9 +362,11 @@ def read_model(
     return model
 
 
-def weights_hash_of(pipeline: Pipeline, image_output: Future[ImageOutput]) -> Callable[[], str]:
-    """Return what tells an engine's weights apart, once that is needed: images are marked with it too."""
-    return lambda: image_output.result().of(pipeline).fingerprint()
+def weights_hash_of(
+    pipeline: Pipeline, image_output: Future[ImageOutput], companions: Companions
+) -> Callable[[], str]:
+    """Return what tells an engine's weights apart, once that is needed: images tell the model's alone."""
+    return cache(lambda: with_companions(image_output.result().of(pipeline).fingerprint(), companions))
 
 
 def warm_host(

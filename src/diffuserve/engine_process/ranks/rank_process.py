@@ -55,7 +55,8 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
         adapter_bytes = config.engine.adapter_bytes if pipeline.spec.max_adapters else 0
         budget = _rank_budget(pipeline.device, config.engine.memory_budget_bytes, adapter_bytes)
         engine_config = replace(config.engine, num_threads=1, memory_budget_bytes=budget)
-        read_hash = weights_hash_of(pipeline, image_output)
+        companions = companions_of(config.controlnets, config.image_prompter)
+        read_hash = weights_hash_of(pipeline, image_output, companions)
         adapters = adapters_of(config.model, config.adapter_files)
         engine = Engine(pipeline, engine_config, LeadRunner(pipeline, ranks), read_hash, adapters)
         host = warm_host(engine, image_output, link, loading)

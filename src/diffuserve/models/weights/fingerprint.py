@@ -6,7 +6,7 @@ from pathlib import Path
 
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.text.path_parts import SHA256
-from diffuserve.models.folders.folder import open_model
+from diffuserve.models.folders.folder import ALONE, Companions, open_model
 from diffuserve.models.weights.published import published_hash
 
 
@@ -36,6 +36,23 @@ def hash_model(name: str, quantization: Quantization = Quantization.NONE) -> str
 def fingerprint(weights_hash: str, quantization: Quantization) -> str:
     """Return the identity of weights in memory: the hash of their files and their number format."""
     return weights_hash if quantization is Quantization.NONE else f"{weights_hash}+{quantization}"
+
+
+def with_companions(weights: str, companions: Companions) -> str:
+    """Return what tells a model and all that is loaded beside it apart, given what tells its weights apart.
+
+    Reads every file beside it once.
+    """
+    if companions == ALONE:
+        return weights
+    places = [(net.name, net.path) for net in companions.controlnets]
+    places += [] if companions.image_prompter is None else [("image prompts", companions.image_prompter)]
+    hashes = {
+        f"{name}/{path.name}": hash_file(path)
+        for name, place in places
+        for path in ([place] if place.is_file() else place.rglob("*.safetensors"))
+    }
+    return f"{weights}+{combine_hashes(hashes)}"
 
 
 def hash_file(path: Path) -> str:

@@ -9,7 +9,8 @@ import pytest
 
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.weights.fingerprint import fingerprint, hash_file, hash_weights
+from diffuserve.models.folders.companions import companions_of
+from diffuserve.models.weights.fingerprint import fingerprint, hash_file, hash_weights, with_companions
 from diffuserve.models.weights.published import publish
 
 
@@ -72,3 +73,16 @@ def test_files_of_a_store_are_known_until_they_change_and_a_forged_manifest_is_n
     assert hash_file(file) == "b" * 64
     file.write_bytes(b"123456")
     assert hash_file(file) == hashlib.sha256(b"123456").hexdigest()
+
+
+def test_what_is_loaded_beside_a_model_tells_its_checkpoints_apart(model: Path) -> None:
+    def identity() -> str:
+        return with_companions("weights", companions_of({"canny": model / "vae"}, model / "transformer"))
+
+    before = identity()
+    assert before != with_companions("weights", companions_of({"pose": model / "vae"}, model / "transformer"))
+    for part in ("vae", "transformer"):
+        (model / part / "model.safetensors").write_bytes(b"another")
+        assert identity() != before
+        before = identity()
+    assert with_companions("weights", companions_of({})) == "weights"
