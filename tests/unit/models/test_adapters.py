@@ -103,7 +103,7 @@ def walked_layers(folder: Path) -> Iterator[tuple[str, str, nn.Linear]]:
     """Yield the layers that take adapters: their component, their name in files, and diffusers' layer."""
     for name, layer in linear_layers(folder).items():
         yield "transformer", name, layer
-    if folder.parent.name.startswith("flux0"):
+    if loaded(folder).spec.family == "flux":
         clip = CLIPTextModel.from_pretrained(
             folder / "text_encoder", local_files_only=True, trust_remote_code=False
         )
