@@ -27,7 +27,7 @@ from diffuserve.models.layers.adapters import Uses
 from diffuserve.models.layers.lora_pair import Components, LoraPair
 from support.any_runs import check, finished, load_tiny, request_of, step
 from support.any_runs import drawn as drawn_alone
-from support.tiny_pipelines import TINY_PIPELINES, tiny_folder
+from support.tiny_pipelines import TINY_PIPELINES, bare_pipeline, tiny_folder
 from support.tiny_pipelines.requests import TinyRequest, mixed_requests
 from support.tiny_pipelines.watched_engine import Levels, WatchedEngine, bare_levels, decibels
 
@@ -64,11 +64,7 @@ def folder(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bare(folder: Path) -> Any:
-    from diffusers import DiffusionPipeline
-
-    pipe = DiffusionPipeline.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    return bare_pipeline(folder)
 
 
 @pytest.fixture(scope="module")

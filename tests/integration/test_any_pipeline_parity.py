@@ -12,7 +12,7 @@ import pytest
 
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.models.any_pipeline.proven import SHARE_PASSES
-from support.tiny_pipelines import TINY_PIPELINES, tiny_folder
+from support.tiny_pipelines import TINY_PIPELINES, bare_pipeline, tiny_folder
 from support.tiny_pipelines.requests import TinyRequest, mixed_requests
 from support.tiny_pipelines.watched_engine import WatchedEngine, bare_levels, decibels
 
@@ -82,11 +82,7 @@ def folder(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bare(folder: Path) -> Any:
-    from diffusers import DiffusionPipeline
-
-    pipe = DiffusionPipeline.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    return bare_pipeline(folder)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.output.image_output import ImageOutput
 from diffuserve.media.image_file import read_parameters
 from diffuserve.models.registry import read_spec
-from support.tiny_pipelines import TINY_PIPELINES, tiny_folder
+from support.tiny_pipelines import TINY_PIPELINES, bare_pipeline, tiny_folder
 from support.tiny_pipelines.requests import TinyRequest
 
 TINY = TINY_PIPELINES["qwen-image-layered"]
@@ -54,13 +54,9 @@ def results(folder: Path) -> dict[int, GenerationResult]:
 
 
 def bare_layers(folder: Path, request: TinyRequest, count: int) -> Any:
-    from diffusers import DiffusionPipeline
-
-    pipe = DiffusionPipeline.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    pipe.set_progress_bar_config(disable=True)
     call = request.bare_call(TINY) | {"layers": count, "resolution": 640}
     del call["width"], call["height"]
-    return pipe(**call | {"image": call["image"].convert("RGBA")}).images[0]
+    return bare_pipeline(folder)(**call | {"image": call["image"].convert("RGBA")}).images[0]
 
 
 @pytest.mark.slow

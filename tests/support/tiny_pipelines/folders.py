@@ -12,6 +12,15 @@ from support.tiny_pipelines.registry import TINY_PIPELINES
 _READABLE = 0o644  # save_pretrained leaves weights that only their owner may read
 
 
+def bare_pipeline(folder: Path) -> Any:
+    """Return diffusers' own pipeline of a folder."""
+    from diffusers import DiffusionPipeline
+
+    pipe = DiffusionPipeline.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
 def tiny_folder(name: str, parent: Path, seed: int = 0) -> Path:
     """Return the folder of the random pipeline `name` in `parent`; write it unless it is there."""
     folder = parent / f"{name}-{seed}"

@@ -215,7 +215,7 @@ class GenerationParams(DrawingFields):
 
     @property
     def clip_values(self) -> Mapping[str, Any]:
-        """What is said of a clip beside its length, by name; images by what names them."""
+        """Return what is said of a clip beside its length, by name; images by what names them."""
         said = {name: _name(getattr(self, name)) for name in _OF_CLIPS}
         return {name: value for name, value in said.items() if value is not None}
 

@@ -41,7 +41,7 @@ class UNetInput:
 
     @cached_property
     def context(self) -> Context:
-        """What the rows attend to."""
+        """Return what the rows attend to."""
         return Context(self.text, image_runs(self.images))
 
     def take(self, rows: range) -> "UNetInput":

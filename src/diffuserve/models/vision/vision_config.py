@@ -16,15 +16,22 @@ _Deviation = Annotated[float, Field(gt=0, le=1_000)]
 
 @with_config(SCHEMA)
 @dataclass(frozen=True)
-class ClipVisionConfig(ClipLayersConfig):
-    """The values of CLIP's `config.json` that shape its image encoder, with transformers' defaults."""
+class _ImageEncoderConfig(ClipLayersConfig):
+    """What both configs have, with the defaults that they share in transformers."""
 
     hidden_size: Width = 768
     intermediate_size: Width = 3072
     num_attention_heads: Width = 12
-    projection_dim: Width = 512
     num_channels: Literal[3] = 3
     image_size: Side = 224
+
+
+@with_config(SCHEMA)
+@dataclass(frozen=True)
+class ClipVisionConfig(_ImageEncoderConfig):
+    """The values of CLIP's `config.json` that shape its image encoder, with transformers' defaults."""
+
+    projection_dim: Width = 512
     patch_size: Side = 32
 
     @property
@@ -35,14 +42,9 @@ class ClipVisionConfig(ClipLayersConfig):
 
 @with_config(SCHEMA)
 @dataclass(frozen=True)
-class SiglipVisionConfig(ClipLayersConfig):
+class SiglipVisionConfig(_ImageEncoderConfig):
     """The values of SigLIP's `config.json` that shape its image encoder, with transformers' defaults."""
 
-    hidden_size: Width = 768
-    intermediate_size: Width = 3072
-    num_attention_heads: Width = 12
-    num_channels: Literal[3] = 3
-    image_size: Side = 224
     patch_size: Side = 16
     hidden_act: Literal["quick_gelu", "gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
     layer_norm_eps: Annotated[float, Field(ge=0, le=1)] = 1e-6
