@@ -13,7 +13,7 @@ from PIL import Image
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.domain.requests.control_use import ControlUse
-from diffuserve.domain.requests.input_image import ImageInput, InputImage
+from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
@@ -23,7 +23,7 @@ from diffuserve.models.registry import read_offer
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.controlnet_checkpoints import write_flux_controlnet
 from support.images import psnr
-from support.photos import photo, rectangle
+from support.photos import photo, rectangle, shown
 
 pytestmark = pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning")
 
@@ -100,11 +100,6 @@ def _control_inputs(uses: tuple[ControlUse, ...] | list[ControlUse]) -> dict[str
         "control_mode": [use.mode for use in uses],
     }
     return values if len(uses) > 1 else {name: value[0] for name, value in values.items()}
-
-
-def shown(image: ImageInput) -> InputImage:
-    assert isinstance(image, InputImage)
-    return image
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from PIL import Image
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.requests.control_use import ControlUse
-from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
@@ -22,7 +21,7 @@ from diffuserve.models.registry import read_offer
 from diffuserve.testing.controlnet_checkpoints import write_unet_controlnet
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from support.images import psnr
-from support.photos import photo
+from support.photos import photo, shown
 from support.unet_reference import draw_with, load_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -72,11 +71,6 @@ class Model:
         pipeline = getattr(diffusers, name)(**parts, controlnet=nets)
         pipeline.set_progress_bar_config(disable=True)
         return draw_with(pipeline, params, **inputs)
-
-
-def shown(image: ImageInput) -> InputImage:
-    assert isinstance(image, InputImage)
-    return image
 
 
 @pytest.fixture(scope="module")

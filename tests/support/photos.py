@@ -3,7 +3,7 @@
 import torch
 from PIL import Image
 
-from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.input_image import ImageInput, InputImage
 from diffuserve.media.input_image import input_image
 
 
@@ -19,3 +19,9 @@ def rectangle(width: int, height: int, left: int, top: int, right: int, bottom: 
     mask = Image.new("L", (width, height))
     mask.paste(255, (left, top, right, bottom))
     return input_image(mask, "L")
+
+
+def shown(image: ImageInput) -> InputImage:
+    """Return an image that a request has with its pixels."""
+    assert isinstance(image, InputImage)
+    return image
