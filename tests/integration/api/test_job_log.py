@@ -13,6 +13,7 @@ from diffuserve.api.config import ApiConfig
 from diffuserve.api.following import job_log
 from diffuserve.api.following.job_log import JobLog
 from diffuserve.api.http import problems
+from diffuserve.api.http.problem import Problem
 from diffuserve.domain.jobs.job import EndedJob, JobStatus
 from diffuserve.domain.tenant import Role
 from diffuserve.jobs.store import JobStore
@@ -65,9 +66,9 @@ async def test_lines_of_a_request_have_its_id(
 ) -> None:
     seen: list[dict[str, Any]] = []
 
-    def note(error: Exception) -> problems.Problem:
+    def note(error: Exception) -> Problem:
         seen.append(get_contextvars())
-        return problems.Problem(status=404, code="x", detail="x")
+        return Problem(status=404, code="x", detail="x")
 
     monkeypatch.setattr(problems, "problem_of", note)
     await http.get("/v1/jobs/job_1", headers={"x-request-id": "r-17"})

@@ -18,8 +18,8 @@ Examples:
 
 
 @options.takes_settings(
-    *("host", "port", "data_dir", "database_url", "valkey_url", "prompt_filter", "image_filter"),
-    *("allow_unjudged_audio", "tiers"),
+    *("host", "port", "doors", "data_dir", "database_url", "valkey_url", "prompt_filter"),
+    *("image_filter", "allow_unjudged_audio", "tiers"),
     *options.LOG_OPTIONS,
     *options.TRACE_OPTIONS,
 )
