@@ -5,7 +5,7 @@ from typing import Any, TypeVar, cast
 
 from diffuserve.api.files.urls import FileUrls
 from diffuserve.domain.jobs.batch import Batch
-from diffuserve.domain.jobs.input_file import CONTENT_TYPE, InputFile
+from diffuserve.domain.jobs.input_file import CONTENT_TYPE, LINES_CONTENT_TYPE, InputFile
 from diffuserve.domain.jobs.job import (
     VIDEO_GENERATE,
     Artifact,
@@ -223,14 +223,15 @@ def worker_fields(worker: Worker) -> dict[str, Any]:
 
 
 def file_resource(file: InputFile) -> FileResource:
-    """Build an uploaded image's resource."""
+    """Build a file's resource."""
     return FileResource(
         id=file.id,
+        purpose=file.purpose,
         filename=file.filename,
-        content_type=CONTENT_TYPE,
+        content_type=CONTENT_TYPE if file.is_image else LINES_CONTENT_TYPE,
         bytes=file.size_bytes,
-        width=file.width,
-        height=file.height,
+        width=file.width or None,
+        height=file.height or None,
         sha256=file.sha256,
         verdict=None if file.verdict is None else _verdict(file.verdict),
         created_at=int(file.created_at),

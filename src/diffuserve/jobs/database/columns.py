@@ -32,9 +32,10 @@ def flag(name: str) -> sa.Column[bool]:
     return sa.Column(name, sa.Boolean, nullable=False, server_default=sa.false())
 
 
-def partial_index(name: str, *columns: str, where: str) -> sa.Index:
+def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
     """Declare an index of those rows that meet a condition."""
-    return sa.Index(name, *columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+    condition = sa.text(where)
+    return sa.Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
 
 
 def columns_of(record: type) -> list[sa.Column[Any]]:

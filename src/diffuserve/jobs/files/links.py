@@ -6,6 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, FileNotKnown
+from diffuserve.domain.jobs.input_file import FilePurpose
 from diffuserve.domain.jobs.job import NewJob
 from diffuserve.domain.requests.image_fields import input_ids
 from diffuserve.jobs.database import schema
@@ -24,7 +25,8 @@ class NamedFiles:
         wanted = sorted({file_id for new in submitted for file_id in input_ids(new.input)})
         for start in range(0, len(wanted), _IDS_AT_ONCE):
             chunk = wanted[start : start + _IDS_AT_ONCE]
-            rows = transaction.rows(sa.select(files.c.id, files.c.tenant_id).where(files.c.id.in_(chunk)))
+            is_named = sa.and_(files.c.id.in_(chunk), files.c.purpose == FilePurpose.VISION)
+            rows = transaction.rows(sa.select(files.c.id, files.c.tenant_id).where(is_named))
             self._owners |= {row.id: row.tenant_id for row in rows}
 
     def refusal(self, new: NewJob) -> DiffuserveError | None:

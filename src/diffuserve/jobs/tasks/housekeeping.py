@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
 from diffuserve.domain.jobs.job import FINAL_STATUSES
 from diffuserve.jobs.batches import cancellation as batch_cancellation
+from diffuserve.jobs.batches import file_batches
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import accepted_work, schema, tallies, usage
 from diffuserve.jobs.database.command import SingleCommand
@@ -154,6 +155,7 @@ class FindOutdated(SingleCommand[list[str]]):
         accepted_work.forget(transaction)
         idempotency.forget(transaction)
         _forget_batches(transaction)
+        file_batches.forget(transaction)
         return _outdated(transaction, self.limit)
 
 
@@ -233,9 +235,11 @@ def _outdated(transaction: Transaction, limit: int) -> list[str]:
 def _outdated_kinds(transaction: Transaction) -> list[sa.ColumnElement[bool]]:
     """Return conditions for final jobs: deleted by their client, or past the retention of their status.
 
-    Items of a batch are kept for the longest retention of all, so that a batch stays whole.
+    Items of a batch are kept for the longest retention of all, so that a batch stays whole, and those of a
+    file's until their batch has ended.
     """
     erased = sa.and_(jobs.c.is_erased, jobs.c.status.in_(sorted(FINAL_STATUSES)))
+    is_awaited = file_batches.has_to_write(jobs.c.batch_id)
     kept = transaction.config.retention_seconds
     longest = max(kept.values())
     return [erased] + [
@@ -243,6 +247,7 @@ def _outdated_kinds(transaction: Transaction) -> list[sa.ColumnElement[bool]]:
             jobs.c.status == status,
             jobs.c.finished_at <= transaction.now - seconds,
             sa.or_(jobs.c.batch_id.is_(None), jobs.c.finished_at <= transaction.now - longest),
+            ~is_awaited,
         )
         for status, seconds in kept.items()
     ]
