@@ -62,7 +62,9 @@ class CreateFileBatch(SingleCommand[str]):
         if refusal is not None:
             return refusal
         transaction.execute(sa.insert(file_batches), self._values(transaction.now))
-        idempotency.keep(transaction, [idempotency.row(stamp, self.new.id, transaction.now) for stamp in stamps])
+        idempotency.keep(
+            transaction, [idempotency.row(stamp, self.new.id, transaction.now) for stamp in stamps]
+        )
         return self.new.id
 
     def _refusal(self, transaction: Transaction) -> DiffuserveError | None:
@@ -76,7 +78,9 @@ class CreateFileBatch(SingleCommand[str]):
                 f"the purpose of file {new.input_file_id!r} is {rows[0].purpose!r}; upload it with 'batch'"
             )
         is_open = sa.and_(file_batches.c.tenant_id == new.tenant_id, _NOT_ENDED)
-        count = transaction.execute(sa.select(sa.func.count()).select_from(file_batches).where(is_open)).scalar()
+        count = transaction.execute(
+            sa.select(sa.func.count()).select_from(file_batches).where(is_open)
+        ).scalar()
         if int(count or 0) < _MAX_OPEN:
             return None
         message = f"tenant {new.tenant_id!r} has {_MAX_OPEN} batches that have not ended; wait until one has"
