@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
 from diffuserve.api.auth.browser_guard import BrowserGuard
+from diffuserve.api.batches import file_batch_routes
 from diffuserve.api.batches import routes as batches
 from diffuserve.api.clients import adapters as adapter_routes
 from diffuserve.api.clients import (
@@ -56,6 +57,7 @@ ROUTES = (
     workers,
     archive,  # before a job of that name
     jobs,
+    file_batch_routes,  # before a batch of such an id
     batches,
     events,
     results,
