@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from diffuserve.api.outbound.address_policy import DEFAULT_PORTS
 from diffuserve.domain.models.tiers import Tiers
@@ -10,6 +11,14 @@ from diffuserve.options import option
 
 API_VERSION = "v1"
 MIB = 1 << 20
+
+
+class DoorName(StrEnum):
+    """Server of others whose API this one speaks as well, if its operator opens that door."""
+
+    A1111 = "a1111"
+    COMFYUI = "comfyui"
+    FAL = "fal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +58,11 @@ class ApiConfig:
         False, "Serve /metrics to everyone, not only to keys with the role monitor or operator."
     )
     api_docs: bool = True
+    doors: str | None = option(
+        None,
+        "Doors to open for programs that were written for other servers, with commas between: "
+        "a1111,comfyui,fal.",
+    )
     default_model: str | None = option(
         None, "Model of a job that names none; by default the only one served."
     )
@@ -121,6 +135,19 @@ class ApiConfig:
     commit: str | None = None
 
     @property
+    def open_doors(self) -> frozenset[DoorName]:
+        """The doors that `doors` names. Raise `ValueError` for a name of none."""
+        return doors_named(self.doors)
+
+    @property
     def max_inline_bytes(self) -> int:
         """Bytes of files that a worker may send when it completes a job; base64 makes them longer."""
         return self.max_body_bytes // 2
+
+
+def doors_named(text: str | None) -> frozenset[DoorName]:
+    """Return the doors of a list such as `a1111,comfyui`. Raise `ValueError` for a name of none."""
+    names = [name for part in (text or "").split(",") if (name := part.strip().lower())]
+    if unknown := [name for name in names if name not in set(DoorName)]:
+        raise ValueError(f"{unknown[0]!r} is no door; there are {', '.join(DoorName)}")
+    return frozenset(map(DoorName, names))

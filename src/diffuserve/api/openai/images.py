@@ -12,7 +12,8 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.following.job_watcher import JobWatcher
 from diffuserve.api.http.background_tasks import BackgroundTasks
-from diffuserve.api.http.problems import Problem, openai_error, problem_of
+from diffuserve.api.http.problem import Problem
+from diffuserve.api.http.problems import openai_error, problem_of
 from diffuserve.api.openai.background import background_of
 from diffuserve.api.openai.resources import (
     CompletedImageEvent,

@@ -117,8 +117,8 @@ def _settings(folder: Path) -> Settings:
 async def _demo(settings: Settings, output: Path, console: Console, launch: "Launch") -> list[FinishedJob]:
     """Start a server with an API key for each tenant, run the jobs of each model in turn, and stop it."""
     from diffuserve.cli.servers.local_worker import server_with_worker, wait_until_ready
-    from diffuserve.cli.wiring.control import open_store
     from diffuserve.client.jobs import Client
+    from diffuserve.wiring.control import open_store
 
     async with open_store(settings) as store:
         keys = {name: (await store.keys.create(Role.TENANT, tenant_id=name))[1] for name in TENANTS}

@@ -11,13 +11,13 @@ from diffuserve.api.door.origins import EVERY_ORIGIN
 from diffuserve.api.server.http_server import serving
 from diffuserve.cli.servers.event_loop import stop_on_signals
 from diffuserve.cli.servers.listening import accept, address_of, bind, description_of
-from diffuserve.cli.wiring.control import ControlPlane, control_plane
 from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.tenant import OPERATOR_TENANT
 from diffuserve.jobs.store import JobStore
 from diffuserve.settings import Settings
 from diffuserve.telemetry.redaction import redacted_logs
+from diffuserve.wiring.control import ControlPlane, control_plane
 
 log = logging.getLogger(__name__)
 

@@ -51,7 +51,7 @@ def _column_of(name: str, hint: Any, default: object) -> sa.Column[Any]:
     if issubclass(kind, bool):  # before int, of which bool is a subclass
         return flag(name)
     if issubclass(kind, int):
-        return count(name)
+        return number(name, null=True) if null else count(name)
     if issubclass(kind, float):
         return double(name, null=null, default="0" if default == 0.0 else None)
     return text(name, null=null, primary_key=name == "id")

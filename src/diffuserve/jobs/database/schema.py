@@ -28,6 +28,7 @@ jobs = sa.Table(
     partial_index("jobs_by_batch", "batch_id", "status", "id", where="batch_id IS NOT NULL"),
     partial_index("jobs_by_end", "status", "finished_at", where="finished_at IS NOT NULL"),
     partial_index("jobs_to_erase", "id", where="is_erased"),
+    partial_index("jobs_to_forget", "forget_at", where="forget_at IS NOT NULL"),
     partial_index("jobs_with_checkpoint", "id", where="checkpoint IS NOT NULL"),
 )
 
@@ -191,6 +192,7 @@ ready = sa.Table(
     double("deadline", null=True),
     double("rises_at", null=True),
     text("adapters", server_default=""),
+    text("hint", server_default=""),
     sa.Index("ready_by_lane", "lane", "seq", unique=True),
     partial_index("ready_by_deadline", "deadline", where="deadline IS NOT NULL"),
     partial_index("ready_by_rise", "rises_at", where="rises_at IS NOT NULL"),
@@ -208,7 +210,7 @@ delayed = sa.Table(
 
 # One row for each band × tenant × model × phase that has ready jobs, so that a choice reads O(lanes) rows,
 # not O(jobs). `head_*` describe its first job: `head_at` its submission, `head_since` when it became so,
-# `head_adapters` the digests of its adapters.
+# `head_adapters` the digests of its adapters, `head_hint` what its worker is chosen by.
 lanes = sa.Table(
     "lanes",
     metadata,
@@ -224,6 +226,7 @@ lanes = sa.Table(
     double("head_at"),
     double("head_since"),
     text("head_adapters", server_default=""),
+    text("head_hint", server_default=""),
     postgresql_with=_HOT,
 )
 

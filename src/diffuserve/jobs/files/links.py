@@ -53,6 +53,16 @@ def unlink(transaction: Transaction, job_ids: Collection[str]) -> None:
     transaction.execute(sa.delete(job_files).where(job_files.c.job_id.in_(list(job_ids))))
 
 
+def expire_inputs(transaction: Transaction, job_ids: Collection[str]) -> None:
+    """Let the images expire now that only these jobs name, as far as they are not to be stored."""
+    jobs, others = schema.jobs, job_files.alias()
+    unstored = sa.select(jobs.c.id).where(jobs.c.id.in_(list(job_ids)), jobs.c.forget_delivered)
+    named = sa.select(job_files.c.file_id).where(job_files.c.job_id.in_(unstored))
+    is_shared = sa.exists().where(others.c.file_id == files.c.id, others.c.job_id.not_in(unstored))
+    gone = sa.update(files).where(files.c.id.in_(named), ~is_shared)
+    transaction.execute(gone.values(expires_at=transaction.now))
+
+
 def jobs_without_files(transaction: Transaction, job_ids: Collection[str]) -> set[str]:
     """Return those of the jobs that name an image which is gone."""
     is_there = sa.select(files.c.id).where(files.c.id == job_files.c.file_id).exists()

@@ -22,13 +22,13 @@ from diffuserve.cli.servers.local_worker import (
     server_with_worker,
     wait_until_ready,
 )
-from diffuserve.cli.wiring.control import open_store
 from diffuserve.domain.errors import ServerUnavailable, Unauthorized
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.tenant import Role
 from diffuserve.domain.workers.worker import ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.jobs.store import JobStore
 from diffuserve.settings import Settings
+from diffuserve.wiring.control import open_store
 from support.store_driver import SPEC, claim_one, new_job
 from support.waiting import eventually
 

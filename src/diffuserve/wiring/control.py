@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from diffuserve.cli.wiring.database_errors import cannot_open
-from diffuserve.cli.wiring.safety import open_intake, open_prompts
 from diffuserve.domain.errors import InvalidParams, ModelConflict, ServerUnavailable, StorageRefused
 from diffuserve.domain.workers.worker import ModelOffer
 from diffuserve.events.base import EventBus
@@ -28,6 +26,8 @@ from diffuserve.storage.opening import open_artifacts
 from diffuserve.storage.probe import probe
 from diffuserve.telemetry.tracer_choice import open_tracer
 from diffuserve.telemetry.tracing import Tracer
+from diffuserve.wiring.database_errors import cannot_open
+from diffuserve.wiring.safety import open_intake, open_prompts
 
 log = logging.getLogger(__name__)
 
