@@ -104,7 +104,7 @@ async def test_stopping_lets_the_worker_drain(tmp_path: Path) -> None:
 async def test_a_worker_that_does_not_drain_in_time_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_STOP_MARGIN", 0.0)
+    monkeypatch.setattr(module, "STOP_MARGIN", 0.0)
     ready = tmp_path / "ready"
     ignore = "import signal, time, pathlib; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     code = ignore + f"pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"
