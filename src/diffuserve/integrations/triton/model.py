@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.5
 """How often a request is looked at for whether its client has gone."""
-_BY_STATUS: Final = {422: "INVALID_ARG", 413: "INVALID_ARG", 503: "UNAVAILABLE"}
+_BY_STATUS: Final = {413: "INVALID_ARG", 422: "INVALID_ARG", 503: "UNAVAILABLE"}
 """Names of Triton's error codes by the status that an error has over HTTP; others are internal."""
 
 
@@ -37,7 +37,7 @@ class TritonPythonModel:
         """Load the model that the parameters of `config.pbtxt` name. What it raises, Triton shows."""
         config = json.loads(args["model_config"])
         texts = {name: value["string_value"] for name, value in config.get("parameters", {}).items()}
-        self._host = InProcessEngine.open(settings_of(texts, device=_device(args)).engine_process)
+        self._host = InProcessEngine.open(settings_of(texts, device=_device(args)))
         check_draws_images(self._host.engine.spec)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="diffuserve-triton")
@@ -57,10 +57,15 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """End; unfinished requests are answered with an error."""
-        self._host.close()
-        asyncio.run_coroutine_threadsafe(_others_done(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        await self._host.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _answer(self, values: Mapping[str, Any], outputs: Sequence[str], sender: Any) -> None:
         """Draw, and send the response or the error. Nothing is raised: a server goes on with others."""
@@ -163,8 +168,3 @@ def _error(error: BaseException) -> Any:
         log.error("a request failed", exc_info=error)
     code = _BY_STATUS.get(getattr(error, "status", None) or 0, "INTERNAL")
     return pb_utils.TritonError(str(error) or type(error).__name__, getattr(pb_utils.TritonError, code))
-
-
-async def _others_done() -> None:
-    """Wait for all other tasks of this loop."""
-    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)

@@ -49,7 +49,11 @@ class AddFile(SingleCommand[InputFile]):
     plan: Plan
 
     def apply(self, transaction: Transaction) -> InputFile | DiffuserveError:
-        known = _keep(transaction, self.new, self.seconds) if self.new.is_image else _stored(transaction, self.new)
+        known = (
+            _keep(transaction, self.new, self.seconds)
+            if self.new.is_image
+            else _stored(transaction, self.new)
+        )
         if known is not None:
             return known
         refusal = _refusal(transaction, self.new, self.plan)

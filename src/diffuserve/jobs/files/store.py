@@ -42,9 +42,7 @@ class FileStore:
             raise FileNotKnown(f"no file {file_id!r}")
         return found[file_id]
 
-    async def get_many(
-        self, file_ids: Collection[str], tenant_id: str | None = None
-    ) -> dict[str, InputFile]:
+    async def get_many(self, file_ids: Collection[str], tenant_id: str | None = None) -> dict[str, InputFile]:
         """Return those of the files that exist, by id; the lines of batches as well."""
         wanted = {file_id for file_id in file_ids if is_file_id(file_id)}
         statement = sa.select(files).where(files.c.id.in_(IDS))
