@@ -42,14 +42,14 @@ class TritonPythonModel:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="diffuserve-triton")
         self._thread.start()
-        self._counters = _Counters(args["model_name"])
+        self._counters = StepCounters(args["model_name"])
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Begin requests. Their inputs are read here: Triton frees them when this returns."""
         for request in requests:
             sender = request.get_response_sender()
             try:
-                values, outputs = dict(_values(request)), request.requested_output_names()
+                values, outputs = dict(values_of(request)), request.requested_output_names()
             except Exception as error:  # the other requests go on
                 _send(sender, error)
                 continue
@@ -92,7 +92,7 @@ class TritonPythonModel:
         return await asyncio.to_thread(lambda: [pb_utils.Tensor(name, made[name]()) for name in wanted])
 
 
-class _Counters:
+class StepCounters:
     """Steps of the engine as counters of Triton's own metrics; their ratio is the requests in a step."""
 
     def __init__(self, model: str) -> None:
@@ -121,7 +121,7 @@ def _device(args: Mapping[str, str]) -> str:
     return f"cuda:{args['model_instance_device_id']}" if is_gpu else "cpu"
 
 
-def _values(request: Any) -> Iterator[tuple[str, Any]]:
+def values_of(request: Any) -> Iterator[tuple[str, Any]]:
     """Yield the values of the inputs that a request has. Raise `InvalidParams`."""
     for tensor in request.inputs():
         name, array = tensor.name(), tensor.as_numpy().reshape(-1)
