@@ -1,26 +1,21 @@
 """Batches from files with the official `openai` package, unmodified, against a live server."""
 
 import asyncio
-import io
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import httpx
-import openai
 import orjson
 import pytest
 from fastapi import FastAPI
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI
 from openai.types import Batch
 
 from diffuserve.api.openai.batch_runner import FileBatchRunner
 from diffuserve.api.openai.batch_work import BatchParts
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.store import JobStore
 from support.hand_worker import HandWorker
-from support.image_files import png
 from support.waiting import HANG_SECONDS
 
 GENERATIONS: Any = "/v1/images/generations"
