@@ -129,7 +129,7 @@ class Services:
         url_signer = UrlSigner(signatures, config.result_url_seconds)
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
         catalog = Catalog(store, config.default_model, config.tiers, config.lets_sounds_out)
-        adapter_names = AdapterNames(adapters, config.own_adapters, config.bundled_adapters)
+        adapter_names = AdapterNames(adapters, catalog.workers, config.own_adapters, config.bundled_adapters)
         pool = images or IntakePool()
         snapshots = Snapshots(store, bus)
         authenticator = Authenticator(store, without_keys=not config.auth)

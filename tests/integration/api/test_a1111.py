@@ -28,7 +28,7 @@ from support.image_files import png
 from support.painting import PAINTER, shared_pool
 from support.waiting import eventually
 
-CONTROLLED = replace(PAINTER, name="controlled", controlnets=("canny",), max_adapters=2)
+CONTROLLED = replace(PAINTER, name="controlled", controlnets=("canny",), control_modes=(0,), max_adapters=2)
 SPECS = [PAINTER, replace(HAND_SPEC, has_previews=True), CONTROLLED]
 
 

@@ -14,11 +14,11 @@ from diffuserve.api.following import job_log
 from diffuserve.api.following.job_log import JobLog
 from diffuserve.api.http import problems
 from diffuserve.api.http.problem import Problem
-from diffuserve.cli.wiring.control import running
 from diffuserve.domain.jobs.job import EndedJob, JobStatus
 from diffuserve.domain.tenant import Role
 from diffuserve.jobs.store import JobStore
 from diffuserve.telemetry.log_fields import FIELDS, IS_REPEATED
+from diffuserve.wiring.control import running
 from support.hand_worker import HandWorker
 from support.waiting import eventually
 

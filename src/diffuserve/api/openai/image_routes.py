@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.requests import ClientDisconnect
@@ -34,6 +34,8 @@ from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.submit.request_bodies import NewJobBody
 from diffuserve.api.submit.submission import InputResolver, Submission, Submissions, renamed_fields
 from diffuserve.domain.jobs.job import Job, JobStatus
+
+Taken = TypeVar("Taken")
 
 router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
@@ -166,12 +168,23 @@ async def _submit(
     base_url: str,
     resolve: InputResolver | None = None,
 ) -> Job:
-    served = await parts.catalog.pick(body.model, body.kind)
+    submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
+    return await taken(parts.catalog, options, submission, parts.submissions.submit)
+
+
+async def taken(
+    catalog: Catalog,
+    options: CommonImageFields,
+    submission: Submission,
+    take: Callable[[Submission], Awaitable[Taken]],
+) -> Taken:
+    """Return what `take` makes of a job; its errors have the names of the fields of `options`."""
+    body = submission.body
+    served = await catalog.pick(body.model, body.kind)
     check_background(options.background, body.output_format or "png", served.spec)
     fields = _FIELDS | {"image": "images" if isinstance(options, EditBody) else "image"}
     with renamed_fields(lambda field: fields.get(field, field)):
-        submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
-        return await parts.submissions.submit(submission)
+        return await take(submission)
 
 
 async def _response(

@@ -4,9 +4,9 @@ import gc
 from contextlib import ExitStack
 
 from diffuserve.cli import options
-from diffuserve.cli.servers.data_folder import locked
 from diffuserve.private_files import private_umask
 from diffuserve.settings import Settings
+from diffuserve.wiring.data_folder import locked
 
 EXAMPLES = """
 Examples:
