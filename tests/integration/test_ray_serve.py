@@ -23,7 +23,7 @@ def test_replicas_serve_grow_shrink_and_leave_nothing_behind(tmp_path: Path) -> 
     }
     done = subprocess.run(
         [python, PROGRAM],
-        env={**os.environ, **own},
+        env=os.environ | own,
         cwd=tmp_path,
         capture_output=True,
         text=True,

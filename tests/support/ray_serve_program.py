@@ -1,6 +1,6 @@
-"""Runs Ray Serve with our server in each replica and prints, as JSON, what became of it; its environment has Ray.
+"""Runs Ray Serve with our server in each replica, and prints as JSON what became of it.
 
-It must be started with the folder of the tests on the module path. The engines generate nothing.
+Its environment has Ray, and its module path the folder of the tests. The engines generate nothing.
 """
 
 import json
@@ -73,8 +73,8 @@ def main() -> None:
     told: dict[str, Any] = {"one": num_running()}
     told["drawn"] = ask("/v1/images/generations", {"prompt": "a star"})
     told["refused"] = ask("/v1/images/generations", {"prompt": "a star", "size": "7x7"})
-    for number in range(60):
-        ask("/v1/jobs", {"input": {"prompt": f"star {number}"}})
+    for number in range(100):
+        ask("/v1/jobs", {"input": {"prompt": f"star {number}", "num_inference_steps": 100}})
     told["grew"] = reached(lambda: num_running() == 2)
     told["shrank"] = reached(lambda: num_running() == 1 and len(engines()) == 1)
     [engine] = engines()

@@ -1,21 +1,22 @@
 """The model repository that Triton serves: a model's `config.pbtxt`, and the file that Triton starts."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.request_fields import FieldKind, RequestField, Topic
-from diffuserve.integrations.requests import SERVED
+from diffuserve.integrations.places import new_place
+from diffuserve.integrations.requests import FORMAT, SERVED
 
 INPUTS: Final[Mapping[str, RequestField]] = {
     name: declared
     for name, declared in SERVED.items()
-    if declared.topic is not Topic.CLIP and name not in ("lyrics",)
+    if declared.topic is not Topic.CLIP and name != "lyrics"
 }
 """Inputs of the model: the parameters of images, by their short names."""
-FORMAT_INPUT: Final = "output_format"
 OUTPUTS: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
     "images": ("TYPE_UINT8", (-1, -1, -1, -1)),
     "files": ("TYPE_STRING", (-1,)),
@@ -25,7 +26,7 @@ OUTPUTS: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
 """Types and shapes of the outputs: pixels by image, row, column and color; image files; a seed each."""
 
 _TYPES: Final = {FieldKind.INTEGER: "TYPE_INT64", FieldKind.NUMBER: "TYPE_FP64"}
-_SEVERAL: Final = (FieldKind.IMAGES, FieldKind.ADAPTERS)
+SEVERAL: Final = (FieldKind.IMAGES, FieldKind.ADAPTERS)
 _MODEL: Final = '''"""diffuserve behind Triton's Python backend."""
 
 from diffuserve.integrations.triton.model import TritonPythonModel
@@ -38,13 +39,11 @@ def write_repository(folder: Path, name: str, settings: Mapping[str, str], devic
     """Write the model `name` into a model repository, and return its folder.
 
     `settings` are diffuserve's own by their names, and `device` is "cpu", "cuda" or "cuda:n"; by default
-    Triton chooses. Raise `InvalidParams` for a folder that is there already.
+    Triton chooses. Raise `InvalidParams` for another device, and as `new_place` does.
     """
-    model = folder / name
-    if model.exists():
-        raise InvalidParams("folder", str(model), "is there already; remove it, or give another --name")
+    model, text = new_place(folder, name), config(name, settings, device)
     (model / "1").mkdir(parents=True)
-    (model / "config.pbtxt").write_text(config(name, settings, device), "utf-8")
+    (model / "config.pbtxt").write_text(text, "utf-8")
     (model / "1" / "model.py").write_text(_MODEL, "utf-8")
     return model
 
@@ -66,9 +65,9 @@ def config(name: str, settings: Mapping[str, str], device: str | None = None) ->
 
 def _inputs() -> Iterator[str]:
     for name, declared in INPUTS.items():
-        dims = (-1,) if declared.kind in _SEVERAL else (1,)
+        dims = (-1,) if declared.kind in SEVERAL else (1,)
         yield _tensor(name, _TYPES.get(declared.kind, "TYPE_STRING"), dims, name != "prompt")
-    yield _tensor(FORMAT_INPUT, "TYPE_STRING", (1,), is_optional=True)
+    yield _tensor(FORMAT, "TYPE_STRING", (1,), is_optional=True)
 
 
 def _tensor(name: str, kind: str, dims: Iterable[int], is_optional: bool = False) -> str:
@@ -84,9 +83,13 @@ def _instances(device: str | None) -> str:
     """Return one instance for each GPU, or one; several on one device would share no steps."""
     if device is None:
         return "instance_group [ { count: 1 } ]"
-    kind, _, index = device.partition(":")
-    chosen = f" gpus: [ {index} ]" if index else ""
-    return f"instance_group [ {{ count: 1 kind: {'KIND_CPU' if kind == 'cpu' else 'KIND_GPU'}{chosen} }} ]"
+    if device == "cpu":
+        return "instance_group [ { count: 1 kind: KIND_CPU } ]"
+    match = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if match is None:
+        raise InvalidParams("device", device, "must be cpu or cuda[:n]")
+    chosen = f" gpus: [ {match[1]} ]" if match[1] else ""
+    return f"instance_group [ {{ count: 1 kind: KIND_GPU{chosen} }} ]"
 
 
 def _parameter(name: str, text: str) -> str:
