@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, TypeVar, get_type_hints
 
+from diffuserve.api.a1111.chosen_models import ChosenModels
 from diffuserve.api.auth.access import Authenticator
 from diffuserve.api.auth.browser_guard import OwnAddresses
 from diffuserve.api.auth.open_waits import OpenWaits
@@ -21,6 +22,7 @@ from diffuserve.api.files.urls import FileUrls, MediaOrigins
 from diffuserve.api.following.job_log import JobLog
 from diffuserve.api.following.job_metrics import JobMetrics
 from diffuserve.api.following.job_watcher import JobWatcher
+from diffuserve.api.following.last_previews import LastPreviews
 from diffuserve.api.following.watched_jobs import WatchedJobs
 from diffuserve.api.http.background_tasks import BackgroundTasks
 from diffuserve.api.operators.feed import OverviewFeed
@@ -72,6 +74,7 @@ class Services:
     adapter_intake: AdapterIntake
     watched_jobs: WatchedJobs
     job_watcher: JobWatcher
+    previews: LastPreviews
     worker_polls: WorkerPolls
     snapshots: Snapshots
     overview_feed: OverviewFeed
@@ -85,6 +88,7 @@ class Services:
     address_policy: AddressPolicy
     prompts: PromptProcessor
     waits: OpenWaits
+    chosen_models: ChosenModels
     batch_uploads: BatchUploads
     file_intake: FileIntake
     image_fetcher: ImageFetcher
@@ -125,7 +129,7 @@ class Services:
         url_signer = UrlSigner(signatures, config.result_url_seconds)
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
         catalog = Catalog(store, config.default_model, config.tiers, config.lets_sounds_out)
-        adapter_names = AdapterNames(adapters, config.own_adapters, config.bundled_adapters)
+        adapter_names = AdapterNames(adapters, catalog.workers, config.own_adapters, config.bundled_adapters)
         pool = images or IntakePool()
         snapshots = Snapshots(store, bus)
         authenticator = Authenticator(store, without_keys=not config.auth)
@@ -155,6 +159,7 @@ class Services:
             adapter_intake=AdapterIntake(config, catalog, adapter_names),
             watched_jobs=watched_jobs,
             job_watcher=JobWatcher(store, bus, watched_jobs, config.poll_seconds),
+            previews=LastPreviews(),
             worker_polls=WorkerPolls(store, config.poll_seconds),
             snapshots=snapshots,
             overview_feed=OverviewFeed(snapshots),
@@ -168,6 +173,7 @@ class Services:
             address_policy=AddressPolicy(config.webhook_allowed_networks, config.webhook_allowed_ports),
             prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.observe_prompt_verdict),
             waits=OpenWaits(),
+            chosen_models=ChosenModels(bus),
             batch_uploads=BatchUploads(config),
             file_intake=FileIntake(pool, store, artifacts, catalog, config, metrics, PixelBudget(quotas)),
             image_fetcher=ImageFetcher(config),

@@ -13,13 +13,13 @@ from diffuserve.jobs.database.connections import IDS, Database
 from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.queue.changes import event_of
 from diffuserve.jobs.queue.control import CancelJob, DeleteJob
-from diffuserve.jobs.queue.delivered import NoteDelivered
 from diffuserve.jobs.queue.idempotency import Stamp
 from diffuserve.jobs.queue.submit import FindJobRoom, SubmitJob
 from diffuserve.jobs.reads.operations import Operations
 from diffuserve.jobs.reads.outlook import Outlook
 from diffuserve.jobs.reads.search import FoundJobs, JobFilter, search
 from diffuserve.jobs.records import job_of, new_record
+from diffuserve.jobs.webhooks.delivered import NoteDelivered
 
 events = schema.job_events
 

@@ -27,7 +27,7 @@ from diffuserve.events.base import OUTBOX
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.command import Command, SingleCommand
 from diffuserve.jobs.database.connections import Transaction
-from diffuserve.jobs.queue.delivered import note_delivered
+from diffuserve.jobs.webhooks.delivered import note_delivered
 from diffuserve.jobs.webhooks.records import delivery_of, endpoint_of
 
 endpoints, deliveries = schema.webhook_endpoints, schema.webhook_deliveries

@@ -5,8 +5,8 @@ from alembic import op
 
 from diffuserve.jobs.database.columns import double, flag, number, text
 
-revision = "0102"
-down_revision = "0101"
+revision = "0103"
+down_revision = "0102"
 branch_labels = None
 depends_on = None
 
