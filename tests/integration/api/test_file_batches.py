@@ -40,38 +40,6 @@ async def runner(app: FastAPI) -> AsyncGenerator[None]:
         yield
 
 
-<<<<<<< HEAD
-=======
-def line(custom_id: str, url: str = GENERATIONS, method: str = "POST", **body: Any) -> dict[str, Any]:
-    return {"custom_id": custom_id, "method": method, "url": url, "body": {"prompt": "a cat"} | body}
-
-
-def jsonl(lines: Iterable[Any]) -> bytes:
-    return b"".join((given if isinstance(given, bytes) else orjson.dumps(given)) + b"\n" for given in lines)
-
-
-async def create(
-    client: AsyncOpenAI, lines: Iterable[Any], endpoint: Any = GENERATIONS, **more: Any
-) -> Batch:
-    file = await client.files.create(file=("lines.jsonl", jsonl(lines)), purpose="batch")
-    more = {"completion_window": "24h"} | more
-    return await client.batches.create(endpoint=endpoint, input_file_id=file.id, **more)
-
-
-async def until(client: AsyncOpenAI, batch: Batch, *statuses: str) -> Batch:
-    async with asyncio.timeout(HANG_SECONDS):
-        while (batch := await client.batches.retrieve(batch.id)).status not in statuses:
-            await asyncio.sleep(0.02)
-    return batch
-
-
-async def lines_of(client: AsyncOpenAI, file_id: str | None) -> list[dict[str, Any]]:
-    assert file_id is not None
-    content = await client.files.content(file_id)
-    return [orjson.loads(text) for text in content.text.splitlines()]
-
-
->>>>>>> h/a1111
 async def test_a_batch_is_created_followed_and_fetched(
     client: AsyncOpenAI, busy_worker: HandWorker, runner: None
 ) -> None:
@@ -92,17 +60,8 @@ async def test_a_batch_is_created_followed_and_fetched(
     counts = done.request_counts
     assert counts is not None
     assert (counts.total, counts.completed, counts.failed) == (4, 2, 2)
-<<<<<<< HEAD
     times = [batch.created_at, done.in_progress_at or 0, done.finalizing_at or 0, done.completed_at or 0]
     assert times == sorted(times)
-=======
-    assert (
-        batch.created_at
-        <= (done.in_progress_at or 0)
-        <= (done.finalizing_at or 0)
-        <= (done.completed_at or 0)
-    )
->>>>>>> h/a1111
 
     first, seeded = await lines_of(client, done.output_file_id)
     assert (first["custom_id"], first["error"], first["response"]["status_code"]) == ("first", None, 200)
@@ -119,7 +78,6 @@ async def test_a_batch_is_created_followed_and_fetched(
     assert (bad["custom_id"], bad["response"]["status_code"]) == ("bad", 400)
     assert bad["response"]["body"]["error"]["param"] == "size"
     assert bad["response"]["body"]["error"]["type"] == "invalid_request_error"
-<<<<<<< HEAD
     assert other["response"]["status_code"] == 404
     assert other["response"]["body"]["error"]["code"] == "model_not_found"
 
@@ -345,9 +303,3 @@ async def test_clips_are_answered_with_their_ids(
     assert odd["response"]["body"]["error"]["param"] == "size"
     assert done.usage is not None
     assert done.usage.total_tokens == 0
-=======
-    assert (other["response"]["status_code"], other["response"]["body"]["error"]["code"]) == (
-        404,
-        "model_not_found",
-    )
->>>>>>> h/a1111
