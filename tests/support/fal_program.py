@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import fal_client
@@ -39,13 +40,14 @@ def main(application: str) -> dict[str, Any]:
     while not isinstance(ended := late.status(), fal_client.Completed):
         time.sleep(0.1)
     errors = {}
-    for name, call in {
+    calls: dict[str, Callable[[], object]] = {
         "canceled": held.get,
         "late": late.get,
         "bad": lambda: client.run(application, {"prompt": "a cat", "num_images": 0}),
         "unknown": lambda: client.submit("fal-ai/nothing/here", {"prompt": "a cat"}),
         "other": lambda: client.result(application, "job_00000000000000000000"),
-    }.items():
+    }
+    for name, call in calls.items():
         try:
             call()
         except fal_client.FalClientHTTPError as error:

@@ -20,6 +20,8 @@ from diffuserve.jobs.store import JobStore
 from support.certificates import certified
 from support.hand_worker import HAND_SPEC, HandWorker
 from support.waiting import HANG_SECONDS
+from support.webhook_receiver import receiving
+from support.webhook_sender import sending
 
 _APPLICATION = "fal-ai/hand/text-to-image"
 _PROGRAM = Path(__file__).parents[2] / "support" / "fal_program.py"
@@ -28,7 +30,15 @@ _QUEUE = f"/fal/queue/{_APPLICATION}"
 
 @pytest.fixture
 def app(make_app: Callable[[ApiConfig], FastAPI]) -> FastAPI:
-    return make_app(ApiConfig(poll_seconds=0.2, doors="fal", default_model="hand"))
+    return make_app(
+        ApiConfig(
+            poll_seconds=0.2,
+            doors="fal",
+            default_model="hand",
+            webhook_allowed_networks=("127.0.0.0/8",),
+            webhook_allowed_ports=("1-65535",),
+        )
+    )
 
 
 @pytest.fixture
@@ -163,6 +173,24 @@ async def test_states_are_streamed_until_the_end(http: httpx.AsyncClient, worker
     assert states[-1]["status"] == "COMPLETED"
     assert states[-1]["logs"][-1]["message"] == "succeeded"
     assert (await http.put(queued["cancel_url"])).json() == {"status": "ALREADY_COMPLETED"}
+
+
+async def test_a_webhook_receives_fals_message(
+    app: FastAPI, http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    async with receiving() as receiver, sending(app):
+        queue = httpx.URL(_QUEUE, params={"fal_webhook": receiver.url})
+        ids = [(await http.post(queue, json={"prompt": "a cat"})).json()["request_id"] for _ in range(2)]
+        drawn, failed = await worker.claim(2)
+        await worker.complete(drawn)
+        await worker.fail(failed)
+        messages = [json.loads(request.body) for request in await receiver.wait_for(2)]
+    told = {message["request_id"]: message for message in messages}
+    assert [told[job_id]["status"] for job_id in ids] == ["OK", "ERROR"]
+    assert told[ids[0]]["payload"]["images"][0]["url"].startswith("http://api.test/files/")
+    assert told[ids[1]]["error"] == told[ids[1]]["payload"]["detail"] == "the engine says broken"
+    forbidden = await http.post(f"{_QUEUE}?fal_webhook=http://10.0.0.1/", json={"prompt": "a cat"})
+    assert forbidden.json()["detail"][0]["loc"] == ["body", "fal_webhook"]
 
 
 async def test_one_tenant_never_sees_anothers_requests(http: httpx.AsyncClient, store: JobStore) -> None:

@@ -17,6 +17,8 @@ from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 
 QUEUE, RUN = "/fal/queue", "/fal/run"
+FORM = "fal"
+"""Name of the form of webhook messages that these clients read."""
 _ERROR_TYPES = {
     "prompt_blocked": "content_policy_violation",
     "image_blocked": "content_policy_violation",
@@ -71,7 +73,16 @@ class FalSerializer:
             return {"status": "IN_PROGRESS", **common}
         return {"status": "COMPLETED", "metrics": _metrics(job), **common, **_error(job)}
 
-    async def result(self, job: Job, base_url: str) -> dict[str, Any]:
+    async def message(self, job: Job, base_url: str) -> dict[str, Any]:
+        """Return what a webhook receives at the end of a job: its output by URLs, or why there is none."""
+        ids = {"request_id": job.id, "gateway_request_id": job.id}
+        if job.status is JobStatus.SUCCEEDED:
+            return {**ids, "status": "OK", "payload": await self.result(job, base_url, inline=False)}
+        problem = failure(job)
+        payload = {"detail": problem.detail, "error_type": error_type(problem.code)}
+        return {**ids, "status": "ERROR", "error": problem.detail, "payload": payload}
+
+    async def result(self, job: Job, base_url: str, inline: bool) -> dict[str, Any]:
         """Return the output of a job that succeeded: its images, clip or sound, as URLs or data URIs."""
         artifacts = job.result.artifacts if job.result else ()
         common = {
@@ -81,13 +92,13 @@ class FalSerializer:
         }
         for name, found in (("video", videos_among(artifacts)), ("audio", sounds_among(artifacts))):
             if found:
-                return {name: await self._file(job, found[0], base_url), **common}
+                return {name: await self._file(job, found[0], base_url, inline), **common}
         images = images_among(artifacts)
-        shown = [await self._file(job, image, base_url) for image in images]
+        shown = [await self._file(job, image, base_url, inline) for image in images]
         return {"images": shown, "has_nsfw_concepts": [False] * len(images), **common}
 
-    async def _file(self, job: Job, artifact: Artifact, base_url: str) -> Mapping[str, Any]:
-        if is_inline(job):
+    async def _file(self, job: Job, artifact: Artifact, base_url: str, inline: bool) -> Mapping[str, Any]:
+        if inline:
             content = base64.b64encode(await self.files.content(job, artifact)).decode()
             url = f"data:{artifact.content_type};base64,{content}"
         else:

@@ -18,7 +18,7 @@ from diffuserve.api.door.json_route import JsonRoute
 from diffuserve.api.fal.applications import model_of
 from diffuserve.api.fal.errors import error_response
 from diffuserve.api.fal.request_bodies import FalArguments, QueueHeaders, name_in_arguments
-from diffuserve.api.fal.results import QUEUE, RUN, FalSerializer, RequestUrls, failure
+from diffuserve.api.fal.results import FORM, QUEUE, RUN, FalSerializer, RequestUrls, failure, is_inline
 from diffuserve.api.files.job_files import delivering
 from diffuserve.api.following.awaited_jobs import AwaitedJobs
 from diffuserve.api.following.job_watcher import JobWatcher
@@ -161,7 +161,8 @@ async def _submitted(
     if spec.has_previews:
         new = new.model_copy(update={"num_previews": num_previews})
     with renamed_fields(name_in_arguments):
-        return await parts.submissions.submit(Submission(caller.tenant_id, new, asked.base_url))
+        submission = Submission(caller.tenant_id, new, asked.base_url, webhook_form=FORM)
+        return await parts.submissions.submit(submission)
 
 
 async def _output(parts: FalParts, job: Job, base_url: str) -> Response:
@@ -172,7 +173,7 @@ async def _output(parts: FalParts, job: Job, base_url: str) -> Response:
         response = error_response(failure(job))
         response.headers.update(headers)
         return response
-    output = json_response(await parts.serializer.result(job, base_url), headers=headers)
+    output = json_response(await parts.serializer.result(job, base_url, is_inline(job)), headers=headers)
     return delivering(parts.store, job.id, output) if job.forget_delivered else output
 
 
@@ -206,7 +207,7 @@ async def _outputs(parts: FalParts, job: Job, base_url: str) -> AsyncGenerator[d
                     url = f"data:image/png;base64,{update.resource.data['b64']}"
                     yield {"images": [{"url": url, "content_type": "image/png"}], "request_id": job.id}
         if job.status is JobStatus.SUCCEEDED:
-            yield {**await parts.serializer.result(job, base_url), "request_id": job.id}
+            yield {**await parts.serializer.result(job, base_url, is_inline(job)), "request_id": job.id}
         else:
             yield {"error": failure(job).detail, "request_id": job.id}
     finally:
