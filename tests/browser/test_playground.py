@@ -304,8 +304,8 @@ def test_adapters_are_picked_weighed_and_told(open_hand: Callable[..., Page], ha
 def test_controls_and_image_prompts_are_picked_weighed_and_used_again(
     open_hand: Callable[..., Page], hand: Hand, axe: Axe
 ) -> None:
-    nets = {"controlnets": ("canny", "union"), "control_modes": (0, 3), "max_image_prompts": 2}
-    worker = hand.register("guided", replace(ABLE, name="guided", **nets))
+    nets = replace(ABLE, controlnets=("canny", "union"), control_modes=(0, 3), max_image_prompts=2)
+    worker = hand.register("guided", replace(nets, name="guided"))
     page = open_hand(prompt="a star", model="guided")
     controls, prompts = (page.get_by_role("region", name=name) for name in ("Controls", "Image prompts"))
     expect(page.get_by_role("region", name="Control image")).to_have_count(0)
