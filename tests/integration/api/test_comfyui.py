@@ -257,7 +257,7 @@ async def test_adapters_and_controls_are_read_from_their_nodes(
         ({"n3": {"latent_image": ["3", 0]}}, "3", "custom_validation_failed", "latent_image must come from"),
         ({"n3": {"model": 7}}, "3", "required_input_missing", "model is no link"),
         ({"n5": {"width": 7}}, "5", "custom_validation_failed", "width"),
-        ({"n6": {"text": ""}}, "6", "custom_validation_failed", "prompt"),
+        ({"n6": {"text": ""}}, "6", "custom_validation_failed", "text: must not be empty"),
         ({"n6": node("IPAdapter", x=1)}, "6", "missing_node_type", "IPAdapter is not done here, only "),
         ({"n9": {"images": ["3", 0]}}, "9", "custom_validation_failed", "images must come from VAEDecode"),
     ],
@@ -276,7 +276,8 @@ async def test_circles_and_what_is_no_graph_are_refused(http: httpx.AsyncClient,
     told = await refused(http, changed(n13=lora, n3={"model": ["13", 0]}))
     assert told["node_errors"]["13"]["errors"][0]["type"] == "dependency_cycle"
     assert (await refused(http, {}))["error"]["type"] == "prompt_no_outputs"
-    for body in (b"[]", b"{", b'{"prompt": 5}', b'{"prompt": {}, "client_id": 7}'):
+    strange = json.dumps({"prompt": GRAPH, "client_id": 7}).encode()
+    for body in (b"[]", b"{", b'{"prompt": 5}', strange):
         answer = await http.post("/prompt", content=body)
         assert (answer.status_code, answer.json()["error"]["type"]) == (422, "invalid_params")
 
