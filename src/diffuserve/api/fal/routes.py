@@ -58,7 +58,7 @@ Used = Annotated[FalParts, Depends(Uses(FalParts))]
 
 @dataclass(frozen=True)
 class AskedOfFal:
-    """What a request asks for beside its body: the application, in which way, and who is told of the end."""
+    """What a request asks for beside its body: the application, how to treat it, and whom to notify."""
 
     application: str
     base_url: BaseUrl
