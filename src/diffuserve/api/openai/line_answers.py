@@ -6,9 +6,10 @@ from typing import Any
 import orjson
 from fastapi.exceptions import RequestValidationError
 
+from diffuserve.api.following.awaited_jobs import failure_problem
 from diffuserve.api.http.problems import problem_of
 from diffuserve.api.openai.batch_lines import LineRequest
-from diffuserve.api.openai.images import EDIT, GENERATION, ImageParts, OpenAIImageSerializer, failure_problem
+from diffuserve.api.openai.images import EDIT, GENERATION, ImageParts, OpenAIImageSerializer
 from diffuserve.api.openai.line_jobs import line_body, refusal
 from diffuserve.api.openai.video_bodies import VideoBody
 from diffuserve.api.openai.videos import VideoParts, video_of

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from diffuserve.api.http.field_errors import nested_errors, with_few_unknown
 from diffuserve.api.http.openai_errors import OpenAIErrorEnvelope
-from diffuserve.api.http.problems import Problem, openai_error, openai_status, problem_of
+from diffuserve.api.http.problem import Problem
+from diffuserve.api.http.problems import openai_error, openai_status, problem_of
 from diffuserve.api.openai import image_routes, video_routes
 from diffuserve.api.openai.batch_lines import LineRequest
 from diffuserve.api.openai.request_bodies import CommonImageFields, EditBody, ImagesBody

@@ -5,7 +5,6 @@ from typing import Literal
 
 from diffuserve.domain.resource_base import Resource
 
-
 AdapterOrigin = Literal["store", "model", "worker"]
 
 
