@@ -1,0 +1,117 @@
+"""The load is played: requests at their due times, whatever the server does, or so many at a time."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from diffuserve.bench.asked import Asked
+from diffuserve.bench.checks import check_outputs
+from diffuserve.bench.outcomes import Outcome, Reply, RequestFailed, Trouble
+
+Draw = Callable[[Asked], Coroutine[None, None, Reply]]
+
+
+@dataclass(frozen=True)
+class Due:
+    """A request and the second of the load at which it is to be sent."""
+
+    asked: Asked
+    second: float
+
+
+@dataclass
+class Played:
+    """What was measured so far; a load that is interrupted keeps it."""
+
+    began_ns: int = field(default_factory=time.time_ns)
+    outcomes: list[Outcome] = field(default_factory=list)
+    num_under_way: int = 0
+    num_not_ended: int = 0
+    """Requests that an interruption left without an outcome."""
+
+    @property
+    def seconds(self) -> float:
+        """From the first due time to the last end."""
+        if not self.outcomes:
+            return 0.0
+        return max(each.ended for each in self.outcomes) - min(each.due for each in self.outcomes)
+
+
+class Player:
+    """Sends requests to one server and notes what becomes of them."""
+
+    def __init__(self, draw: Draw, timeout_seconds: float) -> None:
+        self._draw = draw
+        self._timeout_seconds = timeout_seconds
+        self.played = Played()
+        self._zero = 0.0
+
+    async def play_open(self, dues: Iterable[Due]) -> Played:
+        """Send each request at its due time: an open loop, in which a slow server gets no less to do."""
+        self._zero = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for due in dues:
+                await asyncio.sleep(due.second - self._now())
+                group.create_task(self._send(due))
+        return self.played
+
+    async def play_closed(self, requests: Iterator[Asked], at_once: int) -> Played:
+        """Send the requests so many at a time: a closed loop, as that many patient users would."""
+        self._zero = time.perf_counter()
+
+        async def user() -> None:
+            for asked in requests:
+                await self._send(Due(asked, self._now()))
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(at_once):
+                group.create_task(user())
+        return self.played
+
+    async def _send(self, due: Due) -> None:
+        sent, played, reply, failure = self._now(), self.played, Reply(()), None
+        played.num_under_way += 1
+        try:
+            reply, failure = await self._reply(due.asked)
+            ended = self._now()
+        except asyncio.CancelledError:
+            played.num_not_ended += 1
+            raise
+        finally:
+            played.num_under_way -= 1
+        failure = failure or _fault_of(due.asked, reply)
+        played.outcomes.append(
+            Outcome(
+                asked=due.asked,
+                due=due.second,
+                sent=sent,
+                ended=ended,
+                phases=reply.phases,
+                num_outputs=0 if failure else len(reply.outputs),
+                error=failure,
+            )
+        )
+
+    async def _reply(self, asked: Asked) -> tuple[Reply, RequestFailed | None]:
+        """Return what the server sent, or why there is nothing. A fault of a response fails it alone."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._draw(asked), None
+        except RequestFailed as error:
+            return Reply(()), error
+        except TimeoutError:
+            return Reply(()), RequestFailed(Trouble.TIMEOUT)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            return Reply(()), RequestFailed(Trouble.BROKEN, f"unexpected response: {error!r}"[:120])
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._zero
+
+
+def _fault_of(asked: Asked, reply: Reply) -> RequestFailed | None:
+    try:
+        check_outputs(asked, reply.outputs)
+    except RequestFailed as error:
+        return error
+    return None
