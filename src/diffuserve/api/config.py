@@ -29,6 +29,7 @@ class ApiConfig:
     until there is a key. While it is open only `own_hosts` and loopback are accepted as its names.
     `api_docs` serves `/docs` and `/openapi.json`.
     `max_file_bytes` limits a file that a worker uploads, `max_batch_bytes` a batch as JSON lines,
+    `max_lines_bytes` a file of them,
     `max_body_bytes` every other body, `max_tenant_upload_bytes` all batches of a tenant that are not stored
     yet. The body of a batch or of an uploaded image must arrive within `upload_seconds` and, after the first
     `upload_grace_seconds`, at `min_upload_bytes_per_second`. An image that a request names by its URL must
@@ -96,6 +97,7 @@ class ApiConfig:
     own_adapters: tuple[str, ...] = ()
     bundled_adapters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     max_batch_bytes: int = 64 * MIB
+    max_lines_bytes: int = 200_000_000
     max_tenant_upload_bytes: int = 256 * MIB
     upload_seconds: float = option(
         600.0, "Seconds within which the body of a batch, or an uploaded image, must arrive.", gt=0

@@ -1,4 +1,4 @@
-"""An engine in another server's process: requests that come together share its steps, whoever hands them over."""
+"""An engine in another server's process: requests that come together share its steps."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ class InProcessEngine(AbstractContextManager["InProcessEngine"]):
         from diffuserve.engine_process.output.image_output import open_image_output
 
         config = with_stored_model(config)
-        output = open_image_output(config.model, replace(config.images, file_metadata=False))
+        output = open_image_output(config.model, config.images)
         engine = _load(config)
         log.info("%s", " · ".join(f"{name} {value}" for name, value in engine.describe().items()))
         return cls(engine, output.of(engine.pipeline), max_requests)
@@ -81,7 +81,7 @@ def _load(config: EngineProcessConfig) -> "Engine":
     return Engine.of(model, config.engine, adapters)
 
 
-def settings_of(texts: Mapping[str, str], **given: Any) -> Settings:
+def settings_of(texts: Mapping[str, Any], **given: Any) -> Settings:
     """Return the settings that another server's configuration holds as texts, by their names, JSON in JSON.
 
     Those `given` count where no text does; all others come from the environment. Raise `InvalidParams`.
@@ -93,9 +93,9 @@ def settings_of(texts: Mapping[str, str], **given: Any) -> Settings:
     return Settings.with_options(**{**given, **{name: _parsed(text) for name, text in texts.items()}})
 
 
-def _parsed(text: str) -> Any:
-    """Return an object or a list that a text holds as JSON, and any other text as it is."""
-    if not text.startswith(("{", "[")):
+def _parsed(text: Any) -> Any:
+    """Return an object or a list that a text holds as JSON, and any other value as it is."""
+    if not isinstance(text, str) or not text.startswith(("{", "[")):
         return text
     try:
         return json.loads(text)

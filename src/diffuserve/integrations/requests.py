@@ -3,7 +3,8 @@
 import binascii
 import io
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ SERVED: Final[Mapping[str, RequestField]] = {
     if declared.kind not in (FieldKind.ADAPTERS, FieldKind.CONTROLS)
 }
 """Fields that integrations take as single values or lists of them, by their short names."""
+FORMAT: Final = "output_format"
+"""Parameter beside those of a request: png, webp or jpeg, the format of image files."""
 _NAMES: Final = {short_name(declared): name for name, declared in FIELDS.items()} | {
     name: name for name in FIELDS
 }
@@ -46,6 +49,17 @@ def params_of(values: Mapping[str, Any]) -> GenerationParams:
     read = {name: _value(name, value) for name, value in given.items()}
     params = GenerationParams(**read)  # it bounds the texts before they are cleaned
     return replace(params, **cleaned(read))
+
+
+@contextmanager
+def said_as(values: Mapping[str, Any]) -> Iterator[None]:
+    """Give errors of fields the names by which the request's values say them, by default the short ones."""
+    names = {name: short for short, name in _NAMES.items() if short != name}
+    names |= {_NAMES[name]: name for name in values if name in _NAMES}
+    try:
+        yield
+    except InvalidParams as error:
+        raise type(error)(names.get(error.field, error.field), error.value, error.remedy) from error
 
 
 def _by_field(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +107,7 @@ def _control(name: str, value: Any) -> Mapping[str, Any]:
 def _image(name: str, value: object) -> InputImage:
     """Return the pixels of the bytes of an image's file, or of their base64. Raise `InvalidParams`."""
     content = value if isinstance(value, bytes) else _decoded(name, value)
-    return read_image(name, io.BytesIO(content), mode_of(name))
+    return read_image(name, io.BytesIO(content), mode_of(name), name=f"{len(content):,} bytes")
 
 
 def _decoded(name: str, text: object) -> bytes:

@@ -40,7 +40,9 @@ from diffuserve.web.pages import Pages
 log = logging.getLogger(__name__)
 
 _INTERNAL_ERROR = 1011  # close code of RFC 6455
-_OPENAI_PATH = re.compile(r"/v1/(images|models|videos)(/.*)?")
+_OPENAI_PATH = re.compile(r"/v1/(images|models|videos)(/.*)?|/v1/batches/batch_file_.*")
+_SHARED_PATH = re.compile(r"/v1/(batches|files)(/.*)?")
+_OPENAI_HEADER = "x-stainless-lang"  # which OpenAI's clients send, in whatever language
 
 _HTTP_CODES: Mapping[int, str] = {
     400: "bad_request",
@@ -103,7 +105,7 @@ def problem_of(error: Exception) -> Problem:
 def problem_response(problem: Problem, connection: HTTPConnection) -> Response:
     """Build the error response, in OpenAI's format on OpenAI's paths, and in another door's on its own."""
     path = connection.url.path
-    if is_openai_path(path):
+    if is_openai_path(path) or (_SHARED_PATH.fullmatch(path) and speaks_openai(connection)):
         return openai_response(problem)
     if door := door_at(connection):
         return door.respond(problem)
@@ -125,6 +127,14 @@ def problem_response(problem: Problem, connection: HTTPConnection) -> Response:
 def is_openai_path(path: str) -> bool:
     """Return whether errors at this path have OpenAI's format, whether there is a route or not."""
     return _OPENAI_PATH.fullmatch(path) is not None
+
+
+def speaks_openai(connection: HTTPConnection) -> bool:
+    """Return whether OpenAI's client sends a request, or its body is one of that API.
+
+    It decides about paths that both APIs have: `/v1/batches` and `/v1/files`.
+    """
+    return _OPENAI_HEADER in connection.headers or getattr(connection.state, "is_openai", False)
 
 
 def add_problem_handlers(app: FastAPI) -> None:

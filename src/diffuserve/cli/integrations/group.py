@@ -37,6 +37,13 @@ integrations = typer.Typer(
             needs_arguments=True,
             extra=Extra.SERVER,
         ),
+        LazyCommand(
+            "torchserve",
+            "diffuserve.cli.integrations.torchserve",
+            "Write a model archive for TorchServe.",
+            needs_arguments=True,
+            extra=Extra.SERVER,
+        ),
     ),
 )
 

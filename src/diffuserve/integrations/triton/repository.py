@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.request_fields import FieldKind, RequestField, Topic
-from diffuserve.integrations.requests import SERVED
+from diffuserve.integrations.places import new_place
+from diffuserve.integrations.requests import FORMAT, SERVED
 
 INPUTS: Final[Mapping[str, RequestField]] = {
     name: declared
@@ -15,7 +15,6 @@ INPUTS: Final[Mapping[str, RequestField]] = {
     if declared.topic is not Topic.CLIP and name not in ("lyrics",)
 }
 """Inputs of the model: the parameters of images, by their short names."""
-FORMAT_INPUT: Final = "output_format"
 OUTPUTS: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
     "images": ("TYPE_UINT8", (-1, -1, -1, -1)),
     "files": ("TYPE_STRING", (-1,)),
@@ -25,7 +24,7 @@ OUTPUTS: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
 """Types and shapes of the outputs: pixels by image, row, column and color; image files; a seed each."""
 
 _TYPES: Final = {FieldKind.INTEGER: "TYPE_INT64", FieldKind.NUMBER: "TYPE_FP64"}
-_SEVERAL: Final = (FieldKind.IMAGES, FieldKind.ADAPTERS)
+SEVERAL: Final = (FieldKind.IMAGES, FieldKind.ADAPTERS)
 _MODEL: Final = '''"""diffuserve behind Triton's Python backend."""
 
 from diffuserve.integrations.triton.model import TritonPythonModel
@@ -38,11 +37,9 @@ def write_repository(folder: Path, name: str, settings: Mapping[str, str], devic
     """Write the model `name` into a model repository, and return its folder.
 
     `settings` are diffuserve's own by their names, and `device` is "cpu", "cuda" or "cuda:n"; by default
-    Triton chooses. Raise `InvalidParams` for a folder that is there already.
+    Triton chooses. Raise as `new_place` does.
     """
-    model = folder / name
-    if model.exists():
-        raise InvalidParams("folder", str(model), "is there already; remove it, or give another --name")
+    model = new_place(folder, name)
     (model / "1").mkdir(parents=True)
     (model / "config.pbtxt").write_text(config(name, settings, device), "utf-8")
     (model / "1" / "model.py").write_text(_MODEL, "utf-8")
@@ -66,9 +63,9 @@ def config(name: str, settings: Mapping[str, str], device: str | None = None) ->
 
 def _inputs() -> Iterator[str]:
     for name, declared in INPUTS.items():
-        dims = (-1,) if declared.kind in _SEVERAL else (1,)
+        dims = (-1,) if declared.kind in SEVERAL else (1,)
         yield _tensor(name, _TYPES.get(declared.kind, "TYPE_STRING"), dims, name != "prompt")
-    yield _tensor(FORMAT_INPUT, "TYPE_STRING", (1,), is_optional=True)
+    yield _tensor(FORMAT, "TYPE_STRING", (1,), is_optional=True)
 
 
 def _tensor(name: str, kind: str, dims: Iterable[int], is_optional: bool = False) -> str:
