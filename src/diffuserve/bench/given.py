@@ -174,7 +174,7 @@ async def _own_side(server: Server, model: str | None) -> int | None:
 
 
 def _ramp(given: Given) -> Ramp:
-    first = given.request_rate or 1.0
+    first = 1.0 if given.request_rate is None else given.request_rate
     if given.request_rate_end is None:
         return Ramp.steady(first)
     return Ramp(first, given.request_rate_end, given.benchmark_duration or 0.0)

@@ -49,7 +49,7 @@ class Player:
 
     async def play_open(self, dues: Iterable[Due]) -> Played:
         """Send each request at its due time: an open loop, in which a slow server gets no less to do."""
-        self._zero = time.perf_counter()
+        self._zero = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as group:
             for due in dues:
                 await asyncio.sleep(due.second - self._now())
@@ -58,7 +58,7 @@ class Player:
 
     async def play_closed(self, requests: Iterator[Asked], at_once: int) -> Played:
         """Send the requests so many at a time: a closed loop, as that many patient users would."""
-        self._zero = time.perf_counter()
+        self._zero = asyncio.get_running_loop().time()
 
         async def user() -> None:
             for asked in requests:
@@ -106,7 +106,7 @@ class Player:
             return Reply(()), RequestFailed(Trouble.BROKEN, f"unexpected response: {error!r}"[:120])
 
     def _now(self) -> float:
-        return time.perf_counter() - self._zero
+        return asyncio.get_running_loop().time() - self._zero
 
 
 def _fault_of(asked: Asked, reply: Reply) -> RequestFailed | None:

@@ -16,6 +16,7 @@ from diffuserve.bench.playing import Draw, Due, Played, Player
 from diffuserve.bench.slo import Slo
 from diffuserve.bench.sweep import Probe, knee, next_rate
 from diffuserve.bench.targets import Address, Target
+from diffuserve.domain.errors import InvalidParams
 
 Show = Callable[[str, Played], None]
 """Is told every half second what is played and how far it is."""
@@ -87,10 +88,15 @@ class Server:
 
 
 async def run_all(servers: Sequence[Server], plan: Plan, run: Run, show: Show) -> None:
-    """Play the plan on each server in turn, and put what is measured into `run` as it is."""
+    """Play the plan on each server in turn, and put what is measured into `run` as it is.
+
+    Raise `InvalidParams` if a server draws nothing at all in its warm-up; nothing was measured then.
+    """
     for server in servers:
         async with _draw_on(server, plan.timeout_seconds) as draw:
             await _warm_up(server, draw, plan, show)
+    for server in servers:
+        async with _draw_on(server, plan.timeout_seconds) as draw:
             if plan.is_sweep:
                 await _sweep(server, draw, plan, run, show)
             else:
@@ -102,6 +108,11 @@ async def _warm_up(server: Server, draw: Draw, plan: Plan, show: Show) -> None:
     player = Player(draw, plan.timeout_seconds)
     async with _shown(f"{server.address}: warm-up", player.played, show):
         await player.play_closed(islice(plan.requests(), plan.num_warmup), 1)
+    errors = [each.error for each in player.played.outcomes]
+    if errors and all(errors):
+        raise InvalidParams(
+            "servers", str(server.address), f"{errors[0]}, also at every other warm-up request"
+        )
 
 
 async def _sweep(server: Server, draw: Draw, plan: Plan, run: Run, show: Show) -> None:

@@ -42,7 +42,7 @@ def dues_of(trace: list[Recorded], path: Path) -> list[float]:
     dues = [each.due for each in trace]
     for number, due in enumerate(dues, start=1):
         if due is None:
-            raise InvalidParams("input_file", f"{path}:{number}", "a fixed schedule needs `timestamp`, in ms")
+            raise InvalidParams("input_file", str(path), f"line {number} has no `timestamp`, in ms")
     known = [due for due in dues if due is not None]
     return [due - min(known) for due in known]
 
@@ -55,7 +55,7 @@ def _lines(path: Path, lines: Iterator[str]) -> Iterator[Recorded]:
             try:
                 yield _recorded(json.loads(line))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise InvalidParams("input_file", f"{path}:{number}", f"is no request: {error}") from error
+                raise InvalidParams("input_file", str(path), f"line {number}: {error}") from error
 
 
 def _recorded(line: dict[str, Any]) -> Recorded:

@@ -11,6 +11,7 @@ _WAIT = 25
 """Seconds of a long poll, below the usual limits of proxies."""
 _KINDS = {Kind.IMAGE: "image.generate", Kind.CLIP: "video.generate"}
 _ROLES = {Kind.IMAGE: "image", Kind.CLIP: "video"}
+_PARTS = ("encode", "denoise", "decode", "filter", "upload")
 _FINAL = frozenset({"succeeded", "failed", "canceled", "expired"})
 
 
@@ -44,12 +45,13 @@ class Diffuserve:
 
 
 def _phases(job: dict[str, Any]) -> dict[str, float]:
-    """Return seconds in the queue and at work by the server's clock, and the worker's by part of its work."""
+    """Return seconds in the queue and at work by the server's clock, and of parts of it by the worker's."""
     created, started, finished = (
         datetime.fromisoformat(job[name]) for name in ("created_at", "started_at", "finished_at")
     )
+    timings = job["result"]["timings"]
     return {
         "queue": (started - created).total_seconds(),
         "run": (finished - started).total_seconds(),
-        **{name: float(seconds) for name, seconds in job["result"]["timings"].items()},
+        **{part: timings[f"{part}_seconds"] for part in _PARTS if f"{part}_seconds" in timings},
     }
