@@ -1,13 +1,17 @@
 """Triton's own client as a program, run where it is installed: requests as JSON on stdin, answers on stdout.
 
 Each request has a `transport`, http or grpc, its `inputs` and, if it does not want all, its `outputs`. A text
-that begins with `base64:` is bytes. All are sent at once, each by a client of its own.
+that begins with `base64:` is bytes. All are sent at once, each by a client of its own, or `at` seconds after
+the start; answers say how many `seconds` they took from then on. Inputs of a model that Triton batches are
+`batched`.
 """
 
 import base64
 import json
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +23,15 @@ from tritonclient.utils import InferenceServerException
 def main() -> None:
     requests = json.load(sys.stdin)
     with ThreadPoolExecutor(len(requests)) as pool:
-        json.dump(list(pool.map(answer, requests)), sys.stdout)
+        start = time.monotonic()
+        json.dump(list(pool.map(partial(timed, start), requests)), sys.stdout)
+
+
+def timed(start: float, request: dict[str, Any]) -> dict[str, Any]:
+    due = start + request.get("at", 0.0)
+    time.sleep(max(due - time.monotonic(), 0.0))
+    found = answer(request)
+    return {**found, "seconds": time.monotonic() - due}
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -32,21 +44,22 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     names = request.get("outputs")
     outputs = None if names is None else [module.InferRequestedOutput(name) for name in names]
     try:
-        result = client.infer(
-            "diffuserve", [tensor(module, *each) for each in request["inputs"].items()], outputs=outputs
-        )
+        made = partial(tensor, module, "batched" in request)
+        inputs = [made(*each) for each in request["inputs"].items()]
+        result = client.infer("diffuserve", inputs, outputs=outputs)
     except InferenceServerException as error:
         return {"error": error.message(), "status": str(error.status())}
     return {name: plain(result.as_numpy(name)) for name in names or ("images", "files", "seeds", "warnings")}
 
 
-def tensor(module: Any, name: str, value: Any) -> Any:
+def tensor(module: Any, is_batched: bool, name: str, value: Any) -> Any:
     values = value if isinstance(value, list) else [value]
     if isinstance(values[0], str):
         array, kind = np.array([as_bytes(each) for each in values], np.object_), "BYTES"
     else:
         array = np.array(values)
         kind = "INT64" if array.dtype == np.int64 else "FP64"
+    array = array[None] if is_batched else array
     made = module.InferInput(name, list(array.shape), kind)
     made.set_data_from_numpy(array)
     return made

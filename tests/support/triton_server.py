@@ -27,9 +27,9 @@ class TritonServer:
     Skip the test where its environment cannot be made.
     """
 
-    def __init__(self, repository: Path, folder: Path) -> None:
+    def __init__(self, repository: Path, folder: Path, *options: str) -> None:
         self._environment = environment("triton", _REQUIREMENTS)
-        self._repository, self._folder = repository, folder
+        self._repository, self._folder, self._options = repository, folder, options
         self.http, self.grpc, self._metrics = free_port(), free_port(), free_port()
 
     def __enter__(self) -> "TritonServer":
@@ -46,15 +46,16 @@ class TritonServer:
             "PYTHONPATH": str(packages),
             "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
         }
+        arguments = [*(f"--{name}={value}" for name, value in said.items()), *self._options]
         with (self._folder / "triton.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [str(root / "bin" / "tritonserver"), *(f"--{name}={value}" for name, value in said.items())],
+                [str(root / "bin" / "tritonserver"), *arguments],
                 env={**os.environ, **python},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 preexec_fn=die_with_parent,
             )
-        block_until(lambda: self._process.poll() is not None or self.is_ready())
+        block_until(lambda: self._process.poll() is not None or self.is_ready() or "FAILED" in self.log())
         return self
 
     def _backends(self, root: Path) -> Path:

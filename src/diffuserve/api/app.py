@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute
 
 from diffuserve.api.a1111 import door as a1111
 from diffuserve.api.auth.browser_guard import BrowserGuard
+from diffuserve.api.batches import file_batch_routes
 from diffuserve.api.batches import routes as batches
 from diffuserve.api.clients import adapters as adapter_routes
 from diffuserve.api.clients import (
@@ -60,6 +61,7 @@ ROUTES = (
     workers,
     archive,  # before a job of that name
     jobs,
+    file_batch_routes,  # before a batch of such an id
     batches,
     events,
     results,

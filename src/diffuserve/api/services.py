@@ -21,6 +21,7 @@ from diffuserve.api.files.urls import FileUrls, MediaOrigins
 from diffuserve.api.following.job_log import JobLog
 from diffuserve.api.following.job_metrics import JobMetrics
 from diffuserve.api.following.job_watcher import JobWatcher
+from diffuserve.api.following.last_previews import LastPreviews
 from diffuserve.api.following.watched_jobs import WatchedJobs
 from diffuserve.api.http.background_tasks import BackgroundTasks
 from diffuserve.api.operators.feed import OverviewFeed
@@ -72,6 +73,7 @@ class Services:
     adapter_intake: AdapterIntake
     watched_jobs: WatchedJobs
     job_watcher: JobWatcher
+    previews: LastPreviews
     worker_polls: WorkerPolls
     snapshots: Snapshots
     overview_feed: OverviewFeed
@@ -125,7 +127,7 @@ class Services:
         url_signer = UrlSigner(signatures, config.result_url_seconds)
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
         catalog = Catalog(store, config.default_model, config.tiers, config.lets_sounds_out)
-        adapter_names = AdapterNames(adapters, config.own_adapters, config.bundled_adapters)
+        adapter_names = AdapterNames(adapters, catalog.workers, config.own_adapters, config.bundled_adapters)
         pool = images or IntakePool()
         snapshots = Snapshots(store, bus)
         authenticator = Authenticator(store, without_keys=not config.auth)
@@ -155,6 +157,7 @@ class Services:
             adapter_intake=AdapterIntake(config, catalog, adapter_names),
             watched_jobs=watched_jobs,
             job_watcher=JobWatcher(store, bus, watched_jobs, config.poll_seconds),
+            previews=LastPreviews(),
             worker_polls=WorkerPolls(store, config.poll_seconds),
             snapshots=snapshots,
             overview_feed=OverviewFeed(snapshots),

@@ -4,15 +4,21 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from diffuserve.domain.errors import BacklogFull, InvalidParams
+from diffuserve.api.submit.prompt_processor import PromptProcessor
+from diffuserve.domain.errors import BacklogFull, ImageBlocked, InvalidParams
+from diffuserve.domain.requests.input_image import InputImage
+from diffuserve.domain.requests.params import JUDGED
+from diffuserve.domain.safety import Action
 from diffuserve.domain.text.nearest import did_you_mean
+from diffuserve.media.input_image import as_image
 from diffuserve.models.machine.torch_environment import prepare_torch
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.settings import Settings
+from diffuserve.wiring.safety import open_prompt_filter
 
 if TYPE_CHECKING:
     from diffuserve.domain.requests.params import GenerationParams
@@ -27,16 +33,17 @@ MAX_REQUESTS: Final = 1_000
 
 
 @dataclass(frozen=True)
-class InProcessEngine(AbstractContextManager["InProcessEngine"]):
-    """An engine with the image filter of its settings; `max_requests` may be unfinished at once."""
+class InProcessEngine(AbstractAsyncContextManager["InProcessEngine"]):
+    """An engine with the filters of its settings; `max_requests` may be unfinished at once."""
 
     engine: "Engine"
     output: "ImageOutput"
+    prompts: PromptProcessor
     max_requests: int = MAX_REQUESTS
 
     @classmethod
-    def open(cls, config: EngineProcessConfig, max_requests: int = MAX_REQUESTS) -> "InProcessEngine":
-        """Load the model, from the hub or a model store if need be, and the image filter.
+    def open(cls, settings: Settings) -> "InProcessEngine":
+        """Load the model, from the hub or a model store if need be, and the filters.
 
         Raise what `Engine.load` raises, and `InvalidParams` for a filter that is unknown or not installed.
         """
@@ -44,28 +51,40 @@ class InProcessEngine(AbstractContextManager["InProcessEngine"]):
         from diffuserve.engine_process.model.stored_model import with_stored_model
         from diffuserve.engine_process.output.image_output import open_image_output
 
-        config = with_stored_model(config)
+        prompts = PromptProcessor(open_prompt_filter(settings))
+        config = with_stored_model(settings.engine_process)
         output = open_image_output(config.model, config.images)
         engine = _load(config)
         log.info("%s", " · ".join(f"{name} {value}" for name, value in engine.describe().items()))
-        return cls(engine, output.of(engine.pipeline), max_requests)
+        return cls(engine, output.of(engine.pipeline), prompts)
 
-    async def draw(self, params: "GenerationParams", *, priority: int = 0) -> "GenerationResult":
-        """Return the images of a request, as the image filter allows them; canceling the task aborts it.
+    async def draw(self, params: "GenerationParams") -> "GenerationResult":
+        """Return the images of a request, as the filters allow them; canceling the task aborts it.
 
-        Raise what `Engine.submit` raises, `BacklogFull`, and `OutputBlocked`.
+        Raise what `Engine.submit` raises, `BacklogFull`, `PromptBlocked`, `ImageBlocked` and `OutputBlocked`.
         """
         if self.engine.num_unfinished >= self.max_requests:
-            raise BacklogFull(f"{self.max_requests:,} requests are waiting; try again later")
-        result = await self.engine.submit(params, priority=priority)
+            raise BacklogFull(f"{self.max_requests:,} requests are unfinished here; try again later")
+        for text in filter(None, (getattr(params, name) for name in JUDGED)):
+            await self.prompts.moderate(text)
+        await asyncio.to_thread(self._judge_inputs, params)
+        result = await self.engine.submit(params)
         return await asyncio.to_thread(self.output.screened, result)
 
-    def close(self) -> None:
-        """Stop the engine; unfinished requests fail with `EngineClosed`."""
-        self.engine.close()
+    def _judge_inputs(self, params: "GenerationParams") -> None:
+        for field, image in params.input_images:
+            assert isinstance(image, InputImage), "names of images would be paths on this machine"
+            verdict = self.output.judge([as_image(image)]).verdict
+            if verdict.action is Action.BLOCK:
+                raise ImageBlocked(field, verdict.category)
 
-    def __exit__(self, *_error: object) -> None:
-        self.close()
+    async def close(self) -> None:
+        """Stop the engine; unfinished requests fail with `EngineClosed`."""
+        await asyncio.to_thread(self.engine.close)
+        await self.prompts.close()
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
 
 
 def _load(config: EngineProcessConfig) -> "Engine":

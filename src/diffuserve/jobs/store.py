@@ -31,8 +31,8 @@ class JobStore:
 
     `jobs` serves clients, `leases` workers, `operations`, `overview` and `history` operators, `usage` clients
     and operators, `demand` autoscalers, `housekeeping` the reaper and the preemptor; `keys`, `batches`,
-    `file_batches`, `files`, `webhooks` and `audit` are named for their tables, `url_secrets` for what they sign, and
-    `virtual_times` are the administrator's.
+    `file_batches`, `files`, `webhooks` and `audit` are named for their tables, `url_secrets` for what they
+    sign, and `virtual_times` are the administrator's.
     """
 
     def __init__(self, url: str, bus: EventBus, config: StoreConfig, clock: Clock | None = None) -> None:

@@ -106,7 +106,7 @@ async def upload_file(
 
 
 @router.get("", summary="List files, newest first", response_model=FilePage)
-async def list_files(
+async def list_files(  # noqa: PLR0913 (each is a part of the query)
     request: Request,
     parts: Used,
     caller: ClientCaller,

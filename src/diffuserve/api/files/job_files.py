@@ -39,6 +39,11 @@ class JobFiles:
         content = content_of(job.id, job.lease_token, artifact.name, artifact.sha256)
         return await serve(self.artifacts, content, part)
 
+    async def content(self, job: Job, artifact: Artifact) -> bytes:
+        """Return a file of a finished job."""
+        key = content_of(job.id, job.lease_token, artifact.name, artifact.sha256).key
+        return b"".join([chunk async for chunk in self.artifacts.read(key)])
+
     async def delete(self, job: Job, caller: Caller) -> None:
         """Delete a job with its files. One that is not final is canceled first, and deleted once it is."""
         await self.store.jobs.delete(job.id, caller.scope)

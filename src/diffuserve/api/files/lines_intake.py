@@ -44,7 +44,7 @@ class LinesIntake:
     @property
     def usual_seconds(self) -> float:
         """Seconds for which files of batches are kept by default."""
-        return max(self.store.config.retention_seconds.values())
+        return self.store.config.longest_kept
 
     async def stored(
         self, tenant_id: str, purpose: FilePurpose, name: str, chunks: AsyncIterator[bytes], max_bytes: int

@@ -235,10 +235,15 @@ def openai_response(problem: Problem) -> Response:
 
     OpenAI's SDK retries 409, 429 and 5xx unless `x-should-retry` forbids it.
     """
-    status = 400 if problem.status in (413, 422) else problem.status
+    status = openai_status(problem)
     should_retry = "true" if problem.is_retryable else "false"
     headers = problem.headers | {"x-should-retry": should_retry}
     return json_response(OpenAIErrorEnvelope(error=openai_error(problem)), status, headers)
+
+
+def openai_status(problem: Problem) -> int:
+    """Return the status of a problem in OpenAI's API, in which invalid input is 400."""
+    return 400 if problem.status in (413, 422) else problem.status
 
 
 def openai_error(problem: Problem) -> OpenAIError:

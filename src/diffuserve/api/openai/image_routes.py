@@ -1,9 +1,8 @@
 """OpenAI's image API: one request that waits for its images, or streams them."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.requests import ClientDisconnect
@@ -14,12 +13,13 @@ from diffuserve.api.auth.waits import SubmittingFollower
 from diffuserve.api.door.forms import FORM
 from diffuserve.api.door.json_route import JsonRoute, content_type_of, is_json
 from diffuserve.api.door.middleware import CLIENT_CLOSED_REQUEST
+from diffuserve.api.following.awaited_jobs import AwaitedJobs, failure_problem
 from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.problems import openai_response
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.openai.background import check_background
-from diffuserve.api.openai.images import EDIT, GENERATION, ImageParts, OpenAIImageSerializer, failure_problem
+from diffuserve.api.openai.images import EDIT, GENERATION, ImageParts, OpenAIImageSerializer
 from diffuserve.api.openai.request_bodies import (
     CommonImageFields,
     EditBody,
@@ -35,6 +35,8 @@ from diffuserve.api.submit.request_bodies import NewJobBody
 from diffuserve.api.submit.submission import InputResolver, Submission, Submissions, renamed_fields
 from diffuserve.domain.jobs.job import Job, JobStatus
 
+Taken = TypeVar("Taken")
+
 router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
 
@@ -43,6 +45,7 @@ class EditParts:
     """Parts that these routes use."""
 
     images: ImageParts
+    awaited: AwaitedJobs
     submissions: Submissions
     catalog: Catalog
     bodies: ImageBodies
@@ -73,7 +76,9 @@ async def generate_images(
 ) -> Response:
     """Run a job of `n` images, which is canceled if the client disconnects."""
     job = await _submit(parts, caller, body, body.job(), base_url)
-    return await _response(request, OpenAIImageSerializer(parts.images, base_url, GENERATION), job, body)
+
+    serializer = OpenAIImageSerializer(parts.images, base_url, GENERATION)
+    return await _response(request, parts, serializer, job, body)
 
 
 @router.post(
@@ -124,7 +129,7 @@ async def _edited(
         job, options = await submit_body(request, parts, caller, base_url)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
-    return await _response(request, OpenAIImageSerializer(parts.images, base_url, EDIT), job, options)
+    return await _response(request, parts, OpenAIImageSerializer(parts.images, base_url, EDIT), job, options)
 
 
 async def _submit_named(
@@ -164,41 +169,37 @@ async def _submit(
     base_url: str,
     resolve: InputResolver | None = None,
 ) -> Job:
-    served = await parts.catalog.pick(body.model, body.kind)
+    submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
+    return await taken(parts.catalog, options, submission, parts.submissions.submit)
+
+
+async def taken(
+    catalog: Catalog,
+    options: CommonImageFields,
+    submission: Submission,
+    take: Callable[[Submission], Awaitable[Taken]],
+) -> Taken:
+    """Return what `take` makes of a job; its errors have the names of the fields of `options`."""
+    body = submission.body
+    served = await catalog.pick(body.model, body.kind)
     check_background(options.background, body.output_format or "png", served.spec)
     fields = _FIELDS | {"image": "images" if isinstance(options, EditBody) else "image"}
     with renamed_fields(lambda field: fields.get(field, field)):
-        submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
-        return await parts.submissions.submit(submission)
+        return await take(submission)
 
 
 async def _response(
-    request: Request, serializer: OpenAIImageSerializer, job: Job, options: CommonImageFields
+    request: Request,
+    parts: EditParts,
+    serializer: OpenAIImageSerializer,
+    job: Job,
+    options: CommonImageFields,
 ) -> Response:
     if options.stream:
         return serializer.stream(job)
-    final = await _final_unless_disconnected(request, serializer.parts, job)
+    final = await parts.awaited.final(request, job)
     if final is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     if final.status is not JobStatus.SUCCEEDED:
         return openai_response(failure_problem(final))
     return json_response(await serializer.images(final, as_url=options.response_format == "url"))
-
-
-async def _final_unless_disconnected(request: Request, parts: ImageParts, job: Job) -> Job | None:
-    """Return the job once it is final; cancel it and return `None` if the client disconnects first."""
-    ending = asyncio.create_task(parts.job_watcher.final(job))
-    disconnecting = asyncio.create_task(_wait_for_disconnect(request))
-    try:
-        await asyncio.wait({ending, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
-        return ending.result() if ending.done() else None
-    finally:
-        if not ending.done():
-            parts.background_tasks.start(parts.store.jobs.cancel(job.id))
-        ending.cancel()
-        disconnecting.cancel()
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -10,9 +10,9 @@ import orjson
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from diffuserve.api.config import ApiConfig
+from diffuserve.api.following.awaited_jobs import failure_problem
 from diffuserve.api.following.job_watcher import JobWatcher
 from diffuserve.api.http.background_tasks import BackgroundTasks
-from diffuserve.api.http.problem import Problem
 from diffuserve.api.http.problems import openai_error, problem_of
 from diffuserve.api.openai.background import background_of
 from diffuserve.api.openai.resources import (
@@ -26,17 +26,13 @@ from diffuserve.api.openai.resources import (
 )
 from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.resources.serializers import JobSerializer
-from diffuserve.domain.errors import DiffuserveError, InvalidParams, ModelNotCapable, OutputBlocked
+from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.jobs.job import Artifact, Job, JobStatus
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.resources.job import images_among
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.base import ArtifactStore
-
-_FAILURE_STATUSES = {JobStatus.FAILED: 500, JobStatus.CANCELED: 409, JobStatus.EXPIRED: 504}
-_INPUT_ERRORS = frozenset({InvalidParams.code, ModelNotCapable.code, OutputBlocked.code})
-
 
 GENERATION, EDIT = "image_generation", "image_edit"
 """Beginnings of the types of a stream's events."""
@@ -142,17 +138,6 @@ class OpenAIImageSerializer:
             output_tokens=image_tokens,
             total_tokens=text_tokens + input_tokens + image_tokens,
         )
-
-
-def failure_problem(job: Job) -> Problem:
-    """Return why a final job has no image.
-
-    It is not retryable: the client's retry would be another job.
-    """
-    error = job.error
-    code, message = (error.code, error.message) if error else (str(job.status), f"the job was {job.status}")
-    status = 400 if code in _INPUT_ERRORS else _FAILURE_STATUSES[job.status]
-    return Problem(status=status, code=code, detail=message)
 
 
 def _images(job: Job) -> list[Artifact]:

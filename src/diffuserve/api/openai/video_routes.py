@@ -1,9 +1,9 @@
 """OpenAI's video API: clips as jobs that are created, polled, fetched, remixed and deleted."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -36,6 +36,8 @@ from diffuserve.domain.errors import InvalidParams, JobNotFound
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, Job
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.jobs.store import JobStore
+
+Taken = TypeVar("Taken")
 
 router = APIRouter(
     prefix="/v1/videos", tags=["openai"], route_class=JsonRoute, responses=dict(OPENAI_ERROR_RESPONSES)
@@ -180,11 +182,19 @@ async def _submit(
     base_url: str,
     resolve: InputResolver | None = None,
 ) -> Job:
+    submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
+    return await taken(parts.catalog, submission, parts.submissions.submit)
+
+
+async def taken(
+    catalog: Catalog, submission: Submission, take: Callable[[Submission], Awaitable[Taken]]
+) -> Taken:
+    """Return what `take` makes of the job of a clip; its errors have the names of OpenAI's fields."""
+    body = submission.body
     with renamed_fields(_renamed):
-        served = await parts.catalog.pick(body.model, body.kind)
+        served = await catalog.pick(body.model, body.kind)
         with nullcontext() if served.tiers.sizes else _nearest_size(served.spec, body.input):
-            submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
-            return await parts.submissions.submit(submission)
+            return await take(submission)
 
 
 async def _job_of(parts: ClipParts, caller: Caller, job_id: str) -> Job:

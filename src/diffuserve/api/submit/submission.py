@@ -76,22 +76,29 @@ class Submissions:
         `drafted`, `AdapterNames.resolve`, `InputImages.resolve`, `PromptScreening.screened` and
         `JobStore.submit` raise, `ModelNotFound`, and `DeadlineUnreachable`.
         """
-        draft = await self._draft(submission)
-        has_images, has_adapters = bool(draft.asked.input_images), bool(draft.asked.adapters)
-        if has_images or has_adapters or draft.has_to_be_in_time:
+        draft = await self.drafted(submission)
+        if draft.asked.input_images or draft.asked.adapters or draft.has_to_be_in_time:
             earlier = await self.store.jobs.find_room(submission.tenant_id, submission.stamp)
             if earlier is not None:
                 return earlier
         if draft.has_to_be_in_time:
             await self.store.jobs.check_deadline(draft.job)
-        if has_adapters:
-            draft = draft.with_found(await self._with_adapters(submission.tenant_id, draft))
-        if has_images:
-            draft = draft.with_found(await self._with_images(submission, draft.asked))
-        new = await self.screening.screened(draft.job, submission.body.expand_prompt)
+        new = await self._completed(submission, draft)
         job = await self.store.jobs.submit(submission.stamped(new))
         self.job_metrics.record_accepted(job)
         return job
+
+    async def prepared(self, submission: Submission) -> NewJob:
+        """Do all that `submit` does but storing the job, for which room in the queue is reserved."""
+        return await self._completed(submission, await self.drafted(submission))
+
+    async def _completed(self, submission: Submission, draft: Draft) -> NewJob:
+        """Return the job with the adapters and images that it names, and a prompt that may be drawn."""
+        if draft.asked.adapters:
+            draft = draft.with_found(await self._with_adapters(submission.tenant_id, draft))
+        if draft.asked.input_images:
+            draft = draft.with_found(await self._with_images(submission, draft.asked))
+        return await self.screening.screened(draft.job, submission.body.expand_prompt)
 
     async def _with_adapters(self, tenant_id: str, draft: Draft) -> GenerationParams:
         """Return the parameters with the adapters' digests, which a fallback model has to fit too."""
@@ -106,7 +113,7 @@ class Submissions:
             params = await submission.resolve(submission.tenant_id, params)
         return await self.inputs.resolve(submission.tenant_id, params)
 
-    async def _draft(self, submission: Submission) -> Draft:
+    async def drafted(self, submission: Submission) -> Draft:
         """Return what is asked for, if this server, the model and the tenant's plan permit it."""
         body = submission.body
         self.screening.prompts.check_offered(body.expand_prompt)

@@ -107,7 +107,7 @@ async def _show_loading(running: "ServerWithWorker", model: str, console: Consol
     import psutil
 
     from diffuserve.cli.servers.load_display import LoadDisplay
-    from diffuserve.cli.servers.local_worker import wait_until_ready
+    from diffuserve.wiring.own_worker import wait_until_ready
 
     server = running.server
     display = LoadDisplay(console, model, time.time() - psutil.Process().create_time())

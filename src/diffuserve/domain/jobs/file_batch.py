@@ -88,9 +88,11 @@ class TokenCounts:
     input_tokens: int = 0
     output_tokens: int = 0
 
-    def plus(self, input_tokens: int, output_tokens: int) -> "TokenCounts":
+    def plus(self, more: "TokenCounts") -> "TokenCounts":
+        """Return the sum of both."""
         return TokenCounts(
-            input_tokens=self.input_tokens + input_tokens, output_tokens=self.output_tokens + output_tokens
+            input_tokens=self.input_tokens + more.input_tokens,
+            output_tokens=self.output_tokens + more.output_tokens,
         )
 
 
@@ -98,14 +100,16 @@ class TokenCounts:
 class FileBatch(NewFileBatch):
     """A batch from a file. Times are seconds since the epoch, by the store's clock.
 
-    `ending` is why it ends early, `num_stored` how many of its `counts.total` lines have become jobs or were
-    refused, and `is_over` that no job of it is left to run.
+    `cost_seconds` are the predicted device-seconds of all lines, `None` until they are checked. `ending` is
+    why it ends early, `num_stored` how many of its `counts.total` lines have become jobs or were refused, and
+    `is_over` that no job of it is left to run.
     """
 
     status: FileBatchStatus
     created_at: float
     expires_at: float
     counts: LineCounts
+    cost_seconds: float | None = None
     ending: Literal["expired", "cancelled"] | None = None
     model: str | None = None
     in_progress_at: float | None = None

@@ -34,8 +34,8 @@ class DiffuserveHandler:
         """Load the model. What it raises, TorchServe logs."""
         options = (context.model_yaml_config or {}).get("handler") or {}
         gpu = context.system_properties.get("gpu_id")
-        settings = settings_of(options, device="cpu" if gpu is None else f"cuda:{gpu}")
-        self._host = InProcessEngine.open(settings.engine_process)
+        device = "cpu" if gpu is None else f"cuda:{gpu}"
+        self._host = InProcessEngine.open(settings_of(options, device=device))
         check_draws_images(self._host.engine.spec)
         self.initialized = True
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.5
 """How often a request is looked at for whether its client has gone."""
-_BY_STATUS: Final = {422: "INVALID_ARG", 413: "INVALID_ARG", 503: "UNAVAILABLE"}
+_BY_STATUS: Final = {413: "INVALID_ARG", 422: "INVALID_ARG", 503: "UNAVAILABLE"}
 """Names of Triton's error codes by the status that an error has over HTTP; others are internal."""
 
 
@@ -37,19 +37,19 @@ class TritonPythonModel:
         """Load the model that the parameters of `config.pbtxt` name. What it raises, Triton shows."""
         config = json.loads(args["model_config"])
         texts = {name: value["string_value"] for name, value in config.get("parameters", {}).items()}
-        self._host = InProcessEngine.open(settings_of(texts, device=_device(args)).engine_process)
+        self._host = InProcessEngine.open(settings_of(texts, device=_device(args)))
         check_draws_images(self._host.engine.spec)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="diffuserve-triton")
         self._thread.start()
-        self._counters = _Counters(args["model_name"])
+        self._counters = StepCounters(args["model_name"])
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Begin requests. Their inputs are read here: Triton frees them when this returns."""
         for request in requests:
             sender = request.get_response_sender()
             try:
-                values, outputs = dict(_values(request)), request.requested_output_names()
+                values, outputs = dict(values_of(request)), request.requested_output_names()
             except Exception as error:  # the other requests go on
                 _send(sender, error)
                 continue
@@ -57,10 +57,15 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """End; unfinished requests are answered with an error."""
-        self._host.close()
-        asyncio.run_coroutine_threadsafe(_others_done(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        await self._host.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _answer(self, values: Mapping[str, Any], outputs: Sequence[str], sender: Any) -> None:
         """Draw, and send the response or the error. Nothing is raised: a server goes on with others."""
@@ -87,7 +92,7 @@ class TritonPythonModel:
         return await asyncio.to_thread(lambda: [pb_utils.Tensor(name, made[name]()) for name in wanted])
 
 
-class _Counters:
+class StepCounters:
     """Steps of the engine as counters of Triton's own metrics; their ratio is the requests in a step."""
 
     def __init__(self, model: str) -> None:
@@ -116,7 +121,7 @@ def _device(args: Mapping[str, str]) -> str:
     return f"cuda:{args['model_instance_device_id']}" if is_gpu else "cpu"
 
 
-def _values(request: Any) -> Iterator[tuple[str, Any]]:
+def values_of(request: Any) -> Iterator[tuple[str, Any]]:
     """Yield the values of the inputs that a request has. Raise `InvalidParams`."""
     for tensor in request.inputs():
         name, array = tensor.name(), tensor.as_numpy().reshape(-1)
@@ -163,8 +168,3 @@ def _error(error: BaseException) -> Any:
         log.error("a request failed", exc_info=error)
     code = _BY_STATUS.get(getattr(error, "status", None) or 0, "INTERNAL")
     return pb_utils.TritonError(str(error) or type(error).__name__, getattr(pb_utils.TritonError, code))
-
-
-async def _others_done() -> None:
-    """Wait for all other tasks of this loop."""
-    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Batches from files as clients create and follow them, and as the process that works at them changes them."""
+"""Batches from files as clients follow them, and as the process that works at them changes them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -22,6 +22,7 @@ from diffuserve.domain.jobs.file_batch import (
 )
 from diffuserve.domain.jobs.job import Job
 from diffuserve.jobs.batches.file_batches import (
+    CheckFileBatch,
     CreateFileBatch,
     Ended,
     EndFileBatch,
@@ -102,9 +103,15 @@ class FileBatchStore:
         """Let a batch that was taken be due again after `seconds`."""
         await self._writer.run(PostponeFileBatch(batch_id, seconds))
 
-    async def start(self, batch_id: str, new: NewBatch, model: str | None) -> None:
+    async def note_checked(
+        self, batch_id: str, num_lines: int, cost_seconds: float, model: str | None
+    ) -> None:
+        """Note what the lines of a batch are, once all are checked."""
+        await self._writer.run(CheckFileBatch(batch_id, num_lines, cost_seconds, model))
+
+    async def start(self, batch_id: str, new: NewBatch) -> None:
         """Begin to submit the lines. Raise what `BatchStore.open` raises for want of room."""
-        await self._writer.run(StartFileBatch(batch_id, new, model))
+        await self._writer.run(StartFileBatch(batch_id, new))
 
     async def expire(self, batch_id: str) -> None:
         """Let a batch end because its time is over."""
@@ -147,7 +154,7 @@ def _file_batch_of(row: sa.Row[Any]) -> FileBatch:
 
 _PLAIN = (
     *("id", "tenant_id", "endpoint", "input_file_id", "completion_window", "base_url", "ending", "model"),
-    *("output_file_id", "error_file_id", "output_seconds", "created_at", "expires_at"),
+    *("output_file_id", "error_file_id", "cost_seconds", "output_seconds", "created_at", "expires_at"),
     *("in_progress_at", "finalizing_at", "cancelling_at", "ended_at"),
 )
 

@@ -5,7 +5,7 @@ one was killed. What a step writes outside of it, files, is entered by the comma
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -122,6 +122,21 @@ class PostponeFileBatch(SingleCommand[None]):
 
 
 @dataclass(frozen=True)
+class CheckFileBatch(SingleCommand[None]):
+    """Note what the lines of a batch are, once all are checked: their number, their cost, and their model."""
+
+    batch_id: str
+    num_lines: int
+    cost_seconds: float
+    model: str | None
+
+    def apply(self, transaction: Transaction) -> None:
+        is_before = file_batches.c.status == FileBatchStatus.VALIDATING.value
+        values = {"num_lines": self.num_lines, "cost_seconds": self.cost_seconds, "model": self.model}
+        _change(transaction, self.batch_id, is_before, **values)
+
+
+@dataclass(frozen=True)
 class StartFileBatch(SingleCommand[None]):
     """Begin to submit the lines of a batch, whose room in the queue is reserved.
 
@@ -130,7 +145,6 @@ class StartFileBatch(SingleCommand[None]):
 
     batch_id: str
     new: NewBatch
-    model: str | None
 
     def apply(self, transaction: Transaction) -> DiffuserveError | None:
         row = _row(transaction, self.batch_id)
@@ -139,14 +153,8 @@ class StartFileBatch(SingleCommand[None]):
         opened = OpenBatch(self.batch_id, self.new).apply(transaction)
         if isinstance(opened, DiffuserveError):
             return opened
-        _change(
-            transaction,
-            self.batch_id,
-            status=FileBatchStatus.IN_PROGRESS.value,
-            in_progress_at=transaction.now,
-            num_lines=self.new.num_items,
-            model=self.model,
-        )
+        status = FileBatchStatus.IN_PROGRESS.value
+        _change(transaction, self.batch_id, status=status, in_progress_at=transaction.now)
         return None
 
 
@@ -198,7 +206,7 @@ class Ended:
     status: FileBatchStatus
     output: NewFile | None = None
     error: NewFile | None = None
-    counts: LineCounts = LineCounts()
+    counts: LineCounts = field(default_factory=LineCounts)
     tokens: TokenCounts | None = None
     errors: Sequence[FileError] = ()
 

@@ -90,9 +90,9 @@ class OpenBatch(SingleCommand[str]):
 class AddBatchItems(SingleCommand[int]):
     """Queue items of a batch from number `start` on; the outcome is how many the batch has then.
 
-    A line of a file that is refused is remembered with its answer, and is no job. Items that do not continue the stored ones are not stored. The outcome is `Conflict` once the batch is
-    canceled, and `FileNotKnown` if an item names an image that is gone. No item is refused for lack of room,
-    which the batch has reserved.
+    A line of a file that is refused is remembered with its answer, and is no job. Items that do not continue
+    the stored ones are not stored. The outcome is `Conflict` once the batch is canceled, and `FileNotKnown`
+    if an item names an image that is gone. No item is refused for lack of room, which the batch has reserved.
     """
 
     batch_id: str

@@ -120,7 +120,10 @@ file_batches = sa.Table(
     *(text(name, null=True) for name in ("output_file_id", "error_file_id")),
     *map(count, ("num_lines", "num_completed", "num_failed", "num_refused")),
     *(double(name) for name in ("output_seconds", "created_at", "expires_at", "next_at")),
-    *(double(name, null=True) for name in ("in_progress_at", "finalizing_at", "cancelling_at", "ended_at")),
+    *(
+        double(name, null=True)
+        for name in ("cost_seconds", "in_progress_at", "finalizing_at", "cancelling_at", "ended_at")
+    ),
     sa.Index("file_batches_by_tenant", "tenant_id", "id"),
     partial_index("file_batches_due", "next_at", where="ended_at IS NULL"),
 )

@@ -5,8 +5,8 @@ from alembic import op
 
 from diffuserve.jobs.database.columns import count, double, number, partial_index, text
 
-revision = "0102"
-down_revision = "0101"
+revision = "0103"
+down_revision = "0102"
 branch_labels = None
 depends_on = None
 
@@ -33,7 +33,7 @@ def upgrade() -> None:
         *(double(name) for name in ("output_seconds", "created_at", "expires_at", "next_at")),
         *(
             double(name, null=True)
-            for name in ("in_progress_at", "finalizing_at", "cancelling_at", "ended_at")
+            for name in ("cost_seconds", "in_progress_at", "finalizing_at", "cancelling_at", "ended_at")
         ),
         sa.Index("file_batches_by_tenant", "tenant_id", "id"),
         partial_index("file_batches_due", "next_at", where="ended_at IS NULL"),
