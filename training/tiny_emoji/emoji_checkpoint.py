@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import emoji_denoiser
+import emoji_text
 from packed import COARSE, FINE, pack, unpack
 
 TOKENIZERS = "tokenizers"
@@ -17,7 +18,10 @@ _AVERAGE, _WEIGHT, _STEP = "average:", "weight:", "step"
 
 
 def export(state: Path, folder: Path) -> list[Path]:
-    """Write every stage in `state` packed into `folder`; return the files."""
+    """Write every stage in `state` packed into `folder`; return the files.
+
+    Heads, which only ask the text encoders what they know, are left out: they begin anew.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files = [
         Path(shutil.make_archive(str(folder / TOKENIZERS), _ARCHIVE, state / TOKENIZERS)),
@@ -27,7 +31,9 @@ def export(state: Path, folder: Path) -> list[Path]:
         if _STEP not in tensors:
             continue  # pictures, which are no stage's state
         averages = {
-            name.removeprefix(_AVERAGE): value for name, value in tensors.items() if name.startswith(_AVERAGE)
+            name.removeprefix(_AVERAGE): value
+            for name, value in tensors.items()
+            if name.startswith(_AVERAGE) and not name.startswith(_AVERAGE + emoji_text.HEADS)
         }
         target = folder / f"{path.stem}-{int(tensors[_STEP])}.xz"
         for older in folder.glob(f"{path.stem}-*.xz"):

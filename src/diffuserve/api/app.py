@@ -153,7 +153,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     watching = asyncio.create_task(services.revocations.run())
     recording = asyncio.create_task(services.history_recorder.run())
-    yield
+    with services.chosen_models.listening():
+        yield
     watching.cancel()
     recording.cancel()
     await services.background_tasks.finish()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, TypeVar, get_type_hints
 
+from diffuserve.api.a1111.chosen_models import ChosenModels
 from diffuserve.api.auth.access import Authenticator
 from diffuserve.api.auth.browser_guard import OwnAddresses
 from diffuserve.api.auth.open_waits import OpenWaits
@@ -87,6 +88,7 @@ class Services:
     address_policy: AddressPolicy
     prompts: PromptProcessor
     waits: OpenWaits
+    chosen_models: ChosenModels
     batch_uploads: BatchUploads
     file_intake: FileIntake
     image_fetcher: ImageFetcher
@@ -171,6 +173,7 @@ class Services:
             address_policy=AddressPolicy(config.webhook_allowed_networks, config.webhook_allowed_ports),
             prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.observe_prompt_verdict),
             waits=OpenWaits(),
+            chosen_models=ChosenModels(bus),
             batch_uploads=BatchUploads(config),
             file_intake=FileIntake(pool, store, artifacts, catalog, config, metrics, PixelBudget(quotas)),
             image_fetcher=ImageFetcher(config),

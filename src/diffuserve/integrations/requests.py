@@ -24,11 +24,9 @@ def short_name(declared: RequestField) -> str:
 
 
 SERVED: Final[Mapping[str, RequestField]] = {
-    short_name(declared): declared
-    for declared in FIELDS.values()
-    if declared.kind not in (FieldKind.ADAPTERS, FieldKind.CONTROLS)
+    short_name(declared): declared for declared in FIELDS.values() if declared.kind is not FieldKind.CONTROLS
 }
-"""Fields that integrations take as single values or lists of them, by their short names."""
+"""Fields whose values are plain, or lists of plain ones, by their short names."""
 FORMAT: Final = "output_format"
 """Parameter beside those of a request: png, webp or jpeg, the format of image files."""
 _NAMES: Final = {short_name(declared): name for name, declared in FIELDS.items()} | {

@@ -155,7 +155,9 @@ OPENAPI_BODY = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": {"anyOf": [inlined_schema(BatchBody), inlined_schema(FileBatchBody)]}},
+            "application/json": {
+                "schema": {"anyOf": [inlined_schema(BatchBody), inlined_schema(FileBatchBody)]}
+            },
             _JSON_LINES[0]: {"schema": {"type": "string", "description": BatchItem.__doc__}},
         },
     }

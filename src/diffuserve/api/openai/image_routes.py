@@ -76,7 +76,6 @@ async def generate_images(
 ) -> Response:
     """Run a job of `n` images, which is canceled if the client disconnects."""
     job = await _submit(parts, caller, body, body.job(), base_url)
-
     serializer = OpenAIImageSerializer(parts.images, base_url, GENERATION)
     return await _response(request, parts, serializer, job, body)
 

@@ -1,10 +1,12 @@
 """The model repository that Triton serves: a model's `config.pbtxt`, and the file that Triton starts."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.request_fields import FieldKind, RequestField, Topic
 from diffuserve.integrations.places import new_place
 from diffuserve.integrations.requests import FORMAT, SERVED
@@ -12,7 +14,7 @@ from diffuserve.integrations.requests import FORMAT, SERVED
 INPUTS: Final[Mapping[str, RequestField]] = {
     name: declared
     for name, declared in SERVED.items()
-    if declared.topic is not Topic.CLIP and name not in ("lyrics",)
+    if declared.topic is not Topic.CLIP and name != "lyrics"
 }
 """Inputs of the model: the parameters of images, by their short names."""
 OUTPUTS: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
@@ -37,11 +39,11 @@ def write_repository(folder: Path, name: str, settings: Mapping[str, str], devic
     """Write the model `name` into a model repository, and return its folder.
 
     `settings` are diffuserve's own by their names, and `device` is "cpu", "cuda" or "cuda:n"; by default
-    Triton chooses. Raise as `new_place` does.
+    Triton chooses. Raise `InvalidParams` for another device, and as `new_place` does.
     """
-    model = new_place(folder, name)
+    model, text = new_place(folder, name), config(name, settings, device)
     (model / "1").mkdir(parents=True)
-    (model / "config.pbtxt").write_text(config(name, settings, device), "utf-8")
+    (model / "config.pbtxt").write_text(text, "utf-8")
     (model / "1" / "model.py").write_text(_MODEL, "utf-8")
     return model
 
@@ -81,9 +83,13 @@ def _instances(device: str | None) -> str:
     """Return one instance for each GPU, or one; several on one device would share no steps."""
     if device is None:
         return "instance_group [ { count: 1 } ]"
-    kind, _, index = device.partition(":")
-    chosen = f" gpus: [ {index} ]" if index else ""
-    return f"instance_group [ {{ count: 1 kind: {'KIND_CPU' if kind == 'cpu' else 'KIND_GPU'}{chosen} }} ]"
+    if device == "cpu":
+        return "instance_group [ { count: 1 kind: KIND_CPU } ]"
+    match = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if match is None:
+        raise InvalidParams("device", device, "must be cpu or cuda[:n]")
+    chosen = f" gpus: [ {match[1]} ]" if match[1] else ""
+    return f"instance_group [ {{ count: 1 kind: KIND_GPU{chosen} }} ]"
 
 
 def _parameter(name: str, text: str) -> str:
