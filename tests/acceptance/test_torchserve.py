@@ -2,7 +2,10 @@
 
 import base64
 import io
+import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -14,6 +17,7 @@ pytestmark = pytest.mark.slow
 
 CIRCLE = {"prompt": "a red circle on a white background", "width": 128, "height": 96, "steps": 4, "seed": 1}
 MANY = 40
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-inside-torchserve.md"
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +34,13 @@ def test_images_come_in_base64(server: TorchServe) -> None:
     assert (answer["seeds"], answer["output_format"], answer["warnings"]) == ([1, 2], "webp", [])
     images = [Image.open(io.BytesIO(base64.b64decode(file))) for file in answer["images"]]
     assert [(image.format, image.size) for image in images] == [("WEBP", (128, 96))] * 2
+
+
+def test_the_command_of_the_page_draws(server: TorchServe, tmp_path: Path) -> None:
+    [command] = re.findall(r"^curl .*?(?=^```$)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    command = command.replace("http://127.0.0.1:8080", server.url)
+    subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=tmp_path, check=True)
+    assert Image.open(tmp_path / "circle.png").size == (128, 128)
 
 
 def test_mixed_requests_share_steps(server: TorchServe) -> None:

@@ -2,6 +2,8 @@
 
 import base64
 import io
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 CIRCLE = {"prompt": "a red circle on a white background", "width": 128, "height": 96, "steps": 4, "seed": 1}
 MANY = 8
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-inside-triton.md"
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +28,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     with TritonServer(folder / "repository", folder) as running:
         assert running.is_ready(), running.log()[-5000:]
         yield running
+
+
+def test_the_client_of_the_page_draws(server: TritonServer, tmp_path: Path) -> None:
+    [code] = re.findall(r"^```python no-run\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    code = code.replace("127.0.0.1:8000", f"127.0.0.1:{server.http}")
+    subprocess.run([server.python, "-c", code], cwd=tmp_path, check=True)
+    assert Image.open(tmp_path / "circle.png").size == (128, 128)
 
 
 def request(transport: str, *outputs: str, **values: Any) -> dict[str, Any]:

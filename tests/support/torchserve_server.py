@@ -35,9 +35,9 @@ class TorchServe:
             pytest.skip("apt-get install openjdk-17-jre-headless: TorchServe's frontend needs Java")
         self._environment = environment("torchserve", _REQUIREMENTS)
         self._store, self._folder = model_store, folder
-        self._url, *others = (f"http://127.0.0.1:{free_port()}" for _ in range(3))
+        self.url, *others = (f"http://127.0.0.1:{free_port()}" for _ in range(3))
         names = ("inference", "management", "metrics")
-        addresses = zip(names, (self._url, *others), strict=True)
+        addresses = zip(names, (self.url, *others), strict=True)
         lines = (
             *(f"{name}_address={url}" for name, url in addresses),
             *(f"grpc_{name}_port={free_port()}" for name in names[:2]),
@@ -76,7 +76,7 @@ class TorchServe:
         """Send a JSON body, or bytes as they are, and return the status and the answer."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"content-type": "application/json"}
-        request = urllib.request.Request(f"{self._url}/predictions/{_MODEL}", content, headers)
+        request = urllib.request.Request(f"{self.url}/predictions/{_MODEL}", content, headers)
         try:
             with urllib.request.urlopen(request, timeout=HANG_SECONDS) as answer:
                 return answer.status, json.load(answer)

@@ -76,10 +76,15 @@ class TritonServer:
             return False
         return True
 
+    @property
+    def python(self) -> Path:
+        """The Python that has Triton's client."""
+        return self._environment / "bin" / "python"
+
     def ask(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Send requests at once by Triton's client, as `triton_program` says, and return what each got."""
         done = subprocess.run(
-            [str(self._environment / "bin" / "python"), str(_PROGRAM), str(self.http), str(self.grpc)],
+            [str(self.python), str(_PROGRAM), str(self.http), str(self.grpc)],
             input=json.dumps(requests),
             capture_output=True,
             text=True,

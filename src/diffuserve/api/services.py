@@ -13,9 +13,12 @@ from diffuserve.api.auth.sessions import Sessions
 from diffuserve.api.auth.signatures import Signatures
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.upload import BatchUploads
+from diffuserve.api.fal.results import FORM as FAL_FORM
+from diffuserve.api.fal.results import FalSerializer
 from diffuserve.api.files.adapter_intake import AdapterIntake
 from diffuserve.api.files.fetch import ImageFetcher
 from diffuserve.api.files.intake import FileIntake
+from diffuserve.api.files.job_files import JobFiles
 from diffuserve.api.files.pixel_budget import PixelBudget
 from diffuserve.api.files.signing import UrlSigner
 from diffuserve.api.files.urls import FileUrls, MediaOrigins
@@ -34,6 +37,7 @@ from diffuserve.api.reads.adapter_names import AdapterNames, Adapters
 from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.reads.pool_sizes import PoolSizes
 from diffuserve.api.reads.worker_polls import WorkerPolls
+from diffuserve.api.resources.message_forms import MessageForms
 from diffuserve.api.resources.serializers import JobSerializer
 from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.events.base import EventBus
@@ -83,6 +87,7 @@ class Services:
     file_urls: FileUrls
     pages: Pages
     serializer: JobSerializer
+    message_forms: MessageForms
     job_metrics: JobMetrics
     job_log: JobLog
     address_policy: AddressPolicy
@@ -136,6 +141,8 @@ class Services:
         own = OwnAddresses.of(config.own_hosts, config.public_api_url, config.allowed_origins)
         quotas = quotas or LocalQuotas()
         watched_jobs = WatchedJobs(bus)
+        serializer = JobSerializer(store, bus, watched_jobs.look, file_urls)
+        fal = FalSerializer(store, bus, serializer, JobFiles(store, artifacts, file_urls))
         return cls(
             config=config,
             store=store,
@@ -167,7 +174,8 @@ class Services:
             url_signer=url_signer,
             file_urls=file_urls,
             pages=Pages(MediaOrigins(file_urls, config.public_api_url).get),
-            serializer=JobSerializer(store, bus, watched_jobs.look, file_urls),
+            serializer=serializer,
+            message_forms=MessageForms({FAL_FORM: fal.message}),
             job_metrics=JobMetrics(store, metrics),
             job_log=job_log,
             address_policy=AddressPolicy(config.webhook_allowed_networks, config.webhook_allowed_ports),

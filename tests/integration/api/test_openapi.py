@@ -158,6 +158,8 @@ def names() -> set[str]:
         "GET /v1/batches/{batch_id}",
         "POST /v1/batches/{batch_id}/cancel",
         "GET /v1/batches/{batch_id}/results",
+        "GET /v1/batches/batch_file_{digits}",
+        "POST /v1/batches/batch_file_{digits}/cancel",
         "POST /v1/files",
         "GET /v1/files",
         "GET /v1/files/{file_id}",

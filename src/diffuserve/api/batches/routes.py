@@ -13,6 +13,7 @@ from diffuserve.api.auth.dependencies import BaseUrl
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.batches.body_parser import OPENAPI_BODY, received_batch
 from diffuserve.api.batches.file_batch_body import FileBatchBody
+from diffuserve.api.batches.file_batch_resources import FileBatchPage, FileBatchResource
 from diffuserve.api.batches.file_batch_routes import FileBatchParts, create_file_batch, file_batches_page
 from diffuserve.api.batches.request_bodies import BatchQuery
 from diffuserve.api.batches.submission import BatchSubmissions
@@ -21,7 +22,7 @@ from diffuserve.api.door.upload import BatchUploads
 from diffuserve.api.http.background_tasks import BackgroundTasks
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import BatchId, checked_batch_id
-from diffuserve.api.http.problems import speaks_openai
+from diffuserve.api.http.problems import SHARED_RESPONSES, speaks_openai
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.resources.serializers import JobSerializer, batch_resource, page_of
 from diffuserve.api.submit.request_bodies import Storable
@@ -29,7 +30,9 @@ from diffuserve.domain.jobs.batch import BatchStatus
 from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
 from diffuserve.jobs.store import JobStore
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"], route_class=JsonRoute)
+router = APIRouter(
+    prefix="/v1/batches", tags=["batches"], route_class=JsonRoute, responses=dict(SHARED_RESPONSES)
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,12 @@ _RESULTS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json
 
 
 @router.post(
-    "", summary="Submit a batch", status_code=202, response_model=BatchResource, openapi_extra=OPENAPI_BODY
+    "",
+    summary="Submit a batch",
+    status_code=202,
+    response_model=BatchResource,
+    responses={200: {"model": FileBatchResource, "description": "It is a batch from a file."}},
+    openapi_extra=OPENAPI_BODY,
 )
 async def submit_batch(
     request: Request,
@@ -84,7 +92,7 @@ async def submit_batch(
     return json_response(resource, 202, {"location": resource.urls.self})
 
 
-@router.get("", summary="List batches, newest first", response_model=BatchPage)
+@router.get("", summary="List batches, newest first", response_model=BatchPage | FileBatchPage)
 async def list_batches(
     request: Request,
     parts: Used,

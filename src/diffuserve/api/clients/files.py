@@ -19,7 +19,7 @@ from diffuserve.api.files.lines_intake import LinesIntake
 from diffuserve.api.files.serving import Part, StoredContent, file_responses, serve
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import FileId, checked_file_id
-from diffuserve.api.http.problems import speaks_openai
+from diffuserve.api.http.problems import SHARED_RESPONSES, speaks_openai
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.resources.serializers import file_resource, page_of
 from diffuserve.domain.errors import InvalidParams
@@ -28,7 +28,9 @@ from diffuserve.domain.resources.file import DeletedFile, FilePage, FileResource
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.base import ArtifactStore, input_folder, input_key, lines_key
 
-router = APIRouter(prefix="/v1/files", tags=["files"], route_class=JsonRoute)
+router = APIRouter(
+    prefix="/v1/files", tags=["files"], route_class=JsonRoute, responses=dict(SHARED_RESPONSES)
+)
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,14 @@
 
 import re
 
-from fastapi import APIRouter, Response
-
-from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.fal.errors import error_response
+from diffuserve.api.fal.routes import router
 from diffuserve.api.http.other_doors import OtherDoor
-from diffuserve.api.http.problem import Problem
-from diffuserve.api.http.responses import json_response
-
-router = APIRouter(tags=["fal"], route_class=JsonRoute)
 
 
-def error_response(problem: Problem) -> Response:
-    """Build an error response in fal's form."""
-    return json_response({"detail": problem.detail}, problem.status, problem.headers)
+def secret_of(scheme: str, value: str) -> str | None:
+    """Return the key of `Authorization: Key KEY`, or of `Key ID:KEY`, as its clients send two parts."""
+    return value.rpartition(":")[2] or None if scheme == "key" else None
 
 
-DOOR = OtherDoor(router=router, paths=re.compile(r"/fal/.*"), respond=error_response)
+DOOR = OtherDoor(router=router, paths=re.compile(r"/fal/.*"), respond=error_response, secret_of=secret_of)

@@ -84,6 +84,12 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
+SHARED_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {**response, "model": OpenAIErrorEnvelope} for status, response in PROBLEM_RESPONSES.items()
+}
+"""Of paths that both APIs have: OpenAI's clients get that API's errors."""
+
+
 def problem_of(error: Exception) -> Problem:
     """Return the problem that an exception becomes."""
     if isinstance(error, DiffuserveError):

@@ -36,6 +36,7 @@ class Submission:
     """Request of a tenant for a job. `base_url` is where it finds this server, for the URLs in webhooks.
 
     `resolve` stores images that came along; others that the body names are files of the tenant, or URLs.
+    `webhook_form` is the form of the message to its webhook.
     """
 
     tenant_id: str
@@ -43,6 +44,7 @@ class Submission:
     base_url: str
     idempotency_key: str | None = None
     resolve: InputResolver | None = None
+    webhook_form: str = ""
 
     @cached_property
     def stamp(self) -> Stamp | None:
@@ -119,7 +121,9 @@ class Submissions:
         self.screening.prompts.check_offered(body.expand_prompt)
         _check_retention(body, self.store.config.longest_kept)
         choice = await choose_model(self.catalog, body)
-        webhook = build_webhook(self.address_policy, body.webhook, submission.base_url)
+        webhook = build_webhook(
+            self.address_policy, body.webhook, submission.base_url, submission.webhook_form
+        )
         draft = await self._draft_for(submission, choice.served)
         draft = replace(draft, webhook=webhook, requested_model=choice.requested)
         if choice.fallback is None:
@@ -149,13 +153,15 @@ def _check_retention(body: NewJobBody, longest: float) -> None:
         raise InvalidParams("retention_seconds", seconds, remedy)
 
 
-def build_webhook(policy: AddressPolicy, body: WebhookBody | None, base_url: str) -> Webhook | None:
+def build_webhook(
+    policy: AddressPolicy, body: WebhookBody | None, base_url: str, form: str = ""
+) -> Webhook | None:
     """Build the job's webhook, or `None` if the body has none. Raise `InvalidParams` for a forbidden URL."""
     if body is None:
         return None
     policy.check("webhook.url", body.url)
     events = JOB_EVENTS if body.events is None else tuple(map(WebhookEvent, body.events))
-    return Webhook(body.url, events, base_url)
+    return Webhook(body.url, events, base_url, form)
 
 
 @contextmanager

@@ -156,7 +156,7 @@ def _send(sender: Any, outcome: Any) -> None:
         response = pb_utils.InferenceResponse(output_tensors=outcome)
     try:
         sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-    except Exception:  # whoever asked has gone
+    except Exception:  # the client has gone
         log.exception("a response could not be sent")
 
 

@@ -174,6 +174,7 @@ webhook_deliveries = sa.Table(
     text("last_error", null=True),
     text("tenant_id", server_default=""),
     text("host", server_default=""),
+    text("form", server_default=""),
     sa.Index("webhook_deliveries_by_endpoint", "endpoint_id", "id"),
     partial_index("webhook_deliveries_due", "tenant_id", "next_at", "id", where="next_at IS NOT NULL"),
     partial_index("webhook_deliveries_failing", "last_attempt_at", where=HAS_FAILED),

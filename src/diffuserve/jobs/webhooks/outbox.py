@@ -202,6 +202,7 @@ def _delivery_row(
         "type": notice.event,
         "subject_id": notice.subject_id,
         "base_url": webhook.base_url,
+        "form": webhook.form,
         "status": DeliveryStatus.SKIPPED if is_disabled else DeliveryStatus.PENDING,
         "created_at": now,
         "next_at": None if is_disabled else now,

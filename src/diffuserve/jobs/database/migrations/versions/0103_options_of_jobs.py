@@ -1,4 +1,4 @@
-"""Jobs have options: how they are kept, tried and placed."""
+"""Jobs have options, how they are kept, tried and placed; webhooks have forms."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -22,3 +22,4 @@ def upgrade() -> None:
     op.create_index("jobs_to_forget", "jobs", ["forget_at"], sqlite_where=is_set, postgresql_where=is_set)
     op.add_column("ready", text("hint", server_default=""))
     op.add_column("lanes", text("head_hint", server_default=""))
+    op.add_column("webhook_deliveries", text("form", server_default=""))

@@ -5,8 +5,8 @@ from alembic import op
 
 from diffuserve.jobs.database.columns import count, double, number, partial_index, text
 
-revision = "0103"
-down_revision = "0102"
+revision = "0102"
+down_revision = "0101"
 branch_labels = None
 depends_on = None
 
