@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from diffuserve.bench.asked import Asked, Kind
 from diffuserve.bench.http import Http
-from diffuserve.bench.outcomes import Output, RequestFailed, Trouble
+from diffuserve.bench.load_request import LoadKind, LoadRequest
+from diffuserve.bench.outcomes import Output, RequestFault, Trouble
 from diffuserve.bench.playing import Player
 from diffuserve.bench.targets import Address, TargetOptions, make_target
 from support.http_request import ReceivedRequest
@@ -18,14 +18,14 @@ from support.scripted_server import Reply, ScriptedServer, listening
 
 PICTURE = file_of(Image.linear_gradient("L").resize((64, 48)))
 BASE64 = base64.b64encode(PICTURE).decode()
-ASKED = Asked(
+ASKED = LoadRequest(
     label="all",
     prompt="a fox",
     width=64,
     height=48,
     fields={"num_inference_steps": 4, "seed": 7, "num_images": 1},
 )
-CLIP = Asked(label="clip", prompt="a fox", kind=Kind.CLIP)
+CLIP = LoadRequest(label="clip", prompt="a fox", kind=LoadKind.CLIP)
 
 
 class Played(ScriptedServer):
@@ -42,7 +42,7 @@ class Played(ScriptedServer):
 
 
 async def drawn(
-    kind: str, replies: dict[str, Any], asked: Asked = ASKED, **options: Any
+    kind: str, replies: dict[str, Any], asked: LoadRequest = ASKED, **options: Any
 ) -> tuple[Any, Played]:
     async with listening(Played(replies)) as server:
         http = Http(server.url, "secret", 30.0)
@@ -125,7 +125,7 @@ async def test_faults_of_a_server_are_told_by_kind(reply: Reply | None, trouble:
     assert [each.error and each.error.trouble for each in played.outcomes] == [trouble] * 3
 
 
-async def test_whoever_is_not_there_cannot_be_connected() -> None:
-    with pytest.raises(RequestFailed) as caught:
+async def test_a_server_that_is_away_cannot_be_connected() -> None:
+    with pytest.raises(RequestFault) as caught:
         await Http("http://127.0.0.1:9", None, 5.0).send("GET", "/")
     assert caught.value.trouble is Trouble.CONNECT

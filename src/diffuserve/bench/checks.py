@@ -2,19 +2,19 @@
 
 import io
 
-from diffuserve.bench.asked import Asked, Kind
-from diffuserve.bench.outcomes import Output, RequestFailed, Trouble
+from diffuserve.bench.load_request import LoadKind, LoadRequest
+from diffuserve.bench.outcomes import Output, RequestFault, Trouble
 
 _CLIPS = (b"ftyp", b"\x1aE\xdf\xa3", b"GIF8", b"RIFF")
 """What MP4 has at its fifth byte, and WebM, GIF and animated WebP at their first."""
 
 
-def check_outputs(asked: Asked, outputs: tuple[Output, ...]) -> None:
-    """Raise `RequestFailed` unless the outputs are as many as asked, and each is what was asked for."""
+def check_outputs(asked: LoadRequest, outputs: tuple[Output, ...]) -> None:
+    """Raise `RequestFault` unless the outputs are as many as asked, and each is what was asked for."""
     if len(outputs) != asked.num_outputs:
         raise _wrong(f"{len(outputs)} instead of {asked.num_outputs}")
     for output in outputs:
-        if asked.kind is Kind.CLIP:
+        if asked.kind is LoadKind.CLIP:
             _check_clip(output.content)
         else:
             _check_image(asked, output.content)
@@ -25,7 +25,7 @@ def _check_clip(content: bytes) -> None:
         raise _wrong("no clip")
 
 
-def _check_image(asked: Asked, content: bytes) -> None:
+def _check_image(asked: LoadRequest, content: bytes) -> None:
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -41,5 +41,5 @@ def _check_image(asked: Asked, content: bytes) -> None:
         raise _wrong("one color alone")
 
 
-def _wrong(detail: str) -> RequestFailed:
-    return RequestFailed(Trouble.WRONG_OUTPUT, detail)
+def _wrong(detail: str) -> RequestFault:
+    return RequestFault(Trouble.WRONG_OUTPUT, detail)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diffuserve.bench.outcomes import Outcome
+from diffuserve.bench.outcomes import RequestOutcome
 from diffuserve.bench.slo import Slo
 
 PERCENTS = (1, 5, 10, 25, 50, 75, 90, 95, 99)
@@ -80,7 +80,7 @@ class Figures:
 
 
 def figures_of(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RequestOutcome],
     seconds: float,
     *,
     slo: Slo | None = None,
@@ -120,16 +120,16 @@ def jain(shares: Sequence[float]) -> float:
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
-def _is_good(outcome: Outcome, slo: Slo | None) -> bool:
+def _is_good(outcome: RequestOutcome, slo: Slo | None) -> bool:
     objective = outcome.asked.slo or slo
     return objective is not None and objective.is_good(outcome.latency)
 
 
-def _latencies(outcomes: Sequence[Outcome]) -> list[float]:
+def _latencies(outcomes: Sequence[RequestOutcome]) -> list[float]:
     return [each.latency for each in outcomes if each.latency is not None]
 
 
-def _by_phase(served: Sequence[Outcome]) -> dict[str, Spread]:
+def _by_phase(served: Sequence[RequestOutcome]) -> dict[str, Spread]:
     names = dict.fromkeys(name for each in served for name in each.phases)
     spreads = {
         name: Spread.of([each.phases[name] for each in served if name in each.phases]) for name in names
@@ -137,7 +137,7 @@ def _by_phase(served: Sequence[Outcome]) -> dict[str, Spread]:
     return {name: spread for name, spread in spreads.items() if spread}
 
 
-def _by_class(outcomes: Sequence[Outcome]) -> dict[str, Spread]:
+def _by_class(outcomes: Sequence[RequestOutcome]) -> dict[str, Spread]:
     labels = dict.fromkeys(each.asked.label for each in outcomes)
     if len(labels) < 2:
         return {}
@@ -148,7 +148,7 @@ def _by_class(outcomes: Sequence[Outcome]) -> dict[str, Spread]:
     return {label: spread for label, spread in spreads.items() if spread}
 
 
-def _by_tenant(outcomes: Sequence[Outcome]) -> dict[str, TenantFigures]:
+def _by_tenant(outcomes: Sequence[RequestOutcome]) -> dict[str, TenantFigures]:
     names = dict.fromkeys(each.asked.tenant for each in outcomes if each.asked.tenant)
     found = {name: [each for each in outcomes if each.asked.tenant == name] for name in names}
     return {

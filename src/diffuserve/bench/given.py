@@ -9,10 +9,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from diffuserve.bench.arrivals import Ramp
-from diffuserve.bench.asked import Asked
 from diffuserve.bench.http import Http
-from diffuserve.bench.outcomes import RequestFailed
-from diffuserve.bench.running import Plan, Server
+from diffuserve.bench.load_request import LoadRequest
+from diffuserve.bench.outcomes import RequestFault
+from diffuserve.bench.running import BenchPlan, Server
 from diffuserve.bench.slo import parse_slo
 from diffuserve.bench.targets import Address, TargetOptions, make_target
 from diffuserve.bench.traces import dues_of, load_trace
@@ -124,13 +124,13 @@ def servers_of(given: Given) -> list[Server]:
     ]
 
 
-def plan_of(given: Given, base_side: int) -> Plan:
+def plan_of(given: Given, base_side: int) -> BenchPlan:
     """Return the load for pictures of a model whose own are `base_side` square. Raise `InvalidParams`."""
     given.check()
     requests, dues, num_given = _requests(given, base_side)
     is_open = given.request_rate is not None or given.sweep or dues is not None
     default = None if given.benchmark_duration else DEFAULT_COUNT
-    return Plan(
+    return BenchPlan(
         requests=requests,
         count=given.request_count or num_given or default,
         seconds=given.benchmark_duration,
@@ -161,7 +161,7 @@ async def _own_side(server: Server, model: str | None) -> int | None:
     http = Http(server.address.url, server.key, _ASK_SECONDS)
     try:
         models = (await http.json("GET", "/v1/models"))["data"]
-    except RequestFailed as error:
+    except RequestFault as error:
         raise InvalidParams("servers", server.address.url, f"{error}; is it running?") from error
     finally:
         await http.close()
@@ -182,7 +182,7 @@ def _ramp(given: Given) -> Ramp:
 
 def _requests(
     given: Given, base_side: int
-) -> tuple[Callable[[], Iterator[Asked]], list[float] | None, int | None]:
+) -> tuple[Callable[[], Iterator[LoadRequest]], list[float] | None, int | None]:
     """Return what makes the requests, their due times where a file has them, and how many it has."""
     if given.input_file is None:
         workload = load_workload(given.workload)

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from diffuserve.bench.outcomes import RequestFailed, Trouble
+from diffuserve.bench.outcomes import RequestFault, Trouble
 
 _OVERLOADED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_DETAIL = 120
@@ -31,12 +31,12 @@ class Http:
     async def json(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> Any:
-        """Return the JSON of the response. Raise `RequestFailed`."""
+        """Return the JSON of the response. Raise `RequestFault`."""
         response = await self.send(method, path, body, headers)
         try:
             return response.json()
         except ValueError:
-            raise RequestFailed(Trouble.BROKEN, "the response is no JSON") from None
+            raise RequestFault(Trouble.BROKEN, "the response is no JSON") from None
 
     async def content(self, url: str, *, has_key: bool = True) -> bytes:
         """Return the bytes at a path of the server or, without the key, at a URL elsewhere."""
@@ -47,21 +47,21 @@ class Http:
     async def send(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> httpx.Response:
-        """Return the response, which is no error. Raise `RequestFailed`."""
+        """Return the response, which is no error. Raise `RequestFault`."""
         given = {**self._headers, **(headers or {})}
         given = {name: value for name, value in given.items() if value}
         try:
             response = await self._client.request(method, path, json=body, headers=given)
         except httpx.TimeoutException as error:
             is_early = isinstance(error, httpx.ConnectTimeout)
-            raise RequestFailed(Trouble.CONNECT if is_early else Trouble.TIMEOUT) from error
+            raise RequestFault(Trouble.CONNECT if is_early else Trouble.TIMEOUT) from error
         except httpx.ConnectError as error:
-            raise RequestFailed(Trouble.CONNECT, str(error)[:_MAX_DETAIL]) from error
+            raise RequestFault(Trouble.CONNECT, str(error)[:_MAX_DETAIL]) from error
         except httpx.TransportError as error:
-            raise RequestFailed(Trouble.BROKEN, type(error).__name__) from error
+            raise RequestFault(Trouble.BROKEN, type(error).__name__) from error
         if response.is_error:
             trouble = Trouble.OVERLOADED if response.status_code in _OVERLOADED else Trouble.REFUSED
-            raise RequestFailed(trouble, _detail(response))
+            raise RequestFault(trouble, _detail(response))
         return response
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from diffuserve.bench.asked import Asked
+from diffuserve.bench.load_request import LoadRequest
 
 
 class Trouble(StrEnum):
@@ -19,7 +19,7 @@ class Trouble(StrEnum):
     WRONG_OUTPUT = "wrong output"
 
 
-class RequestFailed(Exception):
+class RequestFault(Exception):
     """A request has no result; `detail` is a code or a status where the server told one."""
 
     def __init__(self, trouble: Trouble, detail: str = "") -> None:
@@ -44,20 +44,20 @@ class Reply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RequestOutcome:
     """A request with its times, in seconds since the load began.
 
     `due` is when it should have been sent, and latencies count from there: a client that a slow server holds
     up does not forgive it (coordinated omission). `error` is None for a request whose outputs are right.
     """
 
-    asked: Asked
+    asked: LoadRequest
     due: float
     sent: float
     ended: float
     phases: Mapping[str, float] = field(default_factory=dict)
     num_outputs: int = 0
-    error: RequestFailed | None = None
+    error: RequestFault | None = None
 
     @property
     def latency(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Whether the client itself was the bottleneck, in which case its figures say little about the server."""
+"""The client's own load: whether it was the bottleneck, and its figures say little about the server."""
 
 import os
 import time

@@ -5,18 +5,18 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from diffuserve.bench.asked import Asked
 from diffuserve.bench.checks import check_outputs
-from diffuserve.bench.outcomes import Outcome, Reply, RequestFailed, Trouble
+from diffuserve.bench.load_request import LoadRequest
+from diffuserve.bench.outcomes import Reply, RequestFault, RequestOutcome, Trouble
 
-Draw = Callable[[Asked], Coroutine[None, None, Reply]]
+Draw = Callable[[LoadRequest], Coroutine[None, None, Reply]]
 
 
 @dataclass(frozen=True)
 class Due:
     """A request and the second of the load at which it is to be sent."""
 
-    asked: Asked
+    asked: LoadRequest
     second: float
 
 
@@ -25,7 +25,7 @@ class Played:
     """What was measured so far; a load that is interrupted keeps it."""
 
     began_ns: int = field(default_factory=time.time_ns)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[RequestOutcome] = field(default_factory=list)
     num_under_way: int = 0
     num_not_ended: int = 0
     """Requests that an interruption left without an outcome."""
@@ -56,7 +56,7 @@ class Player:
                 group.create_task(self._send(due))
         return self.played
 
-    async def play_closed(self, requests: Iterator[Asked], at_once: int) -> Played:
+    async def play_closed(self, requests: Iterator[LoadRequest], at_once: int) -> Played:
         """Send the requests so many at a time: a closed loop, as that many patient users would."""
         self._zero = asyncio.get_running_loop().time()
 
@@ -82,7 +82,7 @@ class Player:
             played.num_under_way -= 1
         failure = failure or _fault_of(due.asked, reply)
         played.outcomes.append(
-            Outcome(
+            RequestOutcome(
                 asked=due.asked,
                 due=due.second,
                 sent=sent,
@@ -93,25 +93,25 @@ class Player:
             )
         )
 
-    async def _reply(self, asked: Asked) -> tuple[Reply, RequestFailed | None]:
+    async def _reply(self, asked: LoadRequest) -> tuple[Reply, RequestFault | None]:
         """Return what the server sent, or why there is nothing. A fault of a response fails it alone."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._draw(asked), None
-        except RequestFailed as error:
+        except RequestFault as error:
             return Reply(()), error
         except TimeoutError:
-            return Reply(()), RequestFailed(Trouble.TIMEOUT)
+            return Reply(()), RequestFault(Trouble.TIMEOUT)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            return Reply(()), RequestFailed(Trouble.BROKEN, f"unexpected response: {error!r}"[:120])
+            return Reply(()), RequestFault(Trouble.BROKEN, f"unexpected response: {error!r}"[:120])
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time() - self._zero
 
 
-def _fault_of(asked: Asked, reply: Reply) -> RequestFailed | None:
+def _fault_of(asked: LoadRequest, reply: Reply) -> RequestFault | None:
     try:
         check_outputs(asked, reply.outputs)
-    except RequestFailed as error:
+    except RequestFault as error:
         return error
     return None

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from diffuserve.bench.arrivals import Ramp, arrivals, until
-from diffuserve.bench.asked import Asked
 from diffuserve.bench.figures import Figures, figures_of
 from diffuserve.bench.http import Http
+from diffuserve.bench.load_request import LoadRequest
 from diffuserve.bench.outcomes import Reply
 from diffuserve.bench.own_load import OwnLoad, OwnLoadMeter
 from diffuserve.bench.playing import Draw, Due, Played, Player
 from diffuserve.bench.slo import Slo
 from diffuserve.bench.sweep import Probe, knee, next_rate
-from diffuserve.bench.targets import Address, Target
+from diffuserve.bench.targets import Address, LoadTarget
 from diffuserve.domain.errors import InvalidParams
 
 Show = Callable[[str, Played], None]
@@ -26,14 +26,14 @@ _MOST_PROBES = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class BenchPlan:
     """What is to be played. With `at_once` it is a closed loop, else an open one at the rate of `ramp`.
 
     `requests` makes the same requests at every call, `count` of them, or as many as are due in `seconds`;
     `dues`, where it is given, has their due times.
     """
 
-    requests: Callable[[], Iterator[Asked]]
+    requests: Callable[[], Iterator[LoadRequest]]
     count: int | None
     seconds: float | None = None
     ramp: Ramp | None = None
@@ -61,7 +61,7 @@ class Measured:
 
 
 @dataclass
-class Run:
+class BenchRun:
     """What a run has measured so far, server by server; rates of a sweep stand beside each other."""
 
     measured: list[Measured] = field(default_factory=list)
@@ -82,12 +82,12 @@ class Server:
     """A server under load, with the key of each tenant that has one of its own."""
 
     address: Address
-    target: Target
+    target: LoadTarget
     key: str | None = None
     tenant_keys: Mapping[str, str] = field(default_factory=dict)
 
 
-async def run_all(servers: Sequence[Server], plan: Plan, run: Run, show: Show) -> None:
+async def run_all(servers: Sequence[Server], plan: BenchPlan, run: BenchRun, show: Show) -> None:
     """Play the plan on each server in turn, and put what is measured into `run` as it is.
 
     Raise `InvalidParams` if a server draws nothing at all in its warm-up; nothing was measured then.
@@ -103,7 +103,7 @@ async def run_all(servers: Sequence[Server], plan: Plan, run: Run, show: Show) -
                 await _measure(server, draw, plan, plan.ramp, run, show)
 
 
-async def _warm_up(server: Server, draw: Draw, plan: Plan, show: Show) -> None:
+async def _warm_up(server: Server, draw: Draw, plan: BenchPlan, show: Show) -> None:
     """Send some requests, one after the other, whose times count nowhere."""
     player = Player(draw, plan.timeout_seconds)
     async with _shown(f"{server.address}: warm-up", player.played, show):
@@ -115,7 +115,7 @@ async def _warm_up(server: Server, draw: Draw, plan: Plan, show: Show) -> None:
         )
 
 
-async def _sweep(server: Server, draw: Draw, plan: Plan, run: Run, show: Show) -> None:
+async def _sweep(server: Server, draw: Draw, plan: BenchPlan, run: BenchRun, show: Show) -> None:
     assert plan.ramp is not None
     probes: list[Probe] = []
     for _ in range(_MOST_PROBES):
@@ -127,7 +127,7 @@ async def _sweep(server: Server, draw: Draw, plan: Plan, run: Run, show: Show) -
 
 
 async def _measure(
-    server: Server, draw: Draw, plan: Plan, ramp: Ramp | None, run: Run, show: Show
+    server: Server, draw: Draw, plan: BenchPlan, ramp: Ramp | None, run: BenchRun, show: Show
 ) -> Measured:
     player, meter, is_whole = Player(draw, plan.timeout_seconds), OwnLoadMeter(), False
     title = str(server.address) if ramp is None else f"{server.address}: {_rate(ramp)}"
@@ -152,7 +152,7 @@ async def _measure(
     return found
 
 
-async def _play(player: Player, plan: Plan, ramp: Ramp | None) -> None:
+async def _play(player: Player, plan: BenchPlan, ramp: Ramp | None) -> None:
     requests = islice(plan.requests(), plan.count)
     if plan.at_once is not None:
         await player.play_closed(requests, plan.at_once)
@@ -164,11 +164,11 @@ async def _play(player: Player, plan: Plan, ramp: Ramp | None) -> None:
 
 @asynccontextmanager
 async def _draw_on(server: Server, timeout_seconds: float) -> AsyncIterator[Draw]:
-    """Give what draws on a server, with the key of whoever asks."""
+    """Give what draws on a server, with the key of the tenant that asks."""
     shared = Http(server.address.url, server.key, timeout_seconds)
     own = {name: Http(server.address.url, key, timeout_seconds) for name, key in server.tenant_keys.items()}
 
-    async def draw(asked: Asked) -> Reply:
+    async def draw(asked: LoadRequest) -> Reply:
         return await server.target.draw(own.get(asked.tenant or "", shared), asked)
 
     try:

@@ -16,7 +16,7 @@ def next_rate(probes: Sequence[Probe], first: float, precision: float) -> float 
     """Return the rate to try next; None once the knee is known to `precision`, a share of it in 0…1.
 
     Rates double from `first` while they keep the objective, or halve while they break it, and then the
-    middle of the best and the worst is tried, by their ratio: whoever looks at a knee looks at ratios.
+    middle of the best and the worst is tried, by their ratio, as a knee is looked at.
     """
     kept, broken = knee(probes), _lowest_broken(probes)
     if kept is None and broken is None:

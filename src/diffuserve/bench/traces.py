@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffuserve.bench.asked import Asked
+from diffuserve.bench.load_request import LoadRequest
 from diffuserve.domain.errors import InvalidParams
 
 _MAX_LINES = 1_000_000
@@ -17,7 +17,7 @@ _OWN = frozenset({"prompt", "text", "timestamp", "extra", "tenant", "priority", 
 class Recorded:
     """A request of a file, and the second at which it is due, where the file says so."""
 
-    asked: Asked
+    asked: LoadRequest
     due: float | None
 
 
@@ -65,7 +65,7 @@ def _recorded(line: dict[str, Any]) -> Recorded:
         )
     fields = dict(line.get("extra") or {})
     width, height = _size(fields)
-    asked = Asked(
+    asked = LoadRequest(
         label=str(line.get("label", "trace")),
         prompt=str(line["prompt"] if "prompt" in line else line["text"]),
         width=width,

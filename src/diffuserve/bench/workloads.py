@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from diffuserve.bench.asked import Asked, Kind
+from diffuserve.bench.load_request import LoadKind, LoadRequest
 from diffuserve.bench.slo import parse_slo
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.job import Band
@@ -36,7 +36,7 @@ class Part(BaseModel):
 
     label: str
     weight: Weight = 1.0
-    kind: Kind = Kind.IMAGE
+    kind: LoadKind = LoadKind.IMAGE
     width: Side | None = None
     height: Side | None = None
     pixels: Annotated[float, Field(gt=0, le=16)] = 1.0
@@ -64,7 +64,7 @@ class Part(BaseModel):
         return _rounded(side * (wide / high) ** 0.5), _rounded(side * (high / wide) ** 0.5)
 
 
-class Workload(BaseModel):
+class RequestMix(BaseModel):
     """Parts of a mix, prompts that they share, and tenants by how much they ask for."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -74,18 +74,18 @@ class Workload(BaseModel):
     prompts: Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)]
     tenants: Mapping[str, Weight] = {}
 
-    def requests(self, seed: int, base_side: int) -> Iterator[Asked]:
+    def requests(self, seed: int, base_side: int) -> Iterator[LoadRequest]:
         """Yield requests without end, the same for a seed."""
         chance = random.Random(f"workload {seed}")  # noqa: S311 (a load, not a secret)
         for _ in count():
             (part,) = chance.choices(self.mix, [part.weight for part in self.mix])
             yield self._asked(part, chance, base_side)
 
-    def _asked(self, part: Part, chance: random.Random, base_side: int) -> Asked:
+    def _asked(self, part: Part, chance: random.Random, base_side: int) -> LoadRequest:
         width, height = part.size(base_side)
         chosen = {name: _choice(value, chance) for name, value in part.input.items()}
         tenants = list(self.tenants)
-        return Asked(
+        return LoadRequest(
             label=part.label,
             prompt=chance.choice(self.prompts),
             kind=part.kind,
@@ -105,7 +105,7 @@ def presets() -> list[str]:
     )
 
 
-def load_workload(name: str) -> Workload:
+def load_workload(name: str) -> RequestMix:
     """Return a preset, or the workload in a YAML file. Raise `InvalidParams`."""
     if name in presets():
         return _parsed(name, (_PRESETS / f"{name}.yaml").read_text())
@@ -117,9 +117,9 @@ def load_workload(name: str) -> Workload:
     return _parsed(name, path.read_text())
 
 
-def _parsed(name: str, text: str) -> Workload:
+def _parsed(name: str, text: str) -> RequestMix:
     try:
-        return Workload.model_validate(yaml.safe_load(text))
+        return RequestMix.model_validate(yaml.safe_load(text))
     except yaml.YAMLError as error:
         raise InvalidParams("workload", name, f"is not YAML: {error}") from error
     except ValidationError as error:

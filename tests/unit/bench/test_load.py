@@ -9,15 +9,15 @@ import pytest
 from PIL import Image
 
 from diffuserve.bench.arrivals import Ramp, arrivals
-from diffuserve.bench.asked import Asked
 from diffuserve.bench.figures import Figures, figures_of
-from diffuserve.bench.outcomes import Output, Reply, RequestFailed, Trouble
+from diffuserve.bench.load_request import LoadRequest
+from diffuserve.bench.outcomes import Output, Reply, RequestFault, Trouble
 from diffuserve.bench.playing import Due, Player
 from diffuserve.bench.slo import Slo, parse_slo
 from support.image_files import file_of, png
 from support.virtual_time import in_virtual_time, now
 
-ASKED: Final = Asked(label="all", prompt="a fox", width=16, height=16)
+ASKED: Final = LoadRequest(label="all", prompt="a fox", width=16, height=16)
 REPLY: Final = Reply((Output(file_of(Image.linear_gradient("L").resize((16, 16)))),))
 SLO: Final = parse_slo("p95<0.5s")
 
@@ -31,14 +31,14 @@ class Stub:
         self._latency, self._stall, self._fails_each = latency, stall, fails_each
         self._numbers = count(1)
 
-    async def draw(self, asked: Asked) -> Reply:
+    async def draw(self, asked: LoadRequest) -> Reply:
         number = next(self._numbers)
         begins, ends = self._stall
         if begins <= now() < ends:
             await asyncio.sleep(ends - now())
         await asyncio.sleep(self._latency(number))
         if self._fails_each and number % self._fails_each == 0:
-            raise RequestFailed(Trouble.FAILED, "out_of_luck")
+            raise RequestFault(Trouble.FAILED, "out_of_luck")
         return REPLY
 
 
@@ -77,7 +77,7 @@ async def test_of_two_latencies_both_are_seen() -> None:
 
 @in_virtual_time
 async def test_a_stall_is_not_forgiven_by_an_open_loop() -> None:
-    """Of 1,000 requests 30 are due in the three seconds in which nothing moves."""
+    """Thirty of 1,000 requests are due in the three seconds in which nothing moves."""
     stalled = Stub(lambda _: 0.1, stall=(50.0, 53.0))
     figures = await measured(stalled)
     assert percentile(figures, 50) == pytest.approx(0.1, rel=0.02)
@@ -104,7 +104,7 @@ async def test_failures_are_counted_and_in_no_latency() -> None:
 
 
 @in_virtual_time
-async def test_whoever_takes_too_long_has_failed() -> None:
+async def test_what_takes_too_long_has_failed() -> None:
     player = Player(Stub(lambda number: 100.0 if number == 1 else 0.1).draw, 5.0)
     played = await player.play_closed(iter([ASKED, ASKED]), 1)
     slow, quick = played.outcomes
@@ -134,7 +134,7 @@ async def test_an_interruption_keeps_what_has_ended() -> None:
 )
 @in_virtual_time
 async def test_a_wrong_picture_is_no_success(content: bytes, told: str) -> None:
-    async def draw(_: Asked) -> Reply:
+    async def draw(_: LoadRequest) -> Reply:
         return Reply((Output(content),))
 
     played = await Player(draw, 60).play_closed(iter([ASKED]), 1)

@@ -8,7 +8,7 @@ from diffuserve.bench.figures import Figures
 from diffuserve.bench.own_load import warning_of
 from diffuserve.bench.reports.plots import Plot, Points
 from diffuserve.bench.reports.timeline import counted
-from diffuserve.bench.running import Measured, Run
+from diffuserve.bench.running import BenchRun, Measured
 from diffuserve.bench.targets import Address
 
 _STYLE = """
@@ -22,7 +22,7 @@ _PERCENTS = (50, 95, 99)
 _NUM_BINS = 40
 
 
-def page_of(run: Run, conditions: Mapping[str, str], given: Mapping[str, Any]) -> str:
+def page_of(run: BenchRun, conditions: Mapping[str, str], given: Mapping[str, Any]) -> str:
     """Return the page as HTML."""
     addresses = list(dict.fromkeys(each.address for each in run.measured))
     return "\n".join(
@@ -37,13 +37,13 @@ def page_of(run: Run, conditions: Mapping[str, str], given: Mapping[str, Any]) -
             Plot(title="How long requests took", x="seconds", y="requests", lines=_histograms(run)).svg(),
             *(_timeline(each) for each in run.measured),
             *_warnings(run),
-            f"<p>Asked: {escape(_listed(given))}.</p><p>Conditions: {escape(_listed(conditions))}.</p>",
+            f"<p>LoadRequest: {escape(_listed(given))}.</p><p>Conditions: {escape(_listed(conditions))}.</p>",
             "</html>",
         ]
     )
 
 
-def _table(run: Run) -> str:
+def _table(run: BenchRun) -> str:
     names = ["server", "asked/s", "served", "failed", "images/s", "p50 s", "p95 s", "p99 s", "goodput/s"]
     head = "".join(f"<th>{name}</th>" for name in names)
     rows = "".join(
@@ -72,7 +72,7 @@ def _percentiles(figures: Figures) -> list[str]:
     return [f"{figures.latency.percentiles[percent]:.3f}" for percent in _PERCENTS]
 
 
-def _sweep_plot(run: Run, address: Address) -> str:
+def _sweep_plot(run: BenchRun, address: Address) -> str:
     """Draw latency against rate, with the knee marked."""
     ranked = sorted((each for each in run.of(address) if each.rate), key=lambda each: each.rate or 0.0)
     lines = {
@@ -94,7 +94,7 @@ def _sweep_plot(run: Run, address: Address) -> str:
     ).svg()
 
 
-def _histograms(run: Run) -> dict[str, Points]:
+def _histograms(run: BenchRun) -> dict[str, Points]:
     """Return, for each load, how many requests took about so long, in equal bins of all."""
     taken = {
         _name(each): [outcome.latency for outcome in each.played.outcomes if outcome.latency is not None]
@@ -128,7 +128,7 @@ def _name(measured: Measured) -> str:
     return str(measured.address) if measured.rate is None else f"{measured.address} {measured.rate:.3g}/s"
 
 
-def _warnings(run: Run) -> Iterator[str]:
+def _warnings(run: BenchRun) -> Iterator[str]:
     for each in run.measured:
         if warning := warning_of(each.own, each.figures.send_delay, each.figures.latency):
             yield f"<p class=warning>{escape(warning)}.</p>"

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diffuserve.bench.figures import Figures, Spread
-from diffuserve.bench.outcomes import Outcome
+from diffuserve.bench.outcomes import RequestOutcome
 from diffuserve.bench.own_load import warning_of
-from diffuserve.bench.running import Measured, Run
+from diffuserve.bench.running import BenchRun, Measured
 
 _MS = "ms"
 
 
-def report_of(run: Run, conditions: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+def report_of(run: BenchRun, conditions: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report; `given` is what was asked for on the command line."""
     return {
         "conditions": dict(conditions),
@@ -76,7 +76,7 @@ def records_of(measured: Measured) -> Sequence[dict[str, Any]]:
     return [_record(each, measured) for each in ranked]
 
 
-def _record(outcome: Outcome, measured: Measured) -> dict[str, Any]:
+def _record(outcome: RequestOutcome, measured: Measured) -> dict[str, Any]:
     began = measured.played.began_ns
 
     def at(seconds: float) -> int:

@@ -8,10 +8,10 @@ from rich.text import Text
 
 from diffuserve.bench.figures import Figures, Spread
 from diffuserve.bench.own_load import warning_of
-from diffuserve.bench.running import Measured, Run
+from diffuserve.bench.running import BenchRun, Measured
 
 
-def tables_of(run: Run) -> Group:
+def tables_of(run: BenchRun) -> Group:
     """Return what a person reads after a run."""
     parts: list[RenderableType] = [_overview(run.measured)]
     for measured in run.measured[-1:] if len(run.measured) == 1 else []:
@@ -62,7 +62,7 @@ def _details(figures: Figures) -> Iterator[RenderableType]:
         yield table
 
 
-def _sentences(run: Run) -> Iterator[str]:
+def _sentences(run: BenchRun) -> Iterator[str]:
     for address in dict.fromkeys(each.address for each in run.measured):
         if len(run.of(address)) > 1 and (slo := run.of(address)[0].figures.slo):
             knee = run.knee(address)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from diffuserve.bench.outcomes import Outcome
+from diffuserve.bench.outcomes import RequestOutcome
 from diffuserve.bench.reports.plots import Points
 
 _NUM_MOMENTS = 200
 
 
-def counted(outcomes: Sequence[Outcome]) -> dict[str, Points]:
+def counted(outcomes: Sequence[RequestOutcome]) -> dict[str, Points]:
     """Return, over the seconds of a load, how many requests were under way and, where the server told its
     queue, how many of them waited there and how many it drew at once."""
     lines = {"under way": _counts([(each.sent, each.ended) for each in outcomes])}

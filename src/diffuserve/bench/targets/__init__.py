@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from diffuserve.bench.asked import Asked
 from diffuserve.bench.http import Http
+from diffuserve.bench.load_request import LoadRequest
 from diffuserve.bench.outcomes import Reply
 from diffuserve.bench.targets.a1111 import A1111
 from diffuserve.bench.targets.comfyui import ComfyUI
@@ -16,11 +16,11 @@ from diffuserve.bench.targets.template import Template
 from diffuserve.domain.errors import InvalidParams
 
 
-class Target(Protocol):
+class LoadTarget(Protocol):
     """A server under load."""
 
-    async def draw(self, http: Http, asked: Asked) -> Reply:
-        """Return what was asked for, once all its bytes are here. Raise `RequestFailed`."""
+    async def draw(self, http: Http, asked: LoadRequest) -> Reply:
+        """Return what was asked for, once all its bytes are here. Raise `RequestFault`."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TargetOptions:
     template: Path | None = None
 
 
-_MAKERS: Mapping[str, Callable[[TargetOptions], Target]] = {
+_MAKERS: Mapping[str, Callable[[TargetOptions], LoadTarget]] = {
     "diffuserve": lambda options: Diffuserve(options.model),
     "openai": lambda options: OpenAI(options.model),
     "sglang": lambda options: OpenAI(options.model, extra="top-level"),
@@ -66,6 +66,6 @@ class Address:
         return self.url if self.kind == "diffuserve" else f"{self.kind}={self.url}"
 
 
-def make_target(address: Address, options: TargetOptions) -> Target:
+def make_target(address: Address, options: TargetOptions) -> LoadTarget:
     """Return what speaks the API of an address. Raise `InvalidParams`."""
     return _MAKERS[address.kind](options)

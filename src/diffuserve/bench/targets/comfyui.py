@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 from urllib.parse import urlencode
 
-from diffuserve.bench.asked import Asked, Kind
 from diffuserve.bench.http import Http
-from diffuserve.bench.outcomes import Output, Reply, RequestFailed, Trouble
+from diffuserve.bench.load_request import LoadKind, LoadRequest
+from diffuserve.bench.outcomes import Output, Reply, RequestFault, Trouble
 
 _LOOK_SECONDS = 0.1
 _SIDE = 512
@@ -19,22 +19,22 @@ class ComfyUI:
     def __init__(self, model: str | None) -> None:
         self._model = model or "model.safetensors"
 
-    async def draw(self, http: Http, asked: Asked) -> Reply:
+    async def draw(self, http: Http, asked: LoadRequest) -> Reply:
         """Queue the graph, follow it, fetch what it saved."""
-        if asked.kind is not Kind.IMAGE:
-            raise RequestFailed(Trouble.REFUSED, "this graph draws no clips")
+        if asked.kind is not LoadKind.IMAGE:
+            raise RequestFault(Trouble.REFUSED, "this graph draws no clips")
         found = await http.json("POST", "/prompt", {"prompt": self._graph(asked)})
         key, history = found["prompt_id"], {}
         while key not in history:
             await asyncio.sleep(_LOOK_SECONDS)
             history = await http.json("GET", f"/history/{key}")
         if history[key].get("status", {}).get("status_str") == "error":
-            raise RequestFailed(Trouble.FAILED, "execution_error")
+            raise RequestFault(Trouble.FAILED, "execution_error")
         saved = [image for node in history[key]["outputs"].values() for image in node.get("images", ())]
         paths = [f"/view?{urlencode(image)}" for image in saved]
         return Reply(tuple([Output(await http.content(path)) for path in paths]))
 
-    def _graph(self, asked: Asked) -> dict[str, Any]:
+    def _graph(self, asked: LoadRequest) -> dict[str, Any]:
         fields = asked.fields
         sampler = {
             "seed": fields.get("seed", 0),

@@ -3,14 +3,14 @@
 from datetime import datetime
 from typing import Any
 
-from diffuserve.bench.asked import Asked, Kind
 from diffuserve.bench.http import Http
-from diffuserve.bench.outcomes import Output, Reply, RequestFailed, Trouble
+from diffuserve.bench.load_request import LoadKind, LoadRequest
+from diffuserve.bench.outcomes import Output, Reply, RequestFault, Trouble
 
 _WAIT = 25
 """Seconds of a long poll, below the usual limits of proxies."""
-_KINDS = {Kind.IMAGE: "image.generate", Kind.CLIP: "video.generate"}
-_ROLES = {Kind.IMAGE: "image", Kind.CLIP: "video"}
+_KINDS = {LoadKind.IMAGE: "image.generate", LoadKind.CLIP: "video.generate"}
+_ROLES = {LoadKind.IMAGE: "image", LoadKind.CLIP: "video"}
 _PARTS = ("encode", "denoise", "decode", "filter", "upload")
 _FINAL = frozenset({"succeeded", "failed", "canceled", "expired"})
 
@@ -21,19 +21,19 @@ class Diffuserve:
     def __init__(self, model: str | None) -> None:
         self._model = model
 
-    async def draw(self, http: Http, asked: Asked) -> Reply:
+    async def draw(self, http: Http, asked: LoadRequest) -> Reply:
         """Submit, wait for the end, fetch every output."""
         job = await http.json("POST", "/v1/jobs", self._body(asked), {"prefer": f"wait={_WAIT}"})
         while job["status"] not in _FINAL:
             job = await http.json("GET", f"/v1/jobs/{job['id']}?wait={_WAIT}")
         if job["status"] != "succeeded":
-            raise RequestFailed(Trouble.FAILED, (job["error"] or {}).get("code", job["status"]))
+            raise RequestFault(Trouble.FAILED, (job["error"] or {}).get("code", job["status"]))
         artifacts = [each for each in job["result"]["artifacts"] if each["role"] == _ROLES[asked.kind]]
         # A URL of an artifact is signed: the key stays here.
         outputs = [Output(await http.content(each["url"], has_key=False)) for each in artifacts]
         return Reply(tuple(outputs), _phases(job))
 
-    def _body(self, asked: Asked) -> dict[str, Any]:
+    def _body(self, asked: LoadRequest) -> dict[str, Any]:
         size = {"width": asked.width, "height": asked.height}
         given = {name: value for name, value in size.items() if value is not None}
         options = {"model": self._model, "priority": asked.priority}

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from diffuserve.bench.asked import Asked
 from diffuserve.bench.http import Http
-from diffuserve.bench.outcomes import Output, Reply, RequestFailed, Trouble
+from diffuserve.bench.load_request import LoadRequest
+from diffuserve.bench.outcomes import Output, Reply, RequestFault, Trouble
 from diffuserve.domain.errors import InvalidParams
 
 _EXAMPLE = """\
@@ -50,7 +50,7 @@ class Template(BaseModel):
         except (yaml.YAMLError, ValidationError, TypeError) as error:
             raise InvalidParams("template", str(path), f"{error}\nFor example:\n{_EXAMPLE}") from error
 
-    async def draw(self, http: Http, asked: Asked) -> Reply:
+    async def draw(self, http: Http, asked: LoadRequest) -> Reply:
         """Send the request, and take the outputs from its response."""
         size = {"width": asked.width, "height": asked.height}
         values = {"prompt": asked.prompt, "model": self.model, **size, **asked.fields}
@@ -60,7 +60,7 @@ class Template(BaseModel):
         try:
             found = _at(response.json(), self.output.split(".") if self.output else [])
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise RequestFailed(Trouble.WRONG_OUTPUT, f"nothing at {self.output!r}") from error
+            raise RequestFault(Trouble.WRONG_OUTPUT, f"nothing at {self.output!r}") from error
         return Reply(tuple([await self._output(http, str(each)) for each in found]))
 
     async def _output(self, http: Http, text: str) -> Output:
@@ -69,7 +69,7 @@ class Template(BaseModel):
         try:
             return Output(base64.b64decode(text.rpartition(",")[2], validate=True))
         except binascii.Error as error:
-            raise RequestFailed(Trouble.WRONG_OUTPUT, "no base64") from error
+            raise RequestFault(Trouble.WRONG_OUTPUT, "no base64") from error
 
 
 def _filled(part: Any, values: dict[str, Any]) -> Any:

@@ -22,7 +22,7 @@ from diffuserve.settings import Settings
 if TYPE_CHECKING:
     from diffuserve.bench.given import Given
     from diffuserve.bench.playing import Played
-    from diffuserve.bench.running import Run, Show
+    from diffuserve.bench.running import BenchRun, Show
 
 EXAMPLES = """
 Examples:
@@ -189,10 +189,10 @@ def bench(  # noqa: PLR0913 (a command has as many arguments as options)
 
 
 def _bench(given: "Given", outputs: Outputs) -> int:
-    """Run it, and write what was measured, also what Ctrl-C left; return the exit code."""
-    from diffuserve.bench.running import Run
+    """BenchRun it, and write what was measured, also what Ctrl-C left; return the exit code."""
+    from diffuserve.bench.running import BenchRun
 
-    run = Run()
+    run = BenchRun()
     with _bar() as show:
         try:
             asyncio.run(_measure(given, run, show))
@@ -206,7 +206,7 @@ def _bench(given: "Given", outputs: Outputs) -> int:
     return FAILED if has_failed else 0
 
 
-async def _measure(given: "Given", run: "Run", show: "Show") -> None:
+async def _measure(given: "Given", run: "BenchRun", show: "Show") -> None:
     from diffuserve.bench.given import base_side_of, plan_of, servers_of
     from diffuserve.bench.running import run_all
 
@@ -216,7 +216,7 @@ async def _measure(given: "Given", run: "Run", show: "Show") -> None:
     await run_all(servers, plan, run, show)
 
 
-def _write(run: "Run", given: "Given", outputs: Outputs) -> None:
+def _write(run: "BenchRun", given: "Given", outputs: Outputs) -> None:
     from diffuserve.bench.conditions import read_conditions
     from diffuserve.bench.reports.html_report import page_of
     from diffuserve.bench.reports.json_report import records_of, report_of

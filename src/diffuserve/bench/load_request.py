@@ -8,7 +8,7 @@ from typing import Any
 from diffuserve.bench.slo import Slo
 
 
-class Kind(StrEnum):
+class LoadKind(StrEnum):
     """What a request asks for."""
 
     IMAGE = "image"
@@ -16,7 +16,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class LoadRequest:
     """A request as its workload means it, whatever the server's words are.
 
     `width` and `height` are in pixels; without them the server chooses. `fields` are further fields by our
@@ -26,7 +26,7 @@ class Asked:
 
     label: str
     prompt: str
-    kind: Kind = Kind.IMAGE
+    kind: LoadKind = LoadKind.IMAGE
     width: int | None = None
     height: int | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -37,4 +37,4 @@ class Asked:
     @property
     def num_outputs(self) -> int:
         """How many images or clips it asks for."""
-        return int(self.fields.get("num_images", 1)) if self.kind is Kind.IMAGE else 1
+        return int(self.fields.get("num_images", 1)) if self.kind is LoadKind.IMAGE else 1
