@@ -18,7 +18,7 @@ from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.problems import openai_response
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.openai.background import check_background
+from diffuserve.api.openai.fitting import Fitted, fitted_images
 from diffuserve.api.openai.images import EDIT, GENERATION, ImageParts, OpenAIImageSerializer, failure_problem
 from diffuserve.api.openai.request_bodies import (
     CommonImageFields,
@@ -55,7 +55,15 @@ EDITS, VARIATIONS = "/v1/images/edits", "/v1/images/variations"
 UPLOADS = frozenset({EDITS, VARIATIONS})
 """Paths whose bodies bring images, and are limited by their routes."""
 
-_FIELDS = {"width": "size", "height": "size", "num_images": "n"}
+_FIELDS = {
+    "width": "size",
+    "height": "size",
+    "num_images": "n",
+    "kind": "output_format",
+    "num_frames": "frame_count",
+    "fps": "frame_duration_ms",
+    "output_quality": "output_compression",
+}
 _RESPONSES: Mapping[int | str, dict[str, Any]] = {
     **OPENAI_ERROR_RESPONSES,
     200: {"content": {"text/event-stream": {}}},
@@ -72,8 +80,8 @@ async def generate_images(
     body: ImagesBody, request: Request, parts: Used, caller: SubmittingFollower, base_url: BaseUrl
 ) -> Response:
     """Run a job of `n` images, which is canceled if the client disconnects."""
-    job = await _submit(parts, caller, body, body.job(), base_url)
-    return await _response(request, OpenAIImageSerializer(parts.images, base_url, GENERATION), job, body)
+    job, asked = await _submit(parts, caller, body, body.job(), base_url)
+    return await _response(request, OpenAIImageSerializer(parts.images, base_url, GENERATION, asked), job)
 
 
 @router.post(
@@ -113,7 +121,8 @@ async def vary_image(
     return await _edited(_submit_variation, request, parts, caller, base_url)
 
 
-_SubmitBody = Callable[[Request, EditParts, Caller, str], Awaitable[tuple[Job, CommonImageFields]]]
+_Submitted = tuple[Job, Fitted[CommonImageFields]]
+_SubmitBody = Callable[[Request, EditParts, Caller, str], Awaitable[_Submitted]]
 
 
 async def _edited(
@@ -121,39 +130,35 @@ async def _edited(
 ) -> Response:
     """Respond with the images of the job that a body with images asks for."""
     try:
-        job, options = await submit_body(request, parts, caller, base_url)
+        job, asked = await submit_body(request, parts, caller, base_url)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
-    return await _response(request, OpenAIImageSerializer(parts.images, base_url, EDIT), job, options)
+    return await _response(request, OpenAIImageSerializer(parts.images, base_url, EDIT, asked), job)
 
 
 async def _submit_named(
     request: Request, parts: EditParts, caller: Caller, base_url: str
-) -> tuple[Job, CommonImageFields]:
+) -> _Submitted:
     """Submit the job of an edit in JSON, whose images have URLs or ids."""
     async with parts.bodies.json(request, caller.tenant_id, EditBody) as options:
-        return await _submit(parts, caller, options, options.job(), base_url), options
+        return await _submit(parts, caller, options, options.job(), base_url)
 
 
-async def _submit_edit(
-    request: Request, parts: EditParts, caller: Caller, base_url: str
-) -> tuple[Job, CommonImageFields]:
+async def _submit_edit(request: Request, parts: EditParts, caller: Caller, base_url: str) -> _Submitted:
     """Submit the job of an edit in a form; nothing keeps its images in memory once it is stored."""
     async with parts.bodies.form(request, caller.tenant_id, FORM, "application/json") as form:
         options, uploads = fields_of(form, EditFields)
         new = options.job_on(uploads.names, uploads.mask_name)
-        return await _submit(parts, caller, options, new, base_url, parts.bodies.resolver(uploads)), options
+        return await _submit(parts, caller, options, new, base_url, parts.bodies.resolver(uploads))
 
 
-async def _submit_variation(
-    request: Request, parts: EditParts, caller: Caller, base_url: str
-) -> tuple[Job, CommonImageFields]:
+async def _submit_variation(request: Request, parts: EditParts, caller: Caller, base_url: str) -> _Submitted:
     """Submit the job of a variation; nothing keeps its image in memory once it is stored."""
     async with parts.bodies.form(request, caller.tenant_id, FORM) as form:
         options, uploads = fields_of(form, VariationFields)
         spec = (await parts.catalog.pick(options.model)).spec
         new = options.job_on(uploads.names, spec.has_strength)
-        return await _submit(parts, caller, options, new, base_url, parts.bodies.resolver(uploads)), options
+        return await _submit(parts, caller, options, new, base_url, parts.bodies.resolver(uploads))
 
 
 async def _submit(
@@ -163,26 +168,28 @@ async def _submit(
     body: NewJobBody,
     base_url: str,
     resolve: InputResolver | None = None,
-) -> Job:
-    served = await parts.catalog.pick(body.model, body.kind)
-    check_background(options.background, body.output_format or "png", served.spec)
+) -> _Submitted:
     fields = _FIELDS | {"image": "images" if isinstance(options, EditBody) else "image"}
     with renamed_fields(lambda field: fields.get(field, field)):
-        submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
-        return await parts.submissions.submit(submission)
+        served = await parts.catalog.pick(body.model, body.kind)
+        asked = fitted_images(options, body, served, parts.images.config.openai_sizes)
+        submission = Submission(caller.tenant_id, asked.job, base_url, resolve=resolve)
+        return await parts.submissions.submit(submission), asked
 
 
-async def _response(
-    request: Request, serializer: OpenAIImageSerializer, job: Job, options: CommonImageFields
-) -> Response:
-    if options.stream:
+async def _response(request: Request, serializer: OpenAIImageSerializer, job: Job) -> Response:
+    """Return the images, or what became of them; headers name the job either way."""
+    if serializer.asked.fields.stream:
         return serializer.stream(job)
     final = await _final_unless_disconnected(request, serializer.parts, job)
     if final is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
-    if final.status is not JobStatus.SUCCEEDED:
-        return openai_response(failure_problem(final))
-    return json_response(await serializer.images(final, as_url=options.response_format == "url"))
+    if final.status is JobStatus.SUCCEEDED:
+        response = json_response(await serializer.images(final))
+    else:
+        response = openai_response(failure_problem(final))
+    response.headers.update(serializer.headers(final))
+    return response
 
 
 async def _final_unless_disconnected(request: Request, parts: ImageParts, job: Job) -> Job | None:

@@ -1,7 +1,7 @@
 """Forms that bring images to OpenAI's API, and what becomes of their files."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -108,7 +108,7 @@ class ImageBodies:
 def fields_of(form: Form, model: type[AnyBody]) -> tuple[AnyBody, UploadedImages]:
     """Return the texts of a form as `model`, and its images. Raise `RequestValidationError`."""
     try:
-        fields = model.model_validate_strings(_texts(form, _FILE_FIELDS))
+        fields = model.model_validate_strings(_values(form, _FILE_FIELDS, model))
     except ValidationError as error:
         raise nested_errors(("body",), error, model) from error
     return fields, _images(form)
@@ -119,7 +119,7 @@ def video_fields_of(form: Form) -> tuple[VideoBody, UploadedImages | None]:
 
     OpenAI's client sends the parts of a named image as `input_reference[file_id]`.
     """
-    values = dict[str, Any](_texts(form, (_REFERENCE,)))
+    values = dict[str, Any](_values(form, (_REFERENCE,), VideoBody))
     named = {name: values.pop(key) for name in _NAMES if (key := f"{_REFERENCE}[{name}]") in values}
     try:
         body = VideoBody.model_validate_strings(values | ({_REFERENCE: named} if named else {}))
@@ -129,12 +129,10 @@ def video_fields_of(form: Form) -> tuple[VideoBody, UploadedImages | None]:
 
 
 def _reference(form: Form, is_named: bool) -> UploadedImages | None:
-    for file in form.files:
-        if file.field != _REFERENCE:
-            raise validation_error(("body", file.field), f"is no file of this form; it takes {_REFERENCE}")
-    if len(form.files) + is_named > 1:
+    files = [file for file in form.files if file.field == _REFERENCE]
+    if len(files) + is_named > 1:
         raise validation_error(("body", _REFERENCE), "is sent more than once; send one image")
-    return UploadedImages(form.files) if form.files else None
+    return UploadedImages(files) if files else None
 
 
 def _json_fields(body: Body, model: type[AnyBody]) -> AnyBody:
@@ -147,7 +145,16 @@ def _json_fields(body: Body, model: type[AnyBody]) -> AnyBody:
         raise nested_errors(("body",), error, model) from error
 
 
-def _texts(form: Form, file_fields: Collection[str]) -> Mapping[str, str]:
+def _values(form: Form, file_fields: Collection[str], model: type[RequestBody]) -> dict[str, str]:
+    """Return the texts of a form, and for files that mean nothing here their names: they are ignored."""
+    others = {file.field: file.name or "file" for file in form.files if file.field not in file_fields}
+    for name in others:
+        if name in model.model_fields:
+            raise validation_error(("body", name), "must be a text, not a file")
+    return others | _texts(form, file_fields)
+
+
+def _texts(form: Form, file_fields: Collection[str]) -> dict[str, str]:
     for name, texts in form.texts.items():
         if name in file_fields:
             remedy = "must be a file; images are named by their ids or URLs in JSON"
@@ -158,10 +165,7 @@ def _texts(form: Form, file_fields: Collection[str]) -> Mapping[str, str]:
 
 
 def _images(form: Form) -> UploadedImages:
-    for file in form.files:
-        if file.field not in _FILE_FIELDS:
-            raise validation_error(("body", file.field), "is no file of this form; it takes image and mask")
-    images = [file for file in form.files if file.field != "mask"]
+    images = [file for file in form.files if file.field in ("image", "image[]")]
     masks = [file for file in form.files if file.field == "mask"]
     if masks and not images:
         raise validation_error(("body", "mask"), "needs the image that it belongs to; give image")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, PlainValidator
 
 from diffuserve.api.openai.request_bodies import NamedImage, check_size, sides_of
+from diffuserve.api.openai.tolerant_body import TolerantBody
 from diffuserve.api.openai.video_ids import video_id_of
 from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.api.submit.request_bodies import (
@@ -14,7 +15,6 @@ from diffuserve.api.submit.request_bodies import (
     ModelName,
     NewJobBody,
     Prompt,
-    RequestBody,
     input_values,
     takes_fields,
 )
@@ -43,7 +43,7 @@ VideoSize = Annotated[str, AfterValidator(check_size)]
 
 
 @takes_fields(Dialect.OPENAI_VIDEOS)
-class VideoFields(RequestBody):
+class VideoFields(TolerantBody):
     """Options of a clip. OpenAI's own API has the first four; its client sends others as `extra_body`."""
 
     prompt: Prompt
@@ -89,7 +89,7 @@ class VideoBody(VideoFields):
         return self.job_on(self.input_reference.name if self.input_reference else None)
 
 
-class RemixBody(RequestBody):
+class RemixBody(TolerantBody):
     """`POST /v1/videos/{video_id}/remix` of the OpenAI API."""
 
     prompt: Prompt

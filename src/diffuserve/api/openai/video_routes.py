@@ -1,7 +1,5 @@
 """OpenAI's video API: clips as jobs that are created, polled, fetched, remixed and deleted."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -12,6 +10,7 @@ from starlette.requests import ClientDisconnect
 from diffuserve.api.auth.access import Caller
 from diffuserve.api.auth.dependencies import BaseUrl
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
+from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.forms import FORM
 from diffuserve.api.door.json_route import JsonRoute, content_type_of, is_json
 from diffuserve.api.files.job_files import JobFiles
@@ -19,22 +18,23 @@ from diffuserve.api.files.serving import Part, file_responses
 from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
+from diffuserve.api.openai.fitting import Notes, fitted
 from diffuserve.api.openai.resources import (
     DeletedOpenAIVideo,
     OpenAIVideo,
     OpenAIVideoPage,
 )
 from diffuserve.api.openai.schemas import video_schema
+from diffuserve.api.openai.tolerant_body import TolerantBody
 from diffuserve.api.openai.uploads import ImageBodies, video_fields_of
 from diffuserve.api.openai.video_bodies import RemixBody, VideoBody
 from diffuserve.api.openai.video_ids import VideoId, job_id_of, no_such_video, video_id_of
 from diffuserve.api.openai.videos import VideoParts, file_of, page_of_videos, video_of
 from diffuserve.api.reads.catalog import Catalog
-from diffuserve.api.submit.request_bodies import GenerationInput, NewJobBody
+from diffuserve.api.submit.request_bodies import NewJobBody
 from diffuserve.api.submit.submission import InputResolver, Submission, Submissions, renamed_fields
-from diffuserve.domain.errors import InvalidParams, JobNotFound
+from diffuserve.domain.errors import JobNotFound
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, Job
-from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.jobs.store import JobStore
 
 router = APIRouter(
@@ -58,6 +58,7 @@ _FIELDS = {
 class ClipParts:
     """Parts that these routes use."""
 
+    config: ApiConfig
     store: JobStore
     videos: VideoParts
     submissions: Submissions
@@ -67,6 +68,7 @@ class ClipParts:
 
 
 Used = Annotated[ClipParts, Depends(Uses(ClipParts))]
+_Submitted = tuple[Job, Notes]
 
 
 @router.post("", summary="Generate a clip", response_model=OpenAIVideo, openapi_extra=video_schema())
@@ -76,10 +78,10 @@ async def create_video(
     """Queue a job of one clip, which may begin with the image of a form, or with one that is named."""
     submit_body = _submit_named if is_json(content_type_of(request)) else _submit_form
     try:
-        job = await submit_body(request, parts, caller, base_url)
+        job, notes = await submit_body(request, parts, caller, base_url)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
-    return json_response(await video_of(parts.videos, job, base_url))
+    return json_response(await video_of(parts.videos, job, base_url, notes))
 
 
 @router.get("", summary="List clips", response_model=OpenAIVideoPage)
@@ -151,40 +153,39 @@ async def remix_video(
     completed; an image that it begins with must still be stored.
     """
     original = await _job_of(parts, caller, video_id)
-    with renamed_fields(_renamed):
-        submission = Submission(caller.tenant_id, body.job(original), base_url)
-        job = await parts.submissions.submit(submission)
-    return json_response(await video_of(parts.videos, job, base_url))
+    job, notes = await _submit(parts, caller, body, body.job(original), base_url)
+    return json_response(await video_of(parts.videos, job, base_url, notes))
 
 
-async def _submit_named(request: Request, parts: ClipParts, caller: Caller, base_url: str) -> Job:
+async def _submit_named(request: Request, parts: ClipParts, caller: Caller, base_url: str) -> _Submitted:
     """Submit the job that JSON asks for, whose image has a URL or an id."""
     async with parts.bodies.json(request, caller.tenant_id, VideoBody) as fields:
-        return await _submit(parts, caller, fields.job(), base_url)
+        return await _submit(parts, caller, fields, fields.job(), base_url)
 
 
-async def _submit_form(request: Request, parts: ClipParts, caller: Caller, base_url: str) -> Job:
+async def _submit_form(request: Request, parts: ClipParts, caller: Caller, base_url: str) -> _Submitted:
     """Submit the job that a form asks for; nothing keeps its image in memory once it is stored."""
     async with parts.bodies.form(request, caller.tenant_id, FORM, "application/json") as form:
         fields, uploads = video_fields_of(form)
         if uploads is None:
-            return await _submit(parts, caller, fields.job(), base_url)
+            return await _submit(parts, caller, fields, fields.job(), base_url)
         resolve = parts.bodies.resolver(uploads)
-        return await _submit(parts, caller, fields.job_on(uploads.names[0]), base_url, resolve)
+        return await _submit(parts, caller, fields, fields.job_on(uploads.names[0]), base_url, resolve)
 
 
 async def _submit(
     parts: ClipParts,
     caller: Caller,
+    fields: TolerantBody,
     body: NewJobBody,
     base_url: str,
     resolve: InputResolver | None = None,
-) -> Job:
+) -> _Submitted:
     with renamed_fields(_renamed):
         served = await parts.catalog.pick(body.model, body.kind)
-        with nullcontext() if served.tiers.sizes else _nearest_size(served.spec, body.input):
-            submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
-            return await parts.submissions.submit(submission)
+        asked = fitted(fields, body, served, parts.config.openai_sizes)
+        submission = Submission(caller.tenant_id, asked.job, base_url, resolve=resolve)
+        return await parts.submissions.submit(submission), asked.notes
 
 
 async def _job_of(parts: ClipParts, caller: Caller, job_id: str) -> Job:
@@ -200,16 +201,3 @@ async def _job_of(parts: ClipParts, caller: Caller, job_id: str) -> Job:
 
 def _renamed(field: str) -> str:
     return _FIELDS.get(field, field)
-
-
-@contextmanager
-def _nearest_size(spec: ModelSpec, asked: GenerationInput) -> Iterator[None]:
-    """Add to the refusal of a size the nearest that the model generates."""
-    try:
-        yield
-    except InvalidParams as error:
-        if _renamed(error.field) != "size" or not (asked.width and asked.height):
-            raise
-        width, height = spec.nearest_size(asked.width, asked.height)
-        remedy = f"{error.remedy}; the nearest size is {width}x{height}"
-        raise type(error)("size", f"{asked.width}x{asked.height}", remedy) from error

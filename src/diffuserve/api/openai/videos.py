@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from diffuserve.api.openai.fitting import Notes
 from diffuserve.api.openai.resources import OpenAIVideo, OpenAIVideoError, OpenAIVideoPage
 from diffuserve.api.openai.video_bodies import REMIXED_FROM
 from diffuserve.api.openai.video_ids import video_id_of
@@ -19,6 +20,7 @@ _STATUSES = {
     JobStatus.SUCCEEDED: "completed",
 }
 _ROLES = {"video": "video", "thumbnail": "poster", "spritesheet": "sprites"}
+NO_NOTES = Notes()
 _MAX_DIGITS = 3  # enough to distinguish consecutive frames
 
 
@@ -30,8 +32,8 @@ class VideoParts:
     serializer: JobSerializer
 
 
-async def video_of(parts: VideoParts, job: Job, base_url: str) -> OpenAIVideo:
-    """Build the resource of a clip's job."""
+async def video_of(parts: VideoParts, job: Job, base_url: str, notes: Notes = NO_NOTES) -> OpenAIVideo:
+    """Build the resource of a clip's job, with what is to be said of the request for it."""
     resource = await parts.serializer.listed_job(job, base_url)
     prompt = job.prompt.original if job.prompt else job.input.get("prompt")
     original = job.metadata.get(REMIXED_FROM)
@@ -49,6 +51,8 @@ async def video_of(parts: VideoParts, job: Job, base_url: str) -> OpenAIVideo:
         size=f"{job.input['width']}x{job.input['height']}",
         remixed_from_video_id=original if isinstance(original, str) else None,
         error=_error(job),
+        diffuserve_warnings=(*notes.warnings, *(job.result.warnings if job.result else ())),
+        diffuserve_ignored=notes.ignored,
     )
 
 
