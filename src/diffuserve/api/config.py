@@ -64,8 +64,8 @@ class ApiConfig:
     )
     model_aliases: Mapping[str, str] = option(
         default_factory=dict,
-        help='Other names of models: {"gpt-image-1": "flux-schnell"}; by default names of OpenAI\'s models '
-        "are for the only model that makes what they do.",
+        help='Other names of models: {"gpt-image-1": "flux-schnell"}, as an option also '
+        "gpt-image-1=flux-schnell; by default OpenAI's own names, for the only model that makes such things.",
     )
     max_body_bytes: int = option(MIB, "Largest body of a client's request, in bytes.", gt=0)
     max_file_bytes: int = 64 * MIB

@@ -115,7 +115,7 @@ async def test_an_unknown_model_is_not_found(client: AsyncOpenAI, worker: HandWo
         ("GET", "/v1/videos/video_0/content?variant=audio", 400, "variant"),
         ("POST", "/v1/videos/video_0/remix", 415, None),
         ("PUT", "/v1/videos", 405, None),
-        ("POST", "/v1/videos/extensions", 405, None),
+        ("POST", "/v1/videos/extensions", 415, None),
         ("GET", "/v1/videos/characters/char_1", 404, None),
     ],
 )

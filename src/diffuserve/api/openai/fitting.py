@@ -69,7 +69,7 @@ def fitted_images(
 
 def _drawn(fields: CommonImageFields, job: NewJobBody, served: OfferedModel) -> dict[str, Any]:
     steps: dict[str, Any] = {}
-    if fields.known_quality and job.input.num_inference_steps is None:
+    if fields.known_quality and job.input.num_inference_steps is None:  # which says more
         steps = {"num_inference_steps": quality_steps(served.spec, served.tiers.steps)[fields.known_quality]}
     return steps | (_frames(fields, served.spec) if fields.is_clip else {})
 

@@ -136,9 +136,7 @@ async def _edited(
     return await _response(request, OpenAIImageSerializer(parts.images, base_url, EDIT, asked), job)
 
 
-async def _submit_named(
-    request: Request, parts: EditParts, caller: Caller, base_url: str
-) -> _Submitted:
+async def _submit_named(request: Request, parts: EditParts, caller: Caller, base_url: str) -> _Submitted:
     """Submit the job of an edit in JSON, whose images have URLs or ids."""
     async with parts.bodies.json(request, caller.tenant_id, EditBody) as options:
         return await _submit(parts, caller, options, options.job(), base_url)

@@ -60,9 +60,7 @@ class ImageParts:
 class OpenAIImageSerializer:
     """Builds responses to what was `asked` from a job, and streams whose events begin with `kind`."""
 
-    def __init__(
-        self, parts: ImageParts, base_url: str, kind: str, asked: Fitted[CommonImageFields]
-    ) -> None:
+    def __init__(self, parts: ImageParts, base_url: str, kind: str, asked: Fitted[CommonImageFields]) -> None:
         self.parts = parts
         self.asked = asked
         self._base_url = base_url

@@ -12,7 +12,7 @@ MAX_NAMED = 20
 """Ignored fields that a response names."""
 _MAX_CHARACTERS = 64
 _SAYS_NOTHING = (None, "", "auto")
-_OWN_TO_OPENAI = frozenset(
+OWN_TO_OPENAI = frozenset(
     {
         "complexity",
         "frame_count",
@@ -45,7 +45,7 @@ class TolerantBody(RequestBody):
     @property
     def slips(self) -> tuple[str, ...]:
         """Warnings of ignored fields whose names resemble those of others."""
-        named = [name for name in self.ignored if name.partition("[")[0] not in _OWN_TO_OPENAI]
+        named = [name for name in self.ignored if name.partition("[")[0] not in OWN_TO_OPENAI]
         meant = [(name, likely_field(name, type(self))) for name in named]
         return tuple(f"{name} was ignored; did you mean {field}?" for name, field in meant if field)
 

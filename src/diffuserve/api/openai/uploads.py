@@ -5,18 +5,19 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import ValidationError
 
 from diffuserve.api.door.forms import FORM, MAX_FORM_BYTES, Form, FormFile, parse_form
-from diffuserve.api.door.json_route import content_type_of, unsupported_media_type
+from diffuserve.api.door.json_route import content_type_of, is_json, unsupported_media_type
 from diffuserve.api.door.upload import BatchUploads, Body
 from diffuserve.api.files.intake import FileIntake, Received
 from diffuserve.api.http.field_errors import nested_errors, validation_error
 from diffuserve.api.http.json_body import UnreadableJson, parsed_json
-from diffuserve.api.openai.video_bodies import VideoBody
+from diffuserve.api.openai.video_bodies import VideoBody, VideoEditBody
 from diffuserve.api.submit.request_bodies import RequestBody
 from diffuserve.api.submit.submission import InputResolver
 from diffuserve.domain.requests.input_image import ImageInput
@@ -28,6 +29,8 @@ _FILE_FIELDS = ("image", "image[]", "mask")
 _REFERENCE, _NAMES = "input_reference", ("file_id", "image_url")
 _MAY_BE_EMPTY = ("prompt", "negative_prompt")  # otherwise the client sends null as an empty text
 
+_CLIP = "video"
+VideoEdit = TypeVar("VideoEdit", bound=VideoEditBody)
 AnyBody = TypeVar("AnyBody", bound=RequestBody)
 
 
@@ -100,6 +103,20 @@ class ImageBodies:
         async with self._received(request, tenant_id, max_bytes) as body:
             yield await asyncio.to_thread(parse_form, request, body)
 
+    async def edit(
+        self, request: Request, tenant_id: str, model: type[VideoEdit]
+    ) -> tuple[VideoEdit, str | None]:
+        """Return a body that names a clip, and the sha256 of the clip's file if that is in its place.
+
+        Raise `RequestValidationError`.
+        """
+        if is_json(content_type_of(request)):
+            async with self.json(request, tenant_id, model) as named:
+                return named, None
+        async with self.form(request, tenant_id, FORM, "application/json") as form:
+            files = [file.content for file in form.files if file.field == _CLIP]
+            return _edit_fields_of(form, model), sha256(files[0]).hexdigest() if files else None
+
     def resolver(self, uploads: UploadedImages) -> InputResolver:
         """Return what stores the images of a form in place of what stands for them."""
         return partial(uploads.resolve, self.file_intake)
@@ -126,6 +143,17 @@ def video_fields_of(form: Form) -> tuple[VideoBody, UploadedImages | None]:
     except ValidationError as error:
         raise nested_errors(("body",), error, VideoBody) from error
     return body, _reference(form, bool(named))
+
+
+def _edit_fields_of(form: Form, model: type[VideoEdit]) -> VideoEdit:
+    """Return the texts of a form that names a clip by `video[id]`. Raise `RequestValidationError`."""
+    values = dict[str, Any](_values(form, (_CLIP,), model))
+    if (named := values.pop(f"{_CLIP}[id]", None)) is not None:
+        values[_CLIP] = {"id": named}
+    try:
+        return model.model_validate_strings(values)
+    except ValidationError as error:
+        raise nested_errors(("body",), error, model) from error
 
 
 def _reference(form: Form, is_named: bool) -> UploadedImages | None:

@@ -1,6 +1,6 @@
 """OpenAI's video API: clips as jobs that are created, polled, fetched, remixed and deleted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -18,32 +18,39 @@ from diffuserve.api.files.serving import Part, file_responses
 from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
+from diffuserve.api.openai.extensions import Extensions
 from diffuserve.api.openai.fitting import Notes, fitted
 from diffuserve.api.openai.resources import (
     DeletedOpenAIVideo,
     OpenAIVideo,
     OpenAIVideoPage,
 )
-from diffuserve.api.openai.schemas import video_schema
+from diffuserve.api.openai.schemas import extension_schema, video_edit_schema, video_schema
 from diffuserve.api.openai.tolerant_body import TolerantBody
 from diffuserve.api.openai.uploads import ImageBodies, video_fields_of
-from diffuserve.api.openai.video_bodies import RemixBody, VideoBody
-from diffuserve.api.openai.video_ids import VideoId, job_id_of, no_such_video, video_id_of
+from diffuserve.api.openai.video_bodies import ExtensionBody, RemixBody, VideoBody, VideoEditBody
+from diffuserve.api.openai.video_ids import VideoId, job_id_of, no_such_video
 from diffuserve.api.openai.videos import VideoParts, file_of, page_of_videos, video_of
 from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.submit.request_bodies import NewJobBody
 from diffuserve.api.submit.submission import InputResolver, Submission, Submissions, renamed_fields
-from diffuserve.domain.errors import JobNotFound
+from diffuserve.domain.errors import InvalidParams, JobNotFound, NotFound
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, Job
+from diffuserve.domain.jobs.video_ids import video_id_of
 from diffuserve.jobs.store import JobStore
 
 router = APIRouter(
     prefix="/v1/videos", tags=["openai"], route_class=JsonRoute, responses=dict(OPENAI_ERROR_RESPONSES)
 )
 
-UPLOADS = frozenset({router.prefix})
+UPLOADS = frozenset({router.prefix, f"{router.prefix}/edits", f"{router.prefix}/extensions"})
 """Paths whose bodies bring images, and are limited by their routes."""
 
+_NO_CHARACTERS = "these models know no characters; show who it is with input_reference or image_prompts"
+_NO_CLIP = 'give the id of a clip that was generated here ("video": {"id": "video_x"}), or its file as it was fetched'
+_NUM_KNOWN = 200  # the caller's newest clips, which are recognized by their files
+_DRAWN_ANEW = "drawn from the noise of {}, whose frames are not read"
+_EXTENSION_ALONE = "this is the extension alone; it begins with the last frame of {}"
 Variant = Literal["video", "thumbnail", "spritesheet"]
 _FIELDS = {
     "kind": "model",
@@ -51,6 +58,7 @@ _FIELDS = {
     "height": "size",
     "num_frames": "seconds",
     "image": "input_reference",
+    "webhook.url": "webhook_url",
 }
 
 
@@ -65,6 +73,7 @@ class ClipParts:
     catalog: Catalog
     bodies: ImageBodies
     files: JobFiles
+    extensions: Extensions
 
 
 Used = Annotated[ClipParts, Depends(Uses(ClipParts))]
@@ -103,6 +112,45 @@ async def list_videos(
     )
     page = await page_of_videos(parts.videos, jobs[:limit], base_url, has_more=len(jobs) > limit)
     return json_response(page)
+
+
+@router.post(
+    "/edits",
+    summary="Generate a clip like another",
+    response_model=OpenAIVideo,
+    openapi_extra=video_edit_schema(),
+)
+async def edit_video(request: Request, parts: Used, caller: SubmittingCaller, base_url: BaseUrl) -> Response:
+    """Queue a remix of the clip that is named: another prompt, and the noise of the original."""
+    return await _followed(VideoEditBody, request, parts, caller, base_url)
+
+
+@router.post(
+    "/extensions",
+    summary="Generate what follows a clip",
+    response_model=OpenAIVideo,
+    openapi_extra=extension_schema(),
+)
+async def extend_video(
+    request: Request, parts: Used, caller: SubmittingCaller, base_url: BaseUrl
+) -> Response:
+    """Queue a clip of `seconds` that begins with the last frame of the one that is named.
+
+    The new clip is the extension alone; the model must take a first frame.
+    """
+    return await _followed(ExtensionBody, request, parts, caller, base_url)
+
+
+@router.post("/characters", summary="Refuse a character", include_in_schema=False)
+async def create_character(_caller: ClientCaller) -> Response:
+    """Raise `InvalidParams`: characters are nothing that these models know."""
+    raise InvalidParams("video", "a clip", _NO_CHARACTERS)
+
+
+@router.get("/characters/{character_id}", summary="Refuse a character", include_in_schema=False)
+async def get_character(character_id: str, _caller: ClientCaller) -> Response:
+    """Raise `NotFound`: this server keeps no characters."""
+    raise NotFound(f"no character {character_id[:100]!r}: {_NO_CHARACTERS}")
 
 
 @router.get("/{video_id}", summary="Get a clip", response_model=OpenAIVideo)
@@ -155,6 +203,34 @@ async def remix_video(
     original = await _job_of(parts, caller, video_id)
     job, notes = await _submit(parts, caller, body, body.job(original), base_url)
     return json_response(await video_of(parts.videos, job, base_url, notes))
+
+
+async def _followed(
+    model: type[VideoEditBody], request: Request, parts: ClipParts, caller: Caller, base_url: str
+) -> Response:
+    """Respond with the clip that a body asks for, which names another clip as its `video`."""
+    try:
+        body, sha256 = await parts.bodies.edit(request, caller.tenant_id, model)
+    except ClientDisconnect:
+        return Response(status_code=400)  # the client has disconnected and reads no response
+    original = await _original(parts, caller, body, sha256)
+    resolve, told = None, _DRAWN_ANEW
+    if isinstance(body, ExtensionBody):
+        resolve, told = parts.extensions.resolver(original), _EXTENSION_ALONE
+    job, notes = await _submit(parts, caller, body, body.job(original), base_url, resolve)
+    noted = replace(notes, warnings=(*notes.warnings, told.format(video_id_of(original.id))))
+    return json_response(await video_of(parts.videos, job, base_url, noted))
+
+
+async def _original(parts: ClipParts, caller: Caller, body: VideoEditBody, sha256: str | None) -> Job:
+    """Return the clip that is named, or whose file came along, as OpenAI's client sends it."""
+    if body.video is not None:
+        return await _job_of(parts, caller, body.video.id)
+    newest = await parts.store.jobs.list_jobs(tenant_id=caller.scope, kind=VIDEO_GENERATE, limit=_NUM_KNOWN)
+    for job in newest if sha256 else ():
+        if sha256 in {artifact.sha256 for artifact in (job.result.artifacts if job.result else ())}:
+            return job
+    raise InvalidParams("video", "a file" if sha256 else None, _NO_CLIP)
 
 
 async def _submit_named(request: Request, parts: ClipParts, caller: Caller, base_url: str) -> _Submitted:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from diffuserve.api.openai.fitting import Notes
 from diffuserve.api.openai.resources import OpenAIVideo, OpenAIVideoError, OpenAIVideoPage
 from diffuserve.api.openai.video_bodies import REMIXED_FROM
-from diffuserve.api.openai.video_ids import video_id_of
 from diffuserve.api.resources.serializers import JobSerializer
 from diffuserve.domain.errors import ArtifactNotFound, DiffuserveError, NotFinished
 from diffuserve.domain.jobs.job import Artifact, Job, JobStatus
+from diffuserve.domain.jobs.video_ids import video_id_of
 from diffuserve.domain.resources.job import ProgressResource
 from diffuserve.jobs.store import JobStore
 

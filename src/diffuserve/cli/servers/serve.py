@@ -36,7 +36,8 @@ Examples:
 
 
 @options.takes_settings(
-    *("host", "port", "data_dir", "database_url", "prompt_filter", "tiers"), *options.WORKER_SETTINGS
+    *("host", "port", "data_dir", "database_url", "prompt_filter", "tiers", "model_aliases"),
+    *options.WORKER_SETTINGS,
 )
 def serve(
     settings: Settings, no_auth: options.NoAuth = False, engine_command: options.EngineCommand = None
