@@ -160,7 +160,7 @@ async def retrieve(client: AsyncOpenAI) -> None:
 
 async def list_videos(client: AsyncOpenAI) -> None:
     clip = await _clip(client)
-    assert [video.id async for video in client.videos.list()] == [clip]
+    assert clip in [video.id async for video in client.videos.list()]
 
 
 async def delete(client: AsyncOpenAI) -> None:
@@ -226,11 +226,10 @@ def test_every_method_of_the_package_has_a_case(resource: type) -> None:
     assert methods == set(CASES[resource])
 
 
-@pytest.mark.parametrize(
-    "case", [case for cases in CASES.values() for case in cases.values()], ids=lambda case: case.__name__
-)
-async def test_each_method_works(client: AsyncOpenAI, worker: HandWorker, case: Case) -> None:
-    await case(client)
+@pytest.mark.parametrize("resource", CASES)
+async def test_each_method_works(client: AsyncOpenAI, worker: HandWorker, resource: type) -> None:
+    for case in CASES[resource].values():
+        await case(client)
 
 
 @pytest.mark.parametrize(("method", "body"), [("generate", ImagesBody), ("edit", EditFields)])

@@ -47,7 +47,9 @@ UPLOADS = frozenset({router.prefix, f"{router.prefix}/edits", f"{router.prefix}/
 """Paths whose bodies bring images, and are limited by their routes."""
 
 _NO_CHARACTERS = "these models know no characters; show who it is with input_reference or image_prompts"
-_NO_CLIP = 'give the id of a clip that was generated here ("video": {"id": "video_x"}), or its file as it was fetched'
+_NO_CLIP = (
+    'give the id of a clip that was generated here, as {"id": "video_x"}, or its file as it was fetched'
+)
 _NUM_KNOWN = 200  # the caller's newest clips, which are recognized by their files
 _DRAWN_ANEW = "drawn from the noise of {}, whose frames are not read"
 _EXTENSION_ALONE = "this is the extension alone; it begins with the last frame of {}"
