@@ -111,7 +111,7 @@ async def edit(client: AsyncOpenAI) -> None:
         image=IMAGE,
         prompt="a dog",
         model="hand",
-        extra_body={"markup": "x"},
+        markup=IMAGE,
         extra_query={"api-version": "1"},
     )
     assert (response.model_extra or {})["diffuserve_ignored"] == ["markup"]
