@@ -5,8 +5,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-import boto3
-from moto.server import ThreadedMotoServer
 from obstore.store import S3Store
 
 from diffuserve.storage.bucket import BucketArtifactStore
@@ -18,6 +16,9 @@ class S3Server:
     """Listens within a `with` block. `client` is boto3's, to inspect buckets."""
 
     def __enter__(self) -> "S3Server":
+        import boto3  # here: few tests need a bucket, and all import this module
+        from moto.server import ThreadedMotoServer
+
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self._server.start()
         host, port = self._server.get_host_and_port()

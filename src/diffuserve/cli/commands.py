@@ -137,6 +137,12 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             needs_arguments=True,
             extra=Extra.TRANSFORMERS,
         ),
+        LazyCommand(
+            "integrations",
+            "diffuserve.cli.integrations.group",
+            "Run our engine inside Triton, TorchServe and other servers.",
+            extra=Extra.SERVER,
+        ),
     ),
     "Operate": (
         LazyCommand(

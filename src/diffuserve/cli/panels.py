@@ -57,6 +57,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         "port",
         "allowed_hosts",
         "allowed_origins",
+        "doors",
         "public_api_url",
         "public_metrics",
         "api_docs",

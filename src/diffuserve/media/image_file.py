@@ -1,5 +1,6 @@
 """Image files that carry the parameters they were generated with."""
 
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -33,16 +34,30 @@ def save_image(
     """
     partial = path.with_name(f".{path.name}.partial")
     image_format = FORMATS[path.suffix.lower()]
-    options: dict[str, Any] = {"quality": DEFAULT_QUALITY if quality is None else quality, "method": method}
-    if image_format == "PNG":
-        options = {"compress_level": _PNG_COMPRESS_LEVEL}
-    if parameters:
-        options |= _png_text(parameters) if image_format == "PNG" else exif_and_xmp(parameters)
+    options = _options(image_format, parameters, quality, method)
     try:
         image.save(partial, format=image_format, **options)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)  # the rest of a failed write
+
+
+def image_bytes(image: Image.Image, file_format: str, parameters: Mapping[str, Any]) -> bytes:
+    """Return the content of the file that `save_image` would write as `file_format`, such as `png`."""
+    image_format, buffer = FORMATS[f".{file_format}"], io.BytesIO()
+    image.save(buffer, format=image_format, **_options(image_format, parameters))
+    return buffer.getvalue()
+
+
+def _options(
+    image_format: str, parameters: Mapping[str, Any], quality: int | None = None, method: int = 4
+) -> dict[str, Any]:
+    options: dict[str, Any] = {"quality": DEFAULT_QUALITY if quality is None else quality, "method": method}
+    if image_format == "PNG":
+        options = {"compress_level": _PNG_COMPRESS_LEVEL}
+    if parameters:
+        options |= _png_text(parameters) if image_format == "PNG" else exif_and_xmp(parameters)
+    return options
 
 
 def _png_text(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,21 +4,14 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from schemathesis.checks import (
-    content_type_conformance,
-    not_a_server_error,
-    response_schema_conformance,
-    status_code_conformance,
-)
-from schemathesis.core.result import Ok
 from uvicorn import Config, Server
 
 from diffuserve.api.app import create_app
@@ -31,13 +24,6 @@ from support.clips import CLIPS
 from support.hand_worker import HAND_SPEC, HandWorker
 from support.waiting import HANG_SECONDS
 
-MODES = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-]
 BOUNDED = settings(
     phases=[Phase.generate],  # failures are printed without being reduced
     deadline=None,
@@ -119,8 +105,12 @@ def live_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     assert not thread.is_alive()
 
 
+@cache
 def operations() -> dict[str, Any]:
     """Return the operations by method and path; the document needs no open store."""
+    import schemathesis  # here: importing it and reading the document take seconds
+    from schemathesis.core.result import Ok
+
     bus = MemoryEventBus()
     store = JobStore("sqlite://", bus, StoreConfig())
     app = create_app(store, LocalArtifactStore(Path()), bus, ApiConfig())
@@ -129,13 +119,13 @@ def operations() -> dict[str, Any]:
     return {operation.label: operation for operation in found}
 
 
-OPERATIONS = operations()
 ENDLESS = {"GET /v1/operations/events"}
 """Streams that end when their reader does; tests of their own read them."""
 
 
-def test_the_document_names_every_route_of_the_api() -> None:
-    assert set(OPERATIONS) == {
+def names() -> set[str]:
+    """Return method and path of every operation."""
+    return {
         "GET /v1/adapters",
         "POST /v1/adapters",
         "GET /v1/adapters/{name}",
@@ -168,6 +158,8 @@ def test_the_document_names_every_route_of_the_api() -> None:
         "GET /v1/batches/{batch_id}",
         "POST /v1/batches/{batch_id}/cancel",
         "GET /v1/batches/{batch_id}/results",
+        "GET /v1/batches/batch_file_{digits}",
+        "POST /v1/batches/batch_file_{digits}/cancel",
         "POST /v1/files",
         "GET /v1/files",
         "GET /v1/files/{file_id}",
@@ -224,24 +216,37 @@ def test_the_document_names_every_route_of_the_api() -> None:
     }
 
 
+def test_the_document_names_every_route_of_the_api() -> None:
+    assert set(operations()) == names()
+
+
 def test_every_operation_has_a_summary_and_a_group() -> None:
-    for label, operation in OPERATIONS.items():
+    for label, operation in operations().items():
         raw = operation.definition.raw
         assert raw["summary"], label
         assert raw["tags"], label
 
 
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module")  # schemathesis does
-@pytest.mark.parametrize("label", [label for label in OPERATIONS if label not in ENDLESS])
+@pytest.mark.parametrize("label", sorted(names() - ENDLESS))
 def test_no_request_breaks_the_server_and_every_response_is_documented(live_api: LiveApi, label: str) -> None:
     """Name an existing job and worker in half of the requests."""
+    from schemathesis import GenerationMode, checks
+
+    modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    all_checks = [
+        checks.not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_schema_conformance,
+    ]
 
     @settings(BOUNDED, max_examples=live_api.num_requests)
-    @given(case=st.one_of(*map(OPERATIONS[label].as_strategy, MODES)), is_known=st.booleans())
+    @given(case=st.one_of(*map(operations()[label].as_strategy, modes)), is_known=st.booleans())
     def send(case: Any, is_known: bool) -> None:
         if is_known:
             known = {name: live_api.known[name] for name in case.path_parameters if name in live_api.known}
             case.path_parameters.update(known)
-        case.call_and_validate(live_api.url, checks=CHECKS, timeout=HANG_SECONDS)
+        case.call_and_validate(live_api.url, checks=all_checks, timeout=HANG_SECONDS)
 
     send()

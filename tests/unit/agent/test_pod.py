@@ -7,7 +7,6 @@ from pathlib import Path
 import certifi
 import httpx
 import pytest
-from kmock import KubernetesEmulator, Server
 
 from diffuserve.agent.pod import Pod
 from diffuserve.domain.errors import ServerUnavailable
@@ -21,6 +20,8 @@ PODS = "/api/v1/namespaces/diffuserve/pods"
 @pytest.fixture
 async def api() -> AsyncGenerator[httpx.AsyncClient]:
     """Yield a client of an API that has the pod `worker-1`."""
+    from kmock import KubernetesEmulator, Server  # here: importing it takes half a second
+
     async with KubernetesEmulator() as emulator:
         emulator.resources.load_bundled()
         async with Server(emulator) as server, httpx.AsyncClient(base_url=str(server.url)) as client:

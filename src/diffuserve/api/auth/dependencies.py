@@ -12,6 +12,7 @@ from diffuserve.api.auth.access import METRICS_ROLES, Authenticator, Caller
 from diffuserve.api.auth.revocation import RevocationWatch
 from diffuserve.api.auth.sessions import Sessions, has_cookie
 from diffuserve.api.config import ApiConfig
+from diffuserve.api.http.other_doors import door_at
 from diffuserve.api.http.parts import Uses, part_of
 from diffuserve.api.http.path_params import named_ids
 from diffuserve.domain.errors import WorkerNotFound
@@ -91,9 +92,15 @@ MetricsReader = Depends(_check_metrics_reader)
 
 
 def bearer_of(connection: HTTPConnection) -> str | None:
-    """Return the token of the `Authorization: Bearer` header, `None` without one."""
+    """Return the token of the `Authorization: Bearer` header, `None` without one.
+
+    At the door of another server's programs the key may be there as they send it.
+    """
     scheme, _, secret = connection.headers.get("authorization", "").partition(" ")
-    return (secret.strip() or None) if scheme.lower() == "bearer" else None
+    scheme, secret = scheme.lower(), secret.strip()
+    if scheme and scheme != "bearer" and (door := door_at(connection)):
+        return door.secret_of(scheme, secret)
+    return (secret or None) if scheme == "bearer" else None
 
 
 Config = Annotated[ApiConfig, Depends(Uses(ApiConfig))]

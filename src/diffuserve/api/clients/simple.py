@@ -25,10 +25,11 @@ from diffuserve.api.submit.request_bodies import (
     Kind,
     ModelName,
     NewJobBody,
+    OptionsBody,
     Prompt,
-    RequestBody,
     input_values,
     takes_fields,
+    takes_options,
 )
 from diffuserve.api.submit.submission import Submission, Submissions, renamed_fields
 from diffuserve.domain.jobs.job import Job, JobStatus
@@ -68,8 +69,9 @@ _STATUSES: dict[JobStatus, FlatStatus] = {
 _FIELDS = {name: declared.name_in(Dialect.FLAT) for name, declared in FIELDS.items()}
 
 
+@takes_options()
 @takes_fields(Dialect.FLAT)
-class GenerateBody(RequestBody):
+class GenerateBody(OptionsBody):
     """Parameters of an image, a clip or a sound. A field that is left out takes the model's default."""
 
     prompt: Prompt
@@ -89,6 +91,7 @@ class GenerateBody(RequestBody):
             model=self.model,
             input=GenerationInput.model_construct(prompt=self.prompt, **said),
             output_format=self.output_format,
+            **vars(self.options),
         )
 
 

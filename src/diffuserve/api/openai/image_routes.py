@@ -1,9 +1,8 @@
 """OpenAI's image API: one request that waits for its images, or streams them."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.requests import ClientDisconnect
@@ -14,12 +13,13 @@ from diffuserve.api.auth.waits import SubmittingFollower
 from diffuserve.api.door.forms import FORM
 from diffuserve.api.door.json_route import JsonRoute, content_type_of, is_json
 from diffuserve.api.door.middleware import CLIENT_CLOSED_REQUEST
+from diffuserve.api.following.awaited_jobs import AwaitedJobs, failure_problem
 from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.problems import openai_response
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.openai.fitting import Fitted, fitted_images
-from diffuserve.api.openai.images import EDIT, GENERATION, ImageParts, OpenAIImageSerializer, failure_problem
+from diffuserve.api.openai.fitting import fitted_images
+from diffuserve.api.openai.images import EDIT, GENERATION, ImageParts, OpenAIImageSerializer
 from diffuserve.api.openai.request_bodies import (
     CommonImageFields,
     EditBody,
@@ -34,6 +34,9 @@ from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.submit.request_bodies import NewJobBody
 from diffuserve.api.submit.submission import InputResolver, Submission, Submissions, renamed_fields
 from diffuserve.domain.jobs.job import Job, JobStatus
+from diffuserve.domain.models.tiers import TierPolicy
+
+Taken = TypeVar("Taken")
 
 router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
@@ -43,6 +46,7 @@ class EditParts:
     """Parts that these routes use."""
 
     images: ImageParts
+    awaited: AwaitedJobs
     submissions: Submissions
     catalog: Catalog
     bodies: ImageBodies
@@ -80,8 +84,9 @@ async def generate_images(
     body: ImagesBody, request: Request, parts: Used, caller: SubmittingFollower, base_url: BaseUrl
 ) -> Response:
     """Run a job of `n` images, which is canceled if the client disconnects."""
-    job, asked = await _submit(parts, caller, body, body.job(), base_url)
-    return await _response(request, OpenAIImageSerializer(parts.images, base_url, GENERATION, asked), job)
+    job = await _submit(parts, caller, body, body.job(), base_url)
+    serializer = OpenAIImageSerializer(parts.images, base_url, GENERATION, body)
+    return await _response(request, parts, serializer, job)
 
 
 @router.post(
@@ -121,7 +126,7 @@ async def vary_image(
     return await _edited(_submit_variation, request, parts, caller, base_url)
 
 
-_Submitted = tuple[Job, Fitted[CommonImageFields]]
+_Submitted = tuple[Job, CommonImageFields]
 _SubmitBody = Callable[[Request, EditParts, Caller, str], Awaitable[_Submitted]]
 
 
@@ -130,16 +135,17 @@ async def _edited(
 ) -> Response:
     """Respond with the images of the job that a body with images asks for."""
     try:
-        job, asked = await submit_body(request, parts, caller, base_url)
+        job, options = await submit_body(request, parts, caller, base_url)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
-    return await _response(request, OpenAIImageSerializer(parts.images, base_url, EDIT, asked), job)
+    serializer = OpenAIImageSerializer(parts.images, base_url, EDIT, options)
+    return await _response(request, parts, serializer, job)
 
 
 async def _submit_named(request: Request, parts: EditParts, caller: Caller, base_url: str) -> _Submitted:
     """Submit the job of an edit in JSON, whose images have URLs or ids."""
     async with parts.bodies.json(request, caller.tenant_id, EditBody) as options:
-        return await _submit(parts, caller, options, options.job(), base_url)
+        return await _submit(parts, caller, options, options.job(), base_url), options
 
 
 async def _submit_edit(request: Request, parts: EditParts, caller: Caller, base_url: str) -> _Submitted:
@@ -147,7 +153,7 @@ async def _submit_edit(request: Request, parts: EditParts, caller: Caller, base_
     async with parts.bodies.form(request, caller.tenant_id, FORM, "application/json") as form:
         options, uploads = fields_of(form, EditFields)
         new = options.job_on(uploads.names, uploads.mask_name)
-        return await _submit(parts, caller, options, new, base_url, parts.bodies.resolver(uploads))
+        return await _submit(parts, caller, options, new, base_url, parts.bodies.resolver(uploads)), options
 
 
 async def _submit_variation(request: Request, parts: EditParts, caller: Caller, base_url: str) -> _Submitted:
@@ -156,7 +162,7 @@ async def _submit_variation(request: Request, parts: EditParts, caller: Caller, 
         options, uploads = fields_of(form, VariationFields)
         spec = (await parts.catalog.pick(options.model)).spec
         new = options.job_on(uploads.names, spec.has_strength)
-        return await _submit(parts, caller, options, new, base_url, parts.bodies.resolver(uploads))
+        return await _submit(parts, caller, options, new, base_url, parts.bodies.resolver(uploads)), options
 
 
 async def _submit(
@@ -166,20 +172,34 @@ async def _submit(
     body: NewJobBody,
     base_url: str,
     resolve: InputResolver | None = None,
-) -> _Submitted:
+) -> Job:
+    submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
+    sizes = parts.images.config.openai_sizes
+    return await taken(parts.catalog, sizes, options, submission, parts.submissions.submit)
+
+
+async def taken(
+    catalog: Catalog,
+    sizes: TierPolicy,
+    options: CommonImageFields,
+    submission: Submission,
+    take: Callable[[Submission], Awaitable[Taken]],
+) -> Taken:
+    """Return what `take` makes of a job that fits its model; errors name the fields of `options`."""
+    body = submission.body
     fields = _FIELDS | {"image": "images" if isinstance(options, EditBody) else "image"}
     with renamed_fields(lambda field: fields.get(field, field)):
-        served = await parts.catalog.pick(body.model, body.kind)
-        asked = fitted_images(options, body, served, parts.images.config.openai_sizes)
-        submission = Submission(caller.tenant_id, asked.job, base_url, resolve=resolve)
-        return await parts.submissions.submit(submission), asked
+        served = await catalog.pick(body.model, body.kind)
+        return await take(replace(submission, body=fitted_images(options, body, served, sizes)))
 
 
-async def _response(request: Request, serializer: OpenAIImageSerializer, job: Job) -> Response:
+async def _response(
+    request: Request, parts: EditParts, serializer: OpenAIImageSerializer, job: Job
+) -> Response:
     """Return the images, or what became of them; headers name the job either way."""
-    if serializer.asked.fields.stream:
+    if serializer.fields.stream:
         return serializer.stream(job)
-    final = await _final_unless_disconnected(request, serializer.parts, job)
+    final = await parts.awaited.final(request, job)
     if final is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     if final.status is JobStatus.SUCCEEDED:
@@ -188,22 +208,3 @@ async def _response(request: Request, serializer: OpenAIImageSerializer, job: Jo
         response = openai_response(failure_problem(final))
     response.headers.update(serializer.headers(final))
     return response
-
-
-async def _final_unless_disconnected(request: Request, parts: ImageParts, job: Job) -> Job | None:
-    """Return the job once it is final; cancel it and return `None` if the client disconnects first."""
-    ending = asyncio.create_task(parts.job_watcher.final(job))
-    disconnecting = asyncio.create_task(_wait_for_disconnect(request))
-    try:
-        await asyncio.wait({ending, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
-        return ending.result() if ending.done() else None
-    finally:
-        if not ending.done():
-            parts.background_tasks.start(parts.store.jobs.cancel(job.id))
-        ending.cancel()
-        disconnecting.cancel()
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -11,11 +11,12 @@ import orjson
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from diffuserve.api.config import ApiConfig
+from diffuserve.api.following.awaited_jobs import failure_problem
 from diffuserve.api.following.job_watcher import JobWatcher
 from diffuserve.api.http.background_tasks import BackgroundTasks
-from diffuserve.api.http.problems import Problem, openai_error, problem_of
+from diffuserve.api.http.problems import openai_error, problem_of
 from diffuserve.api.openai.background import background_of
-from diffuserve.api.openai.fitting import Fitted
+from diffuserve.api.openai.notes import warnings_of
 from diffuserve.api.openai.request_bodies import CommonImageFields
 from diffuserve.api.openai.resources import (
     CompletedImageEvent,
@@ -28,17 +29,13 @@ from diffuserve.api.openai.resources import (
 )
 from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.resources.serializers import JobSerializer
-from diffuserve.domain.errors import DiffuserveError, InvalidParams, ModelNotCapable, OutputBlocked
+from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.jobs.job import Artifact, Job, JobStatus
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.resources.job import outputs_among
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.base import ArtifactStore
-
-_FAILURE_STATUSES = {JobStatus.FAILED: 500, JobStatus.CANCELED: 409, JobStatus.EXPIRED: 504}
-_INPUT_ERRORS = frozenset({InvalidParams.code, ModelNotCapable.code, OutputBlocked.code})
-
 
 GENERATION, EDIT = "image_generation", "image_edit"
 """Beginnings of the types of a stream's events."""
@@ -58,11 +55,11 @@ class ImageParts:
 
 
 class OpenAIImageSerializer:
-    """Builds responses to what was `asked` from a job, and streams whose events begin with `kind`."""
+    """Builds responses to a body's `fields` from its job, and streams whose events begin with `kind`."""
 
-    def __init__(self, parts: ImageParts, base_url: str, kind: str, asked: Fitted[CommonImageFields]) -> None:
+    def __init__(self, parts: ImageParts, base_url: str, kind: str, fields: CommonImageFields) -> None:
         self.parts = parts
-        self.asked = asked
+        self.fields = fields
         self._base_url = base_url
         self._kind = kind
 
@@ -73,7 +70,7 @@ class OpenAIImageSerializer:
             created=int(job.finished_at or job.created_at),
             background=background_of(await self._spec(job)),
             output_format=job.output_format,
-            quality=self.asked.fields.known_quality,
+            quality=self.fields.known_quality,
             size=_size(job),
             data=tuple([await self._image(job, artifact) for artifact in _outputs(job)]),
             usage=await self._usage(job, params.num_images),
@@ -82,7 +79,7 @@ class OpenAIImageSerializer:
 
     def headers(self, job: Job) -> dict[str, str]:
         """Return what a response tells beside its body: the job, its seed, and what to know of both."""
-        said: dict[str, Any] = {"ignored": self.asked.notes.ignored, "warnings": self._warnings(job)}
+        said = {"ignored": self.fields.ignored, "warnings": warnings_of(self.fields, job)}
         lists = {f"x-diffuserve-{name}": json.dumps(values) for name, values in said.items() if values}
         return {"x-diffuserve-job-id": job.id, "x-diffuserve-seed": str(job.input["seed"])} | lists
 
@@ -91,16 +88,13 @@ class OpenAIImageSerializer:
         ping_seconds = self.parts.config.ping_seconds
         return EventSourceResponse(self._events(job), headers=self.headers(job), ping=ping_seconds, sep="\n")
 
-    def _warnings(self, job: Job) -> tuple[str, ...]:
-        return (*self.asked.notes.warnings, *(job.result.warnings if job.result else ()))
-
     def _own_fields(self, job: Job) -> dict[str, Any]:
         """Return the fields that end a response, whether it is a stream's last event or not."""
         return {
-            "safety_identifier": self.asked.fields.identifier,
+            "safety_identifier": self.fields.identifier,
             "diffuserve_job_id": job.id,
-            "diffuserve_warnings": self._warnings(job),
-            "diffuserve_ignored": self.asked.notes.ignored,
+            "diffuserve_warnings": warnings_of(self.fields, job),
+            "diffuserve_ignored": self.fields.ignored,
         }
 
     async def _events(self, job: Job) -> AsyncGenerator[ServerSentEvent]:
@@ -145,7 +139,7 @@ class OpenAIImageSerializer:
         return {
             "background": background_of(spec),
             "created_at": int(job.created_at),
-            "quality": self.asked.fields.known_quality or "auto",
+            "quality": self.fields.known_quality or "auto",
             "size": _size(job),
         }
 
@@ -160,7 +154,7 @@ class OpenAIImageSerializer:
         )
 
     async def _image(self, job: Job, artifact: Artifact) -> OpenAIImage:
-        if self.asked.fields.response_format == "url":
+        if self.fields.response_format == "url":
             url = await self.parts.serializer.artifact_url(job, artifact, self._base_url)
             return {"url": url, "diffuserve_seed": artifact.seed}
         return {"b64_json": await self._base64(job, artifact), "diffuserve_seed": artifact.seed}
@@ -187,17 +181,6 @@ class OpenAIImageSerializer:
             output_tokens_details={"image_tokens": image_tokens, "text_tokens": 0},
             total_tokens=text_tokens + input_tokens + image_tokens,
         )
-
-
-def failure_problem(job: Job) -> Problem:
-    """Return why a final job has no image.
-
-    It is not retryable: the client's retry would be another job.
-    """
-    error = job.error
-    code, message = (error.code, error.message) if error else (str(job.status), f"the job was {job.status}")
-    status = 400 if code in _INPUT_ERRORS else _FAILURE_STATUSES[job.status]
-    return Problem(status=status, code=code, detail=message)
 
 
 def _outputs(job: Job) -> list[Artifact]:

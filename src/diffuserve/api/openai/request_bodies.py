@@ -114,7 +114,10 @@ class CommonImageFields(TolerantBody):
             yield "output_compression"
         if self.partial_images and not self.stream:
             yield "partial_images"
-        if self.known_quality and self.num_inference_steps is not None:
+        if (
+            self.known_quality
+            and input_values(self, Dialect.OPENAI_IMAGES)["num_inference_steps"] is not None
+        ):
             yield "quality"
         if not self.is_clip:
             yield from (name for name in ("frame_count", "frame_duration_ms") if getattr(self, name))

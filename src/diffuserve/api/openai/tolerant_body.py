@@ -43,6 +43,12 @@ class TolerantBody(RequestBody):
         return tuple(name[:_MAX_CHARACTERS] for name in islice(self._unknown(), MAX_NAMED))
 
     @property
+    def asked_size(self) -> str | None:
+        """The size that the body names, if it may name one."""
+        size: str | None = getattr(self, "size", None)
+        return size
+
+    @property
     def slips(self) -> tuple[str, ...]:
         """Warnings of ignored fields whose names resemble those of others."""
         named = [name for name in self.ignored if name.partition("[")[0] not in OWN_TO_OPENAI]

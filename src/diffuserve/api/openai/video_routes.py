@@ -1,7 +1,8 @@
 """OpenAI's video API: clips as jobs that are created, polled, fetched, remixed and deleted."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -19,14 +20,13 @@ from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.openai.extensions import Extensions
-from diffuserve.api.openai.fitting import Notes, fitted
+from diffuserve.api.openai.fitting import fitted
 from diffuserve.api.openai.resources import (
     DeletedOpenAIVideo,
     OpenAIVideo,
     OpenAIVideoPage,
 )
 from diffuserve.api.openai.schemas import extension_schema, video_edit_schema, video_schema
-from diffuserve.api.openai.tolerant_body import TolerantBody
 from diffuserve.api.openai.uploads import ImageBodies, video_fields_of
 from diffuserve.api.openai.video_bodies import ExtensionBody, RemixBody, VideoBody, VideoEditBody
 from diffuserve.api.openai.video_ids import VideoId, job_id_of, no_such_video
@@ -37,7 +37,10 @@ from diffuserve.api.submit.submission import InputResolver, Submission, Submissi
 from diffuserve.domain.errors import InvalidParams, JobNotFound, NotFound
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, Job
 from diffuserve.domain.jobs.video_ids import video_id_of
+from diffuserve.domain.models.tiers import TierPolicy
 from diffuserve.jobs.store import JobStore
+
+Taken = TypeVar("Taken")
 
 router = APIRouter(
     prefix="/v1/videos", tags=["openai"], route_class=JsonRoute, responses=dict(OPENAI_ERROR_RESPONSES)
@@ -79,7 +82,7 @@ class ClipParts:
 
 
 Used = Annotated[ClipParts, Depends(Uses(ClipParts))]
-_Submitted = tuple[Job, Notes]
+_Submitted = tuple[Job, VideoBody]
 
 
 @router.post("", summary="Generate a clip", response_model=OpenAIVideo, openapi_extra=video_schema())
@@ -89,10 +92,10 @@ async def create_video(
     """Queue a job of one clip, which may begin with the image of a form, or with one that is named."""
     submit_body = _submit_named if is_json(content_type_of(request)) else _submit_form
     try:
-        job, notes = await submit_body(request, parts, caller, base_url)
+        job, fields = await submit_body(request, parts, caller, base_url)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
-    return json_response(await video_of(parts.videos, job, base_url, notes))
+    return json_response(await video_of(parts.videos, job, base_url, fields))
 
 
 @router.get("", summary="List clips", response_model=OpenAIVideoPage)
@@ -203,8 +206,8 @@ async def remix_video(
     completed; an image that it begins with must still be stored.
     """
     original = await _job_of(parts, caller, video_id)
-    job, notes = await _submit(parts, caller, body, body.job(original), base_url)
-    return json_response(await video_of(parts.videos, job, base_url, notes))
+    job = await _submit(parts, caller, body.job(original), base_url)
+    return json_response(await video_of(parts.videos, job, base_url, body))
 
 
 async def _followed(
@@ -219,9 +222,9 @@ async def _followed(
     resolve, told = None, _DRAWN_ANEW
     if isinstance(body, ExtensionBody):
         resolve, told = parts.extensions.resolver(original), _EXTENSION_ALONE
-    job, notes = await _submit(parts, caller, body, body.job(original), base_url, resolve)
-    noted = replace(notes, warnings=(*notes.warnings, told.format(video_id_of(original.id))))
-    return json_response(await video_of(parts.videos, job, base_url, noted))
+    job = await _submit(parts, caller, body.job(original), base_url, resolve)
+    told = told.format(video_id_of(original.id))
+    return json_response(await video_of(parts.videos, job, base_url, body, told))
 
 
 async def _original(parts: ClipParts, caller: Caller, body: VideoEditBody, sha256: str | None) -> Job:
@@ -238,7 +241,7 @@ async def _original(parts: ClipParts, caller: Caller, body: VideoEditBody, sha25
 async def _submit_named(request: Request, parts: ClipParts, caller: Caller, base_url: str) -> _Submitted:
     """Submit the job that JSON asks for, whose image has a URL or an id."""
     async with parts.bodies.json(request, caller.tenant_id, VideoBody) as fields:
-        return await _submit(parts, caller, fields, fields.job(), base_url)
+        return await _submit(parts, caller, fields.job(), base_url), fields
 
 
 async def _submit_form(request: Request, parts: ClipParts, caller: Caller, base_url: str) -> _Submitted:
@@ -246,24 +249,34 @@ async def _submit_form(request: Request, parts: ClipParts, caller: Caller, base_
     async with parts.bodies.form(request, caller.tenant_id, FORM, "application/json") as form:
         fields, uploads = video_fields_of(form)
         if uploads is None:
-            return await _submit(parts, caller, fields, fields.job(), base_url)
+            return await _submit(parts, caller, fields.job(), base_url), fields
         resolve = parts.bodies.resolver(uploads)
-        return await _submit(parts, caller, fields, fields.job_on(uploads.names[0]), base_url, resolve)
+        new = fields.job_on(uploads.names[0])
+        return await _submit(parts, caller, new, base_url, resolve), fields
 
 
 async def _submit(
     parts: ClipParts,
     caller: Caller,
-    fields: TolerantBody,
     body: NewJobBody,
     base_url: str,
     resolve: InputResolver | None = None,
-) -> _Submitted:
+) -> Job:
+    submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
+    return await taken(parts.catalog, parts.config.openai_sizes, submission, parts.submissions.submit)
+
+
+async def taken(
+    catalog: Catalog,
+    sizes: TierPolicy,
+    submission: Submission,
+    take: Callable[[Submission], Awaitable[Taken]],
+) -> Taken:
+    """Return what `take` makes of the job of a clip that fits its model; errors name OpenAI's fields."""
+    body = submission.body
     with renamed_fields(_renamed):
-        served = await parts.catalog.pick(body.model, body.kind)
-        asked = fitted(fields, body, served, parts.config.openai_sizes)
-        submission = Submission(caller.tenant_id, asked.job, base_url, resolve=resolve)
-        return await parts.submissions.submit(submission), asked.notes
+        served = await catalog.pick(body.model, body.kind)
+        return await take(replace(submission, body=fitted(body, served, sizes)))
 
 
 async def _job_of(parts: ClipParts, caller: Caller, job_id: str) -> Job:

@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from diffuserve.api.openai.fitting import Notes
+from diffuserve.api.openai.notes import warnings_of
 from diffuserve.api.openai.resources import OpenAIVideo, OpenAIVideoError, OpenAIVideoPage
+from diffuserve.api.openai.tolerant_body import TolerantBody
 from diffuserve.api.openai.video_bodies import REMIXED_FROM
 from diffuserve.api.resources.serializers import JobSerializer
 from diffuserve.domain.errors import ArtifactNotFound, DiffuserveError, NotFinished
@@ -20,7 +21,6 @@ _STATUSES = {
     JobStatus.SUCCEEDED: "completed",
 }
 _ROLES = {"video": "video", "thumbnail": "poster", "spritesheet": "sprites"}
-NO_NOTES = Notes()
 _MAX_DIGITS = 3  # enough to distinguish consecutive frames
 
 
@@ -32,8 +32,10 @@ class VideoParts:
     serializer: JobSerializer
 
 
-async def video_of(parts: VideoParts, job: Job, base_url: str, notes: Notes = NO_NOTES) -> OpenAIVideo:
-    """Build the resource of a clip's job, with what is to be said of the request for it."""
+async def video_of(
+    parts: VideoParts, job: Job, base_url: str, fields: TolerantBody | None = None, *told: str
+) -> OpenAIVideo:
+    """Build the resource of a clip's job; for one just submitted also with what its body's `fields` say."""
     resource = await parts.serializer.listed_job(job, base_url)
     prompt = job.prompt.original if job.prompt else job.input.get("prompt")
     original = job.metadata.get(REMIXED_FROM)
@@ -51,8 +53,8 @@ async def video_of(parts: VideoParts, job: Job, base_url: str, notes: Notes = NO
         size=f"{job.input['width']}x{job.input['height']}",
         remixed_from_video_id=original if isinstance(original, str) else None,
         error=_error(job),
-        diffuserve_warnings=(*notes.warnings, *(job.result.warnings if job.result else ())),
-        diffuserve_ignored=notes.ignored,
+        diffuserve_warnings=(*warnings_of(fields, job), *told),
+        diffuserve_ignored=fields.ignored if fields else (),
     )
 
 

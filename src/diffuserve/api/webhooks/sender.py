@@ -6,7 +6,7 @@ Delivery is at least once: an attempt whose outcome could not be stored is repea
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +17,7 @@ from standardwebhooks import Webhook as Signature
 
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.outbound.guarded_http import MAX_CONNECTIONS, AddressNotAllowed, GuardedHttpClient
+from diffuserve.api.resources.message_forms import MessageForms
 from diffuserve.api.resources.serializers import JobSerializer, batch_resource
 from diffuserve.domain.errors import DiffuserveError, NotFound
 from diffuserve.domain.jobs.video_ids import video_id_of
@@ -63,6 +64,7 @@ class SenderParts:
     config: ApiConfig
     metrics: ControlMetrics
     serializer: JobSerializer
+    forms: MessageForms
 
 
 class WebhookSender:
@@ -168,9 +170,12 @@ class WebhookSender:
             "webhook-signature": " ".join(signatures),
         }
 
-    async def _message(self, delivery: Delivery) -> WebhookMessage:
+    async def _message(self, delivery: Delivery) -> WebhookMessage | Mapping[str, Any]:
         """Build the message from the subject's current state, so that the URLs in it are fresh."""
         try:
+            if form := self._parts.forms.by_name.get(delivery.form):
+                job = await self._parts.store.jobs.get(delivery.subject_id)
+                return await form(job, delivery.base_url)
             subject = await self._subject(delivery)
         except NotFound:  # retention or a client has deleted it; that it ended is still worth a message
             subject = DeletedSubject(id=delivery.subject_id, status=delivery.type.partition(".")[2])

@@ -32,12 +32,14 @@ VIDEO_EVENTS = (WebhookEvent.VIDEO_COMPLETED, WebhookEvent.VIDEO_FAILED)
 class Webhook:
     """A client's subscription to messages: the URL of its server, and the events to report.
 
-    URLs in a message begin with `base_url`, the address at which the client reached the control plane.
+    URLs in a message begin with `base_url`, the address at which the client reached the control plane. Its
+    `form` is the name of another server whose messages it has; "" for this server's own.
     """
 
     url: str
     events: tuple[WebhookEvent, ...]
     base_url: str
+    form: str = ""
 
 
 class DeliveryStatus(StrEnum):
@@ -69,9 +71,9 @@ class WebhookEndpoint:
 class Delivery:
     """A message to an endpoint, with the state of its attempts. Times are seconds since the epoch.
 
-    `tenant_id` and `host` are the endpoint's. `subject_id` is the id of the job or batch that it is about.
-    `last_status` is the HTTP status of the
-    last attempt, and `last_error` says why there was no response.
+    `tenant_id` and `host` are the endpoint's. `subject_id` is the id of the job or batch that it is about,
+    and `form` that of its webhook. `last_status` is the HTTP status of the last attempt, and `last_error`
+    says why there was no response.
     """
 
     id: str
@@ -88,6 +90,7 @@ class Delivery:
     last_attempt_at: float | None = None
     last_status: int | None = None
     last_error: str | None = None
+    form: str = ""
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,7 @@ ADAPTER = AdapterResource(
     name="ink",
     is_public=True,
     digest="ab" * 32,
+    origin="store",
     bytes=3,
     families=("flux",),
     model=None,

@@ -11,7 +11,6 @@ from types import FrameType
 
 from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.main import check_server, run_node, run_worker
-from diffuserve.cli.exit_codes import INTERRUPTED
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.engine_process.agent_link import die_with_parent
 from diffuserve.models.machine.hardware import see_only, torch_build, visible_device
@@ -20,6 +19,7 @@ from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.safety.image_filters import check_image_filter_name
 from diffuserve.settings import Settings
+from diffuserve.stop_signals import INTERRUPTED
 from diffuserve.telemetry.logs import configure_logs
 
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from diffuserve.cli.wiring.database_errors import cannot_open
-from diffuserve.cli.wiring.safety import open_intake, open_prompts
 from diffuserve.domain.errors import InvalidParams, ModelConflict, ServerUnavailable, StorageRefused
 from diffuserve.domain.workers.worker import ModelOffer
 from diffuserve.events.base import EventBus
@@ -28,6 +26,8 @@ from diffuserve.storage.opening import open_artifacts
 from diffuserve.storage.probe import probe
 from diffuserve.telemetry.tracer_choice import open_tracer
 from diffuserve.telemetry.tracing import Tracer
+from diffuserve.wiring.database_errors import cannot_open
+from diffuserve.wiring.safety import open_intake, open_prompts
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,10 @@ def adapters_of(settings: Settings) -> StoredAdapters | None:
 @asynccontextmanager
 async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncIterator[ControlPlane]:
     """Yield the application with an open store and running background tasks; the caller listens."""
-    from diffuserve.api.app import create_app  # commands that only need the store start faster without it
+    # Commands that only need the store start faster without these.
+    from diffuserve.api.app import create_app
+    from diffuserve.api.openai.batch_runner import FileBatchRunner
+    from diffuserve.api.openai.batch_work import BatchParts
 
     async with (
         open_storage(settings) as artifacts,
@@ -168,6 +171,7 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
             running(preemptor.run()),
             running(services.storage.run()),
             running(services.job_log.run()),
+            running(FileBatchRunner(services.part(BatchParts)).run()),
             sending(services),
         ):
             has_auth = not await services.authenticator.is_open()

@@ -8,10 +8,6 @@ from pathlib import Path
 import pytest
 
 from diffuserve.agent.config import WorkerConfig
-from diffuserve.cli.wiring import worker as wiring
-from diffuserve.cli.wiring.control import control_plane, open_bus, open_quotas, open_store, running
-from diffuserve.cli.wiring.safety import choose_image_filter, open_intake, open_prompt_filter
-from diffuserve.cli.wiring.worker import checked, replica, run
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
 from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
@@ -20,6 +16,10 @@ from diffuserve.protocol.nodes import Nodes
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.safety.intake_pool import UnreadableImage
 from diffuserve.settings import Settings
+from diffuserve.wiring import worker as wiring
+from diffuserve.wiring.control import control_plane, open_bus, open_quotas, open_store, running
+from diffuserve.wiring.safety import choose_image_filter, open_intake, open_prompt_filter
+from diffuserve.wiring.worker import checked, replica, run
 from support.image_files import png
 
 
