@@ -34,6 +34,6 @@ def parse_config(schema: type[Config], values: Mapping[str, Any], origin: str) -
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
         raise InvalidModel(f"{origin}: {name}={shortened(first['input'])}: {first['msg']}") from None
-    return found
     except (RecursionError, ValueError) as error:
         raise InvalidModel(f"{origin}: not a config ({type(error).__name__})") from None
+    return found
