@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from diffuserve.api.http.interruptible import Interruptible
 from diffuserve.api.services import Services
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable, Unauthorized
+from diffuserve.integrations.engine import settings_of
 from diffuserve.settings import Settings
 from diffuserve.telemetry.redaction import redacted_logs
 from diffuserve.wiring.control import ControlPlane, control_plane, open_store
@@ -52,7 +53,7 @@ class ServerApp:
         which `diffuserve keys create` has made anywhere. With `no_auth` everyone who reaches the host may do
         everything. `engine_command` replaces the engine, for tests.
         """
-        chosen = Settings.with_options(**settings)
+        chosen = settings_of(settings)
         self.settings = chosen.model_copy(update={"api_docs": bool(chosen.api_docs)})
         self._no_auth, self._engine_command = no_auth, engine_command
         self._running: _Running | None = None
