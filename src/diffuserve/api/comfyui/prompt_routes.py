@@ -140,7 +140,9 @@ def _fault_of(error: DiffuserveError, graph: Graph, asked: Asked) -> NodeFault:
     if isinstance(error, ModelNotFound):
         return _fault_at("model", str(error), graph, asked, "value_not_in_list")
     if isinstance(error, InvalidParams):
-        return _fault_at(error.field.partition(".")[0], f"{error.value!r} {error.remedy}", graph, asked)
+        node_id, name = _place(error.field.partition(".")[0], asked)
+        told = InvalidParams(name or error.field, error.value, error.remedy)
+        return graph.fault(node_id, str(told), name)
     assert isinstance(error, ImageBlocked)
     return _fault_at(error.field, str(error), graph, asked)
 
@@ -148,8 +150,13 @@ def _fault_of(error: DiffuserveError, graph: Graph, asked: Asked) -> NodeFault:
 def _fault_at(
     field: str, details: str, graph: Graph, asked: Asked, kind: str = "custom_validation_failed"
 ) -> NodeFault:
-    node_id, name = asked.places.get(field, (asked.sampler_id, None))
+    node_id, name = _place(field, asked)
     return graph.fault(node_id, f"{name or field}: {details}", name, kind=kind)
+
+
+def _place(field: str, asked: Asked) -> tuple[str, str | None]:
+    """Return the node and the input that a field came from; without one, the node that draws."""
+    return asked.places.get(field, (asked.sampler_id, None))
 
 
 async def prompts_of(

@@ -16,6 +16,8 @@ Examples:
   diffuserve integrations triton model-repository --model flux-schnell
 
   diffuserve integrations torchserve model-store --model flux-schnell
+
+  diffuserve integrations comfyui ~/ComfyUI/custom_nodes
 """
 
 ENGINE_SETTINGS: Final = (
@@ -43,6 +45,12 @@ integrations = typer.Typer(
             "Write a model archive for TorchServe.",
             needs_arguments=True,
             extra=Extra.SERVER,
+        ),
+        LazyCommand(
+            "comfyui",
+            "diffuserve.cli.integrations.comfyui",
+            "Write nodes for ComfyUI that draw on a diffuserve server.",
+            needs_arguments=True,
         ),
     ),
 )
