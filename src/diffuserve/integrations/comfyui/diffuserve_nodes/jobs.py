@@ -85,7 +85,7 @@ def _listen(path: str, heard: "queue.Queue[tuple[str, Mapping[str, Any]] | None]
                     event = json.loads(line[5:])
                     heard.put((event["type"], event["data"]))
     except (OSError, ValueError, JobFailed):
-        pass  # whoever waits asks for the job itself then
+        pass  # the job itself is asked for then
     finally:
         heard.put(None)
 
