@@ -31,7 +31,7 @@ class NodeFault(Exception):
 
 
 @dataclass
-class Asked:
+class GraphRequest:
     """What a graph asks for: values by the names of a job's fields, and the input that each came from."""
 
     sampler_id: str = ""
@@ -51,7 +51,7 @@ class Graph:
 
     def __init__(self, nodes: Mapping[str, Any]) -> None:
         self.nodes = nodes
-        self._asked = Asked()
+        self._asked = GraphRequest()
         self._visits = 0
         self._field = "prompt"  # which of the two texts is being read
         for node_id, node in nodes.items():
@@ -68,7 +68,7 @@ class Graph:
         found = str(self.nodes[node_id].get("class_type"))[:_MAX_ID_CHARACTERS]
         return _ALIKE.get(found, found)
 
-    def asked(self) -> Asked:
+    def asked(self) -> GraphRequest:
         """Return what the graph asks for. Raise `NodeFault`."""
         last = [node_id for node_id in self.nodes if self._is_last(node_id)]
         for node_id in self.nodes:
@@ -278,7 +278,7 @@ def image_id(name: object, is_mask: bool = False) -> str | None:
     return (mask_id if is_mask else file_id) or None
 
 
-def with_sampler(asked: Asked, graph: Graph, spec: ModelSpec) -> dict[str, Any]:
+def with_sampler(asked: GraphRequest, graph: Graph, spec: ModelSpec) -> dict[str, Any]:
     """Return the values with the sampler of the model that the graph asks for. Raise `NodeFault`."""
     name, schedule = asked.sampler
     node_id, _ = asked.places["sampler"]

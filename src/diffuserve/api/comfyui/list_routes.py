@@ -35,7 +35,7 @@ _FOLDERS = {"checkpoints": Listed.MODELS, "loras": Listed.ADAPTERS, "controlnet"
 
 
 @dataclass(frozen=True)
-class ListParts:
+class NodeListParts:
     """Parts that these routes use."""
 
     config: ApiConfig
@@ -46,7 +46,7 @@ class ListParts:
     intake: FileIntake
 
 
-Used = Annotated[ListParts, Depends(Uses(ListParts))]
+Used = Annotated[NodeListParts, Depends(Uses(NodeListParts))]
 
 
 @router.get("/object_info", summary="List the nodes that are done here")
@@ -63,7 +63,7 @@ async def get_node(name: str, parts: Used, caller: ClientCaller) -> Response:
     return json_response(known)
 
 
-async def _listed(parts: ListParts, caller: Caller) -> Mapping[Listed, Sequence[str]]:
+async def _listed(parts: NodeListParts, caller: Caller) -> Mapping[Listed, Sequence[str]]:
     """Return what there is for this caller of everything that inputs choose from."""
     models = await parts.catalog.models()
     specs = [served.spec for served in models.values() if KINDS[IMAGE_GENERATE].is_made_by(served.spec)]
@@ -141,7 +141,7 @@ async def upload_image(request: Request, parts: Used, caller: SubmittingCaller) 
     return json_response({"name": name, "subfolder": "", "type": "input"})
 
 
-async def _stored(parts: ListParts, tenant_id: str, file: FormFile) -> str:
+async def _stored(parts: NodeListParts, tenant_id: str, file: FormFile) -> str:
     """Return the name of an image that is stored. Raise what `FileIntake.add` raises."""
     content = file.content
     image = await parts.intake.add(tenant_id, Received("image", file.name, content))

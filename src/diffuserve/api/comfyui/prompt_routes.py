@@ -11,7 +11,7 @@ from diffuserve.api.auth.access import Caller
 from diffuserve.api.auth.dependencies import BaseUrl, key_of
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.comfyui.errors import refusal
-from diffuserve.api.comfyui.graphs import Asked, Graph, NodeFault, image_id, with_sampler
+from diffuserve.api.comfyui.graphs import Graph, GraphRequest, NodeFault, image_id, with_sampler
 from diffuserve.api.comfyui.sent_prompts import (
     SentPrompt,
     client_topic,
@@ -103,7 +103,7 @@ def _client_in(body: Mapping[str, Any]) -> str:
 
 
 async def _submitted(
-    parts: PromptParts, caller: Caller, base_url: str, graph: Graph, asked: Asked, client_id: str
+    parts: PromptParts, caller: Caller, base_url: str, graph: Graph, asked: GraphRequest, client_id: str
 ) -> Job:
     """Submit the job of a graph. Raise `NodeFault` for what a node asks for in vain."""
     shown = [node_id for node_id in asked.last_ids if graph.class_of(node_id) == "SaveImageWebsocket"]
@@ -124,7 +124,7 @@ async def _submitted(
     return job
 
 
-def _input_of(values: Mapping[str, Any], graph: Graph, asked: Asked) -> GenerationInput:
+def _input_of(values: Mapping[str, Any], graph: Graph, asked: GraphRequest) -> GenerationInput:
     try:
         return GenerationInput.model_validate(dict(values))
     except ValidationError as error:
@@ -135,21 +135,28 @@ def _input_of(values: Mapping[str, Any], graph: Graph, asked: Asked) -> Generati
         ) from error
 
 
-def _fault_of(error: DiffuserveError, graph: Graph, asked: Asked) -> NodeFault:
+def _fault_of(error: DiffuserveError, graph: Graph, asked: GraphRequest) -> NodeFault:
     """Return a refusal as the fault of the node whose input is refused."""
     if isinstance(error, ModelNotFound):
         return _fault_at("model", str(error), graph, asked, "value_not_in_list")
     if isinstance(error, InvalidParams):
-        return _fault_at(error.field.partition(".")[0], f"{error.value!r} {error.remedy}", graph, asked)
+        node_id, name = _place(error.field.partition(".")[0], asked)
+        told = InvalidParams(name or error.field, error.value, error.remedy)
+        return graph.fault(node_id, str(told), name)
     assert isinstance(error, ImageBlocked)
     return _fault_at(error.field, str(error), graph, asked)
 
 
 def _fault_at(
-    field: str, details: str, graph: Graph, asked: Asked, kind: str = "custom_validation_failed"
+    field: str, details: str, graph: Graph, asked: GraphRequest, kind: str = "custom_validation_failed"
 ) -> NodeFault:
-    node_id, name = asked.places.get(field, (asked.sampler_id, None))
+    node_id, name = _place(field, asked)
     return graph.fault(node_id, f"{name or field}: {details}", name, kind=kind)
+
+
+def _place(field: str, asked: GraphRequest) -> tuple[str, str | None]:
+    """Return the node and the input that a field came from; without one, the node that draws."""
+    return asked.places.get(field, (asked.sampler_id, None))
 
 
 async def prompts_of(

@@ -114,10 +114,8 @@ class CommonImageFields(TolerantBody):
             yield "output_compression"
         if self.partial_images and not self.stream:
             yield "partial_images"
-        if (
-            self.known_quality
-            and input_values(self, Dialect.OPENAI_IMAGES)["num_inference_steps"] is not None
-        ):
+        says_steps = input_values(self, Dialect.OPENAI_IMAGES)["num_inference_steps"] is not None
+        if self.known_quality and says_steps:
             yield "quality"
         if not self.is_clip:
             yield from (name for name in ("frame_count", "frame_duration_ms") if getattr(self, name))

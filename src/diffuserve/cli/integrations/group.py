@@ -18,6 +18,8 @@ Examples:
   diffuserve integrations torchserve model-store --model flux-schnell
 
   diffuserve integrations modal images.py --model flux-schnell
+
+  diffuserve integrations comfyui ~/ComfyUI/custom_nodes
 """
 
 ENGINE_SETTINGS: Final = ("model", "device", "dtype", "quantization", "offload", "model_store")
@@ -52,6 +54,12 @@ integrations = typer.Typer(
             "modal",
             "diffuserve.cli.integrations.modal",
             "Write an app for Modal.",
+            needs_arguments=True,
+        ),
+        LazyCommand(
+            "comfyui",
+            "diffuserve.cli.integrations.comfyui",
+            "Write nodes for ComfyUI that draw on a diffuserve server.",
             needs_arguments=True,
         ),
     ),
