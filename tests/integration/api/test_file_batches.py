@@ -49,7 +49,7 @@ async def test_a_batch_is_created_followed_and_fetched(
 ) -> None:
     lines = [
         line("first", n=2),
-        line("bad", size="7x7"),
+        line("bad", size="big"),
         b"",
         line("seeded", seed=7, response_format="url"),
         line("other", model="unheard-of"),
@@ -322,7 +322,7 @@ async def test_clips_are_answered_with_their_ids(
     worker = await HandWorker.register(http, [HAND_SPEC, CLIPS])
     videos: Any = "/v1/videos"
     async with completing(worker):
-        lines = [line("clip", videos, seconds="1"), line("odd", videos, size="7x7")]
+        lines = [line("clip", videos, seconds="1"), line("odd", videos, size="big")]
         done = await until(client, await create(client, lines, videos), "completed", "failed")
     [answer] = await lines_of(client, done.output_file_id)
     video = answer["response"]["body"]
