@@ -38,7 +38,8 @@ def ask(path: str, body: Any = None) -> tuple[int, Any]:
 def num_running() -> int:
     """Return how many replicas serve."""
     deployment = serve.status().applications["default"].deployments["diffuserve"]
-    return deployment.replica_states.get("RUNNING", 0)
+    running: int = deployment.replica_states.get("RUNNING", 0)
+    return running
 
 
 def engines() -> list[psutil.Process]:

@@ -57,8 +57,8 @@ Used = Annotated[FalParts, Depends(Uses(FalParts))]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a request asks for beside its body: the application, in which way, and who is told of the end."""
+class AskedOfFal:
+    """What a request asks for beside its body: the application, how to treat it, and whom to notify."""
 
     application: str
     base_url: BaseUrl
@@ -71,7 +71,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Follower:
+class FalFollower:
     """Who asks for the state of a request, at which address, and whether with what happened so far."""
 
     owner: str
@@ -86,8 +86,8 @@ class Follower:
         return RequestUrls.of(self.base_url, f"{self.owner}/{self.alias}", self.job_id)
 
 
-Ask = Annotated[Asked, Depends()]
-Follow = Annotated[Follower, Depends()]
+Ask = Annotated[AskedOfFal, Depends()]
+Follow = Annotated[FalFollower, Depends()]
 
 
 @router.post(QUEUE + "/{application:path}", summary="Queue a request")
@@ -153,7 +153,7 @@ async def run(
 
 
 async def _submitted(
-    parts: FalParts, caller: Caller, asked: Asked, body: FalArguments, num_previews: int = 0
+    parts: FalParts, caller: Caller, asked: AskedOfFal, body: FalArguments, num_previews: int = 0
 ) -> Job:
     spec = (await model_of(parts.catalog, asked.application)).spec
     options = asked.headers.options(body.fallback_model, parts.store.config.longest_kept)
@@ -186,7 +186,7 @@ def _streamed(parts: FalParts, messages: AsyncGenerator[dict[str, Any]]) -> Even
     return EventSourceResponse(events(), ping=parts.config.ping_seconds, sep="\n")
 
 
-async def _states(parts: FalParts, job: Job, follower: Follower) -> AsyncGenerator[dict[str, Any]]:
+async def _states(parts: FalParts, job: Job, follower: FalFollower) -> AsyncGenerator[dict[str, Any]]:
     last: dict[str, Any] | None = None
     async with aclosing(parts.job_watcher.watch(job)) as updates:
         async for update in updates:

@@ -1,4 +1,4 @@
-"""`diffuserve integrations`: what Triton, TorchServe and others need to run our engine."""
+"""`diffuserve integrations`: what Triton, TorchServe, Modal and others need to run our engine."""
 
 import json
 from collections.abc import Mapping
@@ -16,6 +16,8 @@ Examples:
   diffuserve integrations triton model-repository --model flux-schnell
 
   diffuserve integrations torchserve model-store --model flux-schnell
+
+  diffuserve integrations modal images.py --model flux-schnell
 
   diffuserve integrations comfyui ~/ComfyUI/custom_nodes
 """
@@ -45,6 +47,12 @@ integrations = typer.Typer(
             "Write a model archive for TorchServe.",
             needs_arguments=True,
             extra=Extra.SERVER,
+        ),
+        LazyCommand(
+            "modal",
+            "diffuserve.cli.integrations.modal",
+            "Write an app for Modal.",
+            needs_arguments=True,
         ),
         LazyCommand(
             "comfyui",

@@ -257,7 +257,13 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
     )
     deleted = DeletedSubject(id="job_1", status="succeeded")
     messages = [
-        WebhookMessage(type=WebhookEvent.JOB_SUCCEEDED, timestamp=batch.created_at, data=subject)
+        WebhookMessage(
+            id="msg_1",
+            type=WebhookEvent.JOB_SUCCEEDED,
+            created_at=1,
+            timestamp=batch.created_at,
+            data=subject,
+        )
         for subject in (jobs[2], batch, deleted)
     ]
     return [

@@ -185,8 +185,8 @@ def _frames(clip: bytes) -> list[torch.Tensor]:
     """Return the frames of a clip; ComfyUI brings the package that reads it."""
     import av
 
-    with av.open(io.BytesIO(clip)) as container:
-        return [_tensor(frame.to_image()) for frame in container.decode(video=0)]
+    with av.open(io.BytesIO(clip), "r") as container:
+        return [_tensor(frame.to_image()) for frame in container.decode(video=0)]  # type: ignore[no-untyped-call]
 
 
 NODE_CLASS_MAPPINGS = {
