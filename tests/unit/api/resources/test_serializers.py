@@ -54,6 +54,7 @@ from diffuserve.domain.resources.session import SessionResource
 from diffuserve.domain.resources.webhook import (
     DeletedSubject,
     DeliveryPage,
+    VideoSubject,
     WebhookEndpointPage,
     WebhookMessage,
     WebhookSecretResource,
@@ -264,7 +265,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
             timestamp=batch.created_at,
             data=subject,
         )
-        for subject in (jobs[2], batch, deleted)
+        for subject in (jobs[2], batch, deleted, VideoSubject(id="video_1"))
     ]
     return [
         *jobs,

@@ -186,7 +186,7 @@ def _frames(clip: bytes) -> list[torch.Tensor]:
     import av
 
     with av.open(io.BytesIO(clip), "r") as container:
-        return [_tensor(frame.to_image()) for frame in container.decode(video=0)]
+        return [_tensor(frame.to_image()) for frame in container.decode(video=0)]  # type: ignore[no-untyped-call]
 
 
 NODE_CLASS_MAPPINGS = {
