@@ -1,6 +1,6 @@
 """Our model in Triton beside the same engine under Triton's own batching: what the response sender gives.
 
-    python -m benchmarks triton                 # 3 rounds of 48 requests each
+    python -m benchmarks triton                 # 2 rounds of 24 requests each
     python -m benchmarks triton --quick         # one round of 6; writes nothing
 
 A real server serves one model in three ways: each request blocks the model until its image is done; Triton's
@@ -24,6 +24,7 @@ from benchmarks.shared.report import markdown_table, read_conditions, write_repo
 from diffuserve.integrations.triton.repository import write_repository
 from support.triton_server import TritonServer
 
+_FEW = 6
 LOAD = 0.7  # of what the engine draws one at a time
 BLOCKING, BATCHED, OURS = "one at a time", "dynamic batching, up to 8 in 0.1 s", "step by step"
 _COUNTERS = ("diffuserve_engine_steps_total", "diffuserve_request_steps_total")
@@ -84,11 +85,11 @@ class TritonFigures:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="play one round of 6, and write nothing")
     parser.add_argument("--label", default="cpu", help="name of the machine in the result's name")
     arguments = parser.parse_args()
-    count, rounds = (6, 1) if arguments.quick else (48, arguments.rounds)
+    count, rounds = (_FEW, 1) if arguments.quick else (24, arguments.rounds)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         ways = [
@@ -139,10 +140,10 @@ def capacity_of(blocking: Way, count: int) -> float:
 
 
 def played(ways: Sequence[Way], rounds: int, count: int, rate: float) -> list[TritonFigures]:
-    """Play each round's arrivals in every way, one after the other, after a round that does not count."""
+    """Play each round's arrivals in every way, one after the other, after a few that do not count."""
     seconds: dict[str, list[float]] = {way.name: [] for way in ways}
     for way in ways:
-        way.play(requests_of(count, rounds, rate))
+        way.play(requests_of(_FEW, rounds, rate=0))
     before = {way.name: way.counted() for way in ways}
     for seed in range(rounds):
         for way in ways:

@@ -19,7 +19,7 @@ from diffuserve.modelstore.adapters.adapter_layout import blob_key, entry_key
 from diffuserve.modelstore.adapters.adapter_store import AdapterStore
 from diffuserve.modelstore.bucket import open_place
 from diffuserve.modelstore.config import ModelStoreConfig
-from diffuserve.modelstore.locks import FileInUse
+from diffuserve.modelstore.locks import PinnedFile
 from support.s3 import S3Server
 
 
@@ -77,13 +77,13 @@ def test_the_least_recently_used_files_make_room(objects: ObjectStore, config: M
 
 def test_what_is_in_use_makes_no_room(objects: ObjectStore, config: ModelStoreConfig) -> None:
     store, digests = AdapterStore(config), [put(objects, seed) for seed in range(4)]
-    used = FileInUse(store.fetch(digests[0]))
+    used = PinnedFile(store.fetch(digests[0]))
     os.utime(used.path, (1_000_000, 1_000_000))
     second = store.fetch(digests[1])
     third = store.fetch(digests[2])
     assert set(config.adapter_cache.iterdir()) == {used.path, third}
     with pytest.raises(FileNotFoundError):
-        FileInUse(second)
+        PinnedFile(second)
     path = used.path
     del used
     os.utime(path, (1_000_000, 1_000_000))

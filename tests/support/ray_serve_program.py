@@ -38,7 +38,8 @@ def ask(path: str, body: Any = None) -> tuple[int, Any]:
 def num_running() -> int:
     """Return how many replicas serve."""
     deployment = serve.status().applications["default"].deployments["diffuserve"]
-    return deployment.replica_states.get("RUNNING", 0)
+    running: int = deployment.replica_states.get("RUNNING", 0)
+    return running
 
 
 def engines() -> list[psutil.Process]:
@@ -72,7 +73,7 @@ def main() -> None:
     serve.run(deployed(app, num_gpus=0, max_replicas=2, downscale_delay_seconds=1.0))
     told: dict[str, Any] = {"one": num_running()}
     told["drawn"] = ask("/v1/images/generations", {"prompt": "a star"})
-    told["refused"] = ask("/v1/images/generations", {"prompt": "a star", "size": "7x7"})
+    told["refused"] = ask("/v1/images/generations", {"prompt": "a star", "size": "x"})
     for number in range(100):
         ask("/v1/jobs", {"input": {"prompt": f"star {number}", "num_inference_steps": 100}})
     told["grew"] = reached(lambda: num_running() == 2)

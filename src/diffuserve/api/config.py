@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from diffuserve.api.outbound.address_policy import DEFAULT_PORTS
-from diffuserve.domain.models.tiers import Tiers
+from diffuserve.domain.models.tiers import TierPolicy, Tiers
 from diffuserve.jobs.policy.scaling import ScaleConfig
 from diffuserve.options import option
 
@@ -71,6 +71,16 @@ class ApiConfig:
         help="Allowed steps and sizes, by model: "
         '{"flux-schnell": {"steps": [4, 8], "sizes": ["1024x1024"], "policy": "nearest"}}; by default all '
         "that a model can do.",
+    )
+    openai_sizes: TierPolicy = option(
+        TierPolicy.NEAREST,
+        "What OpenAI's routes do with a size that the model does not draw, or has never learned: draw the "
+        "nearest that it has (nearest), or refuse the request (refuse).",
+    )
+    model_aliases: Mapping[str, str] = option(
+        default_factory=dict,
+        help='Other names of models: {"gpt-image-1": "flux-schnell"}, as an option also '
+        "gpt-image-1=flux-schnell; by default OpenAI's own names, for the only model that makes such things.",
     )
     max_body_bytes: int = option(MIB, "Largest body of a client's request, in bytes.", gt=0)
     max_file_bytes: int = 64 * MIB

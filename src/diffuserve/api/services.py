@@ -133,7 +133,9 @@ class Services:
         signatures = Signatures(store)
         url_signer = UrlSigner(signatures, config.result_url_seconds)
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
-        catalog = Catalog(store, config.default_model, config.tiers, config.lets_sounds_out)
+        catalog = Catalog(
+            store, config.default_model, config.tiers, config.lets_sounds_out, config.model_aliases
+        )
         adapter_names = AdapterNames(adapters, catalog.workers, config.own_adapters, config.bundled_adapters)
         pool = images or IntakePool()
         snapshots = Snapshots(store, bus)

@@ -152,6 +152,13 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             extra=Extra.SERVER,
         ),
         LazyCommand(
+            "bench",
+            "diffuserve.cli.operate.bench",
+            "Put servers under load, and measure what they give: ours and anybody's.",
+            needs_arguments=True,
+            extra=Extra.PICTURES,
+        ),
+        LazyCommand(
             "fairness",
             "diffuserve.cli.operate.fairness",
             "Show and reset what tenants were charged.",

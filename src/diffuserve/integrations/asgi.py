@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starlette.routing import Router
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from diffuserve.api.http.interruptible import Interruptible
 from diffuserve.api.services import Services
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable, Unauthorized
+from diffuserve.integrations.engine import settings_of
 from diffuserve.settings import Settings
 from diffuserve.telemetry.redaction import redacted_logs
 from diffuserve.wiring.control import ControlPlane, control_plane, open_store
@@ -35,7 +37,7 @@ class _Running:
     worker: asyncio.Task[int]
 
 
-class ServerApp:
+class ServerApp(Starlette):
     """An ASGI application that is a control plane with a worker of its own.
 
     It starts with the host's lifespan, or within `running` where the host has none, and has started once the
@@ -52,7 +54,9 @@ class ServerApp:
         which `diffuserve keys create` has made anywhere. With `no_auth` everyone who reaches the host may do
         everything. `engine_command` replaces the engine, for tests.
         """
-        chosen = Settings.with_options(**settings)
+        # Frameworks that mount it look at its lifespan and its routes, before there are any.
+        super().__init__(routes=[Mount("", self._serve)], lifespan=_run)
+        chosen = settings_of(settings)
         self.settings = chosen.model_copy(update={"api_docs": bool(chosen.api_docs)})
         self._no_auth, self._engine_command = no_auth, engine_command
         self._running: _Running | None = None
@@ -60,9 +64,9 @@ class ServerApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, or the host's lifespan. Raise `ServerUnavailable` before the start."""
         if scope["type"] == "lifespan":
-            await Router(lifespan=lambda _app: self.running()).lifespan(scope, receive, send)
+            await super().__call__(scope, receive, send)
         else:
-            await self._parts.app(scope, receive, send)
+            await self._serve(scope, receive, send)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -95,6 +99,9 @@ class ServerApp:
         if self._parts.worker.done():
             raise ServerUnavailable("the worker has ended, and no other can start; see the log")
 
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._parts.app(scope, receive, send)
+
     @property
     def _parts(self) -> _Running:
         if self._running is None:
@@ -123,6 +130,12 @@ class ServerApp:
             raise InvalidParams("api_key", None, remedy)
         check_origins(plane)
         warn_of_open_server("its host", self._no_auth)
+
+
+@asynccontextmanager
+async def _run(app: ServerApp) -> AsyncIterator[None]:
+    async with app.running():
+        yield
 
 
 def _is_temporary(settings: Settings) -> bool:

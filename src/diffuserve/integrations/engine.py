@@ -3,9 +3,9 @@
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from diffuserve.api.submit.prompt_processor import PromptProcessor
@@ -16,7 +16,6 @@ from diffuserve.domain.safety import Action
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.media.input_image import as_image
 from diffuserve.models.machine.torch_environment import prepare_torch
-from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.settings import Settings
 from diffuserve.wiring.safety import open_prompt_filter
 
@@ -28,18 +27,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_REQUESTS: Final = 1_000
-"""Requests that an engine holds at once, those that wait included; it refuses others."""
+MAX_REQUESTS: Final = 256
+"""Requests that an engine takes at once, those that wait included; it refuses others."""
 
 
-@dataclass(frozen=True)
-class InProcessEngine(AbstractAsyncContextManager["InProcessEngine"]):
-    """An engine with the filters of its settings; `max_requests` may be unfinished at once."""
+@dataclass
+class InProcessEngine:
+    """An engine with the filters of its settings; `max_requests` may be unfinished at once.
+
+    It belongs to the event loop that draws with it.
+    """
 
     engine: "Engine"
     output: "ImageOutput"
     prompts: PromptProcessor
     max_requests: int = MAX_REQUESTS
+    num_requests: int = 0
 
     @classmethod
     def open(cls, settings: Settings) -> "InProcessEngine":
@@ -48,23 +51,37 @@ class InProcessEngine(AbstractAsyncContextManager["InProcessEngine"]):
         Raise what `Engine.load` raises, and `InvalidParams` for a filter that is unknown or not installed.
         """
         prepare_torch()
+        from diffuserve.engine_process.model.lone_engine import lone_engine
         from diffuserve.engine_process.model.stored_model import with_stored_model
         from diffuserve.engine_process.output.image_output import open_image_output
 
         prompts = PromptProcessor(open_prompt_filter(settings))
         config = with_stored_model(settings.engine_process)
         output = open_image_output(config.model, config.images)
-        engine = _load(config)
+        engine = lone_engine(config)
         log.info("%s", " · ".join(f"{name} {value}" for name, value in engine.describe().items()))
+        if prompts.filter_info is None:
+            log.warning("NO PROMPT FILTER: no prompt is checked")
+        if output.image_filter is None:
+            log.warning("NO IMAGE FILTER: every image that this engine generates is returned unchecked")
         return cls(engine, output.of(engine.pipeline), prompts)
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Take one of the places of requests, before anything of a request is read. Raise `BacklogFull`."""
+        if self.num_requests >= self.max_requests:
+            raise BacklogFull(f"{self.max_requests:,} requests are unfinished here; try again later")
+        self.num_requests += 1
+        try:
+            yield
+        finally:
+            self.num_requests -= 1
 
     async def draw(self, params: "GenerationParams") -> "GenerationResult":
         """Return the images of a request, as the filters allow them; canceling the task aborts it.
 
-        Raise what `Engine.submit` raises, `BacklogFull`, `PromptBlocked`, `ImageBlocked` and `OutputBlocked`.
+        Raise what `Engine.submit` raises, `PromptBlocked`, `ImageBlocked` and `OutputBlocked`.
         """
-        if self.engine.num_unfinished >= self.max_requests:
-            raise BacklogFull(f"{self.max_requests:,} requests are unfinished here; try again later")
         for text in filter(None, (getattr(params, name) for name in JUDGED)):
             await self.prompts.moderate(text)
         await asyncio.to_thread(self._judge_inputs, params)
@@ -82,22 +99,6 @@ class InProcessEngine(AbstractAsyncContextManager["InProcessEngine"]):
         """Stop the engine; unfinished requests fail with `EngineClosed`."""
         await asyncio.to_thread(self.engine.close)
         await self.prompts.close()
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.close()
-
-
-def _load(config: EngineProcessConfig) -> "Engine":
-    from diffuserve.engine.engine import Engine
-    from diffuserve.engine.loading import adapters_of, load_model, parse_plan
-    from diffuserve.models.folders.companions import companions_of
-
-    kept = (config.quantization, config.offload)
-    adapters = adapters_of(config.model, config.adapter_files)
-    plan = parse_plan(config.device, config.dtype, *kept, config.engine.deterministic)
-    companions = companions_of(config.controlnets, config.image_prompter)
-    model = load_model(config.model, replace(plan, companions=companions))
-    return Engine.of(model, config.engine, adapters)
 
 
 def settings_of(texts: Mapping[str, Any], **given: Any) -> Settings:

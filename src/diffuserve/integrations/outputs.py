@@ -40,10 +40,10 @@ class DrawnImages:
 async def drawn(host: InProcessEngine, values: Mapping[str, Any]) -> DrawnImages:
     """Draw a request of values by the names of parameters, with `FORMAT` among them if it likes.
 
-    Raise `InvalidParams` for bad values, and what `InProcessEngine.draw` raises.
+    Raise `InvalidParams` for bad values, `BacklogFull`, and what `InProcessEngine.draw` raises.
     """
     asked = {name: value for name, value in values.items() if name != FORMAT}
-    with said_as(asked):
+    with host.place(), said_as(asked):
         params = await asyncio.to_thread(params_of, asked)
         chosen = file_format(IMAGE_GENERATE, values.get(FORMAT), params, host.engine.spec)
         return DrawnImages(await host.draw(params), host.output, chosen)

@@ -51,7 +51,7 @@ def locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-class FileInUse:
+class PinnedFile:
     """A file that caches keep while this object lives, in whatever process they are.
 
     Raise `FileNotFoundError` if it is gone already.

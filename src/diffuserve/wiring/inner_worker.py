@@ -4,6 +4,7 @@ Only its engine is a process of its own. The agent needs no port, and ends with 
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
@@ -45,7 +46,8 @@ async def inner_worker(
     `InvalidParams` as `checked` does.
     """
     known = frozenset(worker.id for worker in await plane.store.operations.workers())
-    await release_jobs_of(plane.store, name_of(settings))
+    if settings.database_url is None:
+        await release_jobs_of(plane.store, name_of(settings))
     key = plane.authenticator.admit(Role.WORKER)
     worker = _InnerWorker(replace(_config(settings, key), engine_command=engine_command), app)
     task = asyncio.create_task(worker.run())
@@ -65,8 +67,14 @@ def _config(settings: Settings, key: str) -> WorkerConfig:
         further=tuple(map(checked, config.further)),
         api_key=key,
         api_key_file=None,
-        name=name_of(settings),
+        name=_name(settings),
     )
+
+
+def _name(settings: Settings) -> str:
+    """Return the worker's name, which is that of no other: several on one machine may share a database."""
+    is_alone = settings.database_url is None  # on its data folder, with its successors
+    return name_of(settings) if is_alone else f"{name_of(settings)}:{secrets.token_hex(4)}"
 
 
 class _InnerWorker:

@@ -14,7 +14,7 @@ from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.openai import batch_runner, batch_work
 from diffuserve.api.openai.batch_runner import FileBatchRunner
-from diffuserve.api.openai.batch_work import BatchParts
+from diffuserve.api.openai.batch_work import BatchWorkParts
 from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import PASSES, Action, FilterInfo, Finding, Verdict
@@ -163,7 +163,7 @@ async def test_nothing_is_lost_or_drawn_twice_wherever_a_process_is_killed(
     kills: list[tuple[str, str, bool]],
 ) -> None:
     monkeypatch.setattr(batch_work, "ITEMS_AT_ONCE", 2)
-    parts: BatchParts = app.state.services.part(BatchParts)
+    parts: BatchWorkParts = app.state.services.part(BatchWorkParts)
     lines = [line("a"), line("b"), line("bad", size="1x1"), line("c"), line("d")]
     for owner, name, is_done in kills:
         place = f"killed {'after' if is_done else 'before'} {name}"

@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import io
+import re
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,6 +28,8 @@ from support.image_files import png
 from support.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
+
+HOW_TO = Path(__file__).parents[3] / "docs/how-to/use-openai-batches.md"
 
 
 @pytest.fixture
@@ -257,6 +261,31 @@ async def test_a_batch_ends_with_its_window(
     [other] = await lines_of(client, done.error_file_id)
     assert {drawn["custom_id"], other["custom_id"]} == {"a", "b"}
     assert other["error"]["code"] == "batch_expired"
+
+
+async def test_the_examples_of_the_how_to_run(
+    server: str,
+    http: httpx.AsyncClient,
+    runner: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = await HandWorker.register(http, [replace(HAND_SPEC, name="tiny-flux")])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    blocks = re.findall(r"```python no-run\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+
+    def run() -> None:
+        names: dict[str, Any] = {}
+        for block in blocks:
+            exec(block.replace("http://127.0.0.1:8000", server), names)
+        names["client"].close()
+
+    working = asyncio.create_task(worker.work())
+    await asyncio.to_thread(run)
+    working.cancel()
+    assert {path.name for path in tmp_path.glob("*.png")} == {f"card-{number}.png" for number in range(20)}
 
 
 async def test_edits_name_images_by_ids_and_urls(

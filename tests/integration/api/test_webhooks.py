@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from openai import AsyncOpenAI, InvalidWebhookSignatureError
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from diffuserve.api.config import ApiConfig
@@ -375,3 +376,22 @@ def always(*addresses: str) -> Resolve:
         return list(addresses)
 
     return resolve
+
+
+@pytest.mark.usefixtures("sender")
+@pytest.mark.parametrize(("ending", "event"), [("complete", "video.completed"), ("fail", "video.failed")])
+async def test_openais_client_reads_the_events_of_clips(
+    http: httpx.AsyncClient, receiver: WebhookReceiver, ending: str, event: str
+) -> None:
+    worker = await HandWorker.register(http, [CLIPS])
+    video = (await http.post("/v1/videos", json={"prompt": "a ball", "webhook_url": receiver.url})).json()
+    [lease] = await worker.claim()
+    await (complete_clip(worker, lease) if ending == "complete" else worker.fail(lease))
+    [received] = await receiver.wait_for(1)
+    secret = (await http.get("/v1/webhooks/secret")).json()["secret"]
+    client = AsyncOpenAI(api_key="any", webhook_secret=secret)
+    read = client.webhooks.unwrap(received.body, dict(received.headers))
+    assert (read.type, read.data.id, read.object) == (event, video["id"], "event")  # type: ignore[union-attr]
+    assert (read.id, read.created_at > 0) == (received.headers["webhook-id"], True)
+    with pytest.raises(InvalidWebhookSignatureError):
+        client.webhooks.unwrap(received.body + b" ", dict(received.headers))

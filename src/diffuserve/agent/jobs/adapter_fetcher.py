@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diffuserve.domain.errors import AdapterNotFound, DownloadFailed, InvalidAdapter
 from diffuserve.domain.requests.adapter_use import AdapterUse
-from diffuserve.modelstore.locks import FileInUse
+from diffuserve.modelstore.locks import PinnedFile
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class AdapterFetcher:
         self._places = asyncio.Semaphore(_MAX_AT_ONCE)
         self._downloads: dict[str, asyncio.Task[Path]] = {}
 
-    async def fetch(self, uses: Sequence[AdapterUse]) -> Mapping[str, FileInUse]:
+    async def fetch(self, uses: Sequence[AdapterUse]) -> Mapping[str, PinnedFile]:
         """Return the files of a job's adapters by their digests; none is evicted while it is in use.
 
         Raise `AdapterNotFound`, `InvalidAdapter` for a damaged one, and `DownloadFailed`, with the name.
@@ -41,10 +41,10 @@ class AdapterFetcher:
                 found[use.digest] = await self._in_use(use.name, use.digest)
         return found
 
-    async def _in_use(self, name: str, digest: str) -> FileInUse:
+    async def _in_use(self, name: str, digest: str) -> PinnedFile:
         for _ in range(_MAX_EVICTIONS):
             with suppress(FileNotFoundError):  # evicted since it was fetched
-                return FileInUse(await self._one(name, digest))
+                return PinnedFile(await self._one(name, digest))
         raise DownloadFailed(f"adapter {name!r} was evicted as often as it was fetched")
 
     async def _one(self, name: str, digest: str) -> Path:

@@ -14,7 +14,7 @@ from diffuserve.domain.workers.worker import (
     Lease,
 )
 from diffuserve.domain.workers.worker_ids import attempt_id
-from diffuserve.modelstore.locks import FileInUse
+from diffuserve.modelstore.locks import PinnedFile
 from diffuserve.protocol.messages import CheckpointReady
 from diffuserve.telemetry.log_fields import fields
 from diffuserve.telemetry.tracing import Span
@@ -46,7 +46,7 @@ class HeldJob:
     has_unreported_progress: bool = False
     is_watched: bool = False
     reported_at: float | None = None
-    adapters: Mapping[str, FileInUse] = field(default_factory=dict)
+    adapters: Mapping[str, PinnedFile] = field(default_factory=dict)
     since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     load_seconds: float | None = None
     live_upload: asyncio.Task[None] | None = None

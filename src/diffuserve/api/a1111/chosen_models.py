@@ -28,7 +28,7 @@ class ChosenModels:
         return self._models.get(f"{tenant_id}/{key}")
 
     def choose(self, tenant_id: str, key: str, model: str) -> None:
-        """Remember a choice. Whoever calls this knows that there is such a model."""
+        """Remember a choice of a model that is served."""
         chosen = {"key": f"{tenant_id}/{key}", "model": model}
         self._hear(chosen)
         self._bus.publish(_TOPIC, chosen)

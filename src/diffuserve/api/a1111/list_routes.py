@@ -49,7 +49,7 @@ _NOT_DONE = {
 
 
 @dataclass(frozen=True)
-class ListParts:
+class OfferParts:
     """Parts that these routes use."""
 
     catalog: Catalog
@@ -57,7 +57,7 @@ class ListParts:
     chosen: ChosenModels
 
 
-Used = Annotated[ListParts, Depends(Uses(ListParts))]
+Used = Annotated[OfferParts, Depends(Uses(OfferParts))]
 
 
 @router.get("/internal/ping", summary="Check that the server answers")
@@ -171,7 +171,7 @@ async def set_options(body: dict[str, Any], parts: Used, caller: ClientCaller) -
     return json_response(None)
 
 
-async def _current_model(parts: ListParts, caller: Caller) -> str | None:
+async def _current_model(parts: OfferParts, caller: Caller) -> str | None:
     if chosen := parts.chosen.of(caller.tenant_id, key_of(caller)):
         return chosen
     try:
@@ -180,7 +180,7 @@ async def _current_model(parts: ListParts, caller: Caller) -> str | None:
         return next((spec.name for spec in await _specs(parts)), None)
 
 
-async def _specs(parts: ListParts) -> Sequence[ModelSpec]:
+async def _specs(parts: OfferParts) -> Sequence[ModelSpec]:
     """Return the models that make images, by name."""
     served = (await parts.catalog.models()).values()
     specs = [each.spec for each in served if KINDS[IMAGE_GENERATE].is_made_by(each.spec)]

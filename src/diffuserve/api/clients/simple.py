@@ -12,8 +12,8 @@ from pydantic import Field
 from diffuserve.api.auth.dependencies import BaseUrl, base_url_of
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller, websocket_caller
 from diffuserve.api.auth.waits import WaitSlots
-from diffuserve.api.clients.events import send_all
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.door.sent_messages import send_all
 from diffuserve.api.following.job_watcher import JobWatcher
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import JobId
@@ -175,7 +175,7 @@ async def watch_job(websocket: WebSocket, job_id: JobId, parts: Used) -> None:
         await send_all(websocket, _changes(parts, job, base_url_of(websocket)))
 
 
-async def _changes(parts: SimpleParts, job: Job, base_url: str) -> AsyncGenerator[str]:
+async def _changes(parts: SimpleParts, job: Job, base_url: str) -> AsyncGenerator[str | bytes]:
     last: FlatJob | None = None
     async with aclosing(parts.job_watcher.watch(job)) as updates:
         async for update in updates:

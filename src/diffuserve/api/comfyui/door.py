@@ -2,20 +2,26 @@
 
 import re
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 
-from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.comfyui import list_routes, prompt_routes, socket
+from diffuserve.api.comfyui.errors import error_response
 from diffuserve.api.http.other_doors import OtherDoor
-from diffuserve.api.http.problem import Problem
-from diffuserve.api.http.responses import json_response
 
-router = APIRouter(tags=["comfyui"], route_class=JsonRoute)
+_PREFIX = "/api"  # every path of ComfyUI is there too
+_NAMES = (
+    *("prompt", "queue", "history", "interrupt", "view", "ws", "upload", "object_info", "models"),
+    *("embeddings", "extensions", "features", "system_stats", "free"),
+)
 
+router = APIRouter()
+for prefix in ("", _PREFIX):
+    for routes in (prompt_routes, list_routes, socket):
+        router.include_router(routes.router, prefix=prefix, include_in_schema=not prefix)
 
-def error_response(problem: Problem) -> Response:
-    """Build an error response in ComfyUI's form."""
-    return json_response({"detail": problem.detail}, problem.status, problem.headers)
-
-
-_PATHS = re.compile(r"/(api/)?(prompt|queue|history|interrupt)(/.*)?")
-DOOR = OtherDoor(router=router, paths=_PATHS, respond=error_response)
+DOOR = OtherDoor(
+    router=router,
+    paths=re.compile(rf"({_PREFIX})?/({'|'.join(_NAMES)})(/.*)?"),
+    respond=error_response,
+    uploads=frozenset({list_routes.UPLOAD, _PREFIX + list_routes.UPLOAD}),
+)

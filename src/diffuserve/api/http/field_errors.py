@@ -96,6 +96,12 @@ def with_suggestions(errors: Sequence[Any], body: type[BaseModel], depth: int = 
     ]
 
 
+def likely_field(name: str, body: type[BaseModel]) -> str | None:
+    """Return the field of `body` that is known by this name elsewhere, or is spelled much like it."""
+    wanted = _OTHER_NAMES.get(name, name)
+    return wanted if wanted in body.model_fields else nearest(name, body.model_fields)
+
+
 def nested_errors(
     location: Location, error: ValidationError, model: type[BaseModel]
 ) -> RequestValidationError:

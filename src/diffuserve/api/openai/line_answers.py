@@ -64,10 +64,10 @@ class LineAnswers:
     async def _body(self, batch: FileBatch, request: LineRequest, job: Job) -> tuple[object, TokenCounts]:
         fields = line_body(batch.endpoint, request)
         if isinstance(fields, VideoBody):
-            return await video_of(self.videos, job, batch.base_url), TokenCounts()
+            return await video_of(self.videos, job, batch.base_url, fields), TokenCounts()
         kind = EDIT if batch.endpoint.endswith("edits") else GENERATION
-        serializer = OpenAIImageSerializer(self.images, batch.base_url, kind)
-        images = await serializer.images(job, as_url=fields.response_format == "url")
+        serializer = OpenAIImageSerializer(self.images, batch.base_url, kind, fields)
+        images = await serializer.images(job)
         usage = images.usage
         return images, TokenCounts(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
 

@@ -9,6 +9,7 @@ import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
+from diffuserve.api.config import ApiConfig
 from diffuserve.api.http.field_errors import nested_errors, with_few_unknown
 from diffuserve.api.http.openai_errors import OpenAIErrorEnvelope
 from diffuserve.api.http.problem import Problem
@@ -47,6 +48,7 @@ class LinePrice:
 class LineJobs:
     """Makes jobs of lines."""
 
+    config: ApiConfig
     catalog: Catalog
     submissions: Submissions
 
@@ -76,8 +78,8 @@ class LineJobs:
         new = body.job().model_copy(update={"priority": Band.BATCH})
         submission = Submission(batch.tenant_id, new, batch.base_url)
         if isinstance(body, VideoBody):
-            return await video_routes.taken(self.catalog, submission, take)
-        return await image_routes.taken(self.catalog, body, submission, take)
+            return await video_routes.taken(self.catalog, self.config.openai_sizes, submission, take)
+        return await image_routes.taken(self.catalog, self.config.openai_sizes, body, submission, take)
 
 
 def line_body(endpoint: Endpoint, request: LineRequest) -> LineBody:

@@ -20,10 +20,17 @@ from diffuserve.api.outbound.guarded_http import MAX_CONNECTIONS, AddressNotAllo
 from diffuserve.api.resources.message_forms import MessageForms
 from diffuserve.api.resources.serializers import JobSerializer, batch_resource
 from diffuserve.domain.errors import DiffuserveError, NotFound
-from diffuserve.domain.jobs.webhook import Delivery, DeliveryAttempt, DueDelivery, WebhookEvent
+from diffuserve.domain.jobs.video_ids import video_id_of
+from diffuserve.domain.jobs.webhook import (
+    VIDEO_EVENTS,
+    Delivery,
+    DeliveryAttempt,
+    DueDelivery,
+    WebhookEvent,
+)
 from diffuserve.domain.resources.batch import BatchResource
 from diffuserve.domain.resources.job import JobResource
-from diffuserve.domain.resources.webhook import DeletedSubject, WebhookMessage
+from diffuserve.domain.resources.webhook import DeletedSubject, VideoSubject, WebhookMessage
 from diffuserve.domain.text.timestamps import to_rfc3339
 from diffuserve.events.base import OUTBOX, EventBus, Subscription
 from diffuserve.jobs.policy.webhook_turns import SendLimits
@@ -172,10 +179,20 @@ class WebhookSender:
             subject = await self._subject(delivery)
         except NotFound:  # retention or a client has deleted it; that it ended is still worth a message
             subject = DeletedSubject(id=delivery.subject_id, status=delivery.type.partition(".")[2])
-        return WebhookMessage(type=delivery.type, timestamp=to_rfc3339(delivery.created_at), data=subject)
+        return WebhookMessage(
+            id=delivery.id,
+            type=delivery.type,
+            created_at=int(delivery.created_at),
+            timestamp=to_rfc3339(delivery.created_at),
+            data=subject,
+        )
 
-    async def _subject(self, delivery: Delivery) -> JobResource | BatchResource | DeletedSubject:
+    async def _subject(
+        self, delivery: Delivery
+    ) -> JobResource | BatchResource | DeletedSubject | VideoSubject:
         store = self._parts.store
+        if delivery.type in VIDEO_EVENTS:
+            return VideoSubject(id=video_id_of(delivery.subject_id))
         if delivery.type is WebhookEvent.BATCH_COMPLETED:
             return batch_resource(await store.batches.get(delivery.subject_id), delivery.base_url)
         job = await store.jobs.get(delivery.subject_id)

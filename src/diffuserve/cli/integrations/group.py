@@ -1,4 +1,4 @@
-"""`diffuserve integrations`: what Triton, TorchServe and others need to run our engine."""
+"""`diffuserve integrations`: what Triton, TorchServe, Modal and others need to run our engine."""
 
 import json
 from collections.abc import Mapping
@@ -16,6 +16,10 @@ Examples:
   diffuserve integrations triton model-repository --model flux-schnell
 
   diffuserve integrations torchserve model-store --model flux-schnell
+
+  diffuserve integrations modal images.py --model flux-schnell
+
+  diffuserve integrations comfyui ~/ComfyUI/custom_nodes
 """
 
 ENGINE_SETTINGS: Final = (
@@ -43,6 +47,18 @@ integrations = typer.Typer(
             "Write a model archive for TorchServe.",
             needs_arguments=True,
             extra=Extra.SERVER,
+        ),
+        LazyCommand(
+            "modal",
+            "diffuserve.cli.integrations.modal",
+            "Write an app for Modal.",
+            needs_arguments=True,
+        ),
+        LazyCommand(
+            "comfyui",
+            "diffuserve.cli.integrations.comfyui",
+            "Write nodes for ComfyUI that draw on a diffuserve server.",
+            needs_arguments=True,
         ),
     ),
 )

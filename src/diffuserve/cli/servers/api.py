@@ -19,7 +19,7 @@ Examples:
 
 @options.takes_settings(
     *("host", "port", "doors", "data_dir", "database_url", "valkey_url", "prompt_filter"),
-    *("image_filter", "allow_unjudged_audio", "tiers"),
+    *("image_filter", "allow_unjudged_audio", "tiers", "model_aliases"),
     *options.LOG_OPTIONS,
     *options.TRACE_OPTIONS,
 )

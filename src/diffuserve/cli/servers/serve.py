@@ -36,7 +36,7 @@ Examples:
 
 
 @options.takes_settings(
-    *("host", "port", "doors", "data_dir", "database_url", "prompt_filter", "tiers"),
+    *("host", "port", "doors", "data_dir", "database_url", "prompt_filter", "tiers", "model_aliases"),
     *options.WORKER_SETTINGS,
 )
 def serve(

@@ -13,14 +13,19 @@ class WebhookEvent(StrEnum):
     JOB_CANCELED = "job.canceled"
     JOB_EXPIRED = "job.expired"
     BATCH_COMPLETED = "batch.completed"
+    VIDEO_COMPLETED = "video.completed"
+    VIDEO_FAILED = "video.failed"
 
     @classmethod
-    def of_job(cls, status: str) -> "WebhookEvent":
-        """Return the event of a job that reached the final status `status`."""
-        return cls(f"job.{status}")
+    def of_job(cls, status: str) -> "tuple[WebhookEvent, WebhookEvent]":
+        """Return the events of a job that reached the final status `status`: its own, and OpenAI's."""
+        own = cls(f"job.{status}")
+        return own, cls.VIDEO_COMPLETED if own is cls.JOB_SUCCEEDED else cls.VIDEO_FAILED
 
 
-JOB_EVENTS = tuple(event for event in WebhookEvent if event is not WebhookEvent.BATCH_COMPLETED)
+JOB_EVENTS = tuple(event for event in WebhookEvent if event.startswith("job."))
+VIDEO_EVENTS = (WebhookEvent.VIDEO_COMPLETED, WebhookEvent.VIDEO_FAILED)
+"""Events of clips that were asked for by OpenAI's API, by the names that its clients know."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,8 @@ class Delivery:
     """A message to an endpoint, with the state of its attempts. Times are seconds since the epoch.
 
     `tenant_id` and `host` are the endpoint's. `subject_id` is the id of the job or batch that it is about,
-    and `form` that of its webhook. `last_status` is the HTTP status of the last attempt, and `last_error` says
-    why there was no response.
+    and `form` that of its webhook. `last_status` is the HTTP status of the last attempt, and `last_error`
+    says why there was no response.
     """
 
     id: str

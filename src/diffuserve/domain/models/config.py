@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
+from diffuserve.domain.codec import adapter_of
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.text.shortened import shortened
 
@@ -28,10 +29,11 @@ Vocabulary = Annotated[int, Field(ge=1, le=1 << 20)]
 def parse_config(schema: type[Config], values: Mapping[str, Any], origin: str) -> Config:
     """Build a `schema` from a config's `values`; raise `InvalidModel` that names `origin` and the value."""
     try:
-        return TypeAdapter(schema).validate_json(json.dumps(values))
+        found: Config = adapter_of(schema).validate_json(json.dumps(values))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
         raise InvalidModel(f"{origin}: {name}={shortened(first['input'])}: {first['msg']}") from None
     except (RecursionError, ValueError) as error:
         raise InvalidModel(f"{origin}: not a config ({type(error).__name__})") from None
+    return found

@@ -24,8 +24,8 @@ from diffuserve.domain.jobs.job import Job
 from diffuserve.jobs.batches.file_batches import (
     CheckFileBatch,
     CreateFileBatch,
-    Ended,
     EndFileBatch,
+    FileBatchEnd,
     FinalizeFileBatch,
     PostponeFileBatch,
     StartFileBatch,
@@ -121,7 +121,7 @@ class FileBatchStore:
         """Begin to write the files of a batch that is over."""
         await self._writer.run(FinalizeFileBatch(batch_id))
 
-    async def end(self, batch_id: str, ended: Ended) -> bool:
+    async def end(self, batch_id: str, ended: FileBatchEnd) -> bool:
         """End a batch with its files; return false if another process has ended it with others."""
         return await self._writer.run(EndFileBatch(batch_id, ended))
 

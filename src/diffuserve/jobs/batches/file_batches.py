@@ -200,7 +200,7 @@ class FinalizeFileBatch(SingleCommand[None]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class FileBatchEnd:
     """What becomes of a batch at its end; each of its files is stored already, and kept for some seconds."""
 
     status: FileBatchStatus
@@ -216,7 +216,7 @@ class EndFileBatch(SingleCommand[bool]):
     """End a batch, and enter its files; the outcome is false if it has ended already, with other files."""
 
     batch_id: str
-    ended: Ended
+    ended: FileBatchEnd
 
     def apply(self, transaction: Transaction) -> bool:
         ended, row = self.ended, _row(transaction, self.batch_id)
@@ -274,7 +274,7 @@ def _change(
     return transaction.execute(sa.update(file_batches).where(is_it).values(values)).rowcount > 0
 
 
-def _ended_values(ended: Ended) -> Mapping[str, Any]:
+def _ended_values(ended: FileBatchEnd) -> Mapping[str, Any]:
     return {
         "status": ended.status.value,
         "output_file_id": None if ended.output is None else ended.output.id,

@@ -126,9 +126,10 @@ def _notify_of_ends(transaction: Transaction, changes: Sequence[Change]) -> None
         if change.before is JobStatus.QUEUED and change.record.kept_seconds:
             transaction.tally.add_kept(_kept_by(change.record), change.record.kept_seconds)
     notices = [
-        WebhookNotice(record.tenant_id, record.webhook, WebhookEvent.of_job(record.status), record.id)
+        WebhookNotice(record.tenant_id, record.webhook, event, record.id)
         for record in ended
         if record.webhook is not None
+        for event in WebhookEvent.of_job(record.status)
     ]
     batch_ids = {record.batch_id for record in ended if record.batch_id is not None}
     outbox.write(transaction, notices + batch_items.finish(transaction, batch_ids))

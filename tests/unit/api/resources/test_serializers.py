@@ -54,6 +54,7 @@ from diffuserve.domain.resources.session import SessionResource
 from diffuserve.domain.resources.webhook import (
     DeletedSubject,
     DeliveryPage,
+    VideoSubject,
     WebhookEndpointPage,
     WebhookMessage,
     WebhookSecretResource,
@@ -257,8 +258,14 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
     )
     deleted = DeletedSubject(id="job_1", status="succeeded")
     messages = [
-        WebhookMessage(type=WebhookEvent.JOB_SUCCEEDED, timestamp=batch.created_at, data=subject)
-        for subject in (jobs[2], batch, deleted)
+        WebhookMessage(
+            id="msg_1",
+            type=WebhookEvent.JOB_SUCCEEDED,
+            created_at=1,
+            timestamp=batch.created_at,
+            data=subject,
+        )
+        for subject in (jobs[2], batch, deleted, VideoSubject(id="video_1"))
     ]
     return [
         *jobs,

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from beartype.roar import BeartypeCallHintParamViolation
-from jaxtyping import TypeCheckError
 
 from diffuserve.models.autoencoder.blocks import conv
 from diffuserve.samplers.base import NoiseSchedule
@@ -13,7 +12,7 @@ from diffuserve.samplers.flow_match_euler import FlowMatchEuler
 def test_sizes_that_contradict_each_other_are_refused() -> None:
     latents, prediction = torch.zeros(2, 3), torch.zeros(3, 2)
     step = NoiseSchedule(sigmas=(1.0, 0.0), timesteps=(1000.0,)).at(0)
-    with pytest.raises(TypeCheckError, match="prediction"):
+    with pytest.raises(BeartypeCallHintParamViolation, match="prediction"):
         FlowMatchEuler().predict_x0(latents, prediction, step)
 
 

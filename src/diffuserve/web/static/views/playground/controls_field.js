@@ -9,7 +9,7 @@ export function ControlsField({ model: { limits } }) {
   const replace = (old, changed) => setControls(controls.map((one) => (one === old ? { ...one, ...changed } : one)));
   return html`
     <section class="field image-field" aria-label="Controls">
-      <span class="label">Controls<span class="hint">optional, up to ${MOST_CONTROLS}</span></span>
+      <span class="label">Controls<span class="hint">${limits.needs_control_image ? "" : "optional, "}up to ${MOST_CONTROLS}</span></span>
       ${controls.map(
         (control, place) => html`
         <${Control} key=${place} control=${control} number=${place + 1} limits=${limits}
@@ -24,6 +24,7 @@ export function ControlsField({ model: { limits } }) {
         </div>`
       }
       <${FieldError} name="controls" />
+      <${FieldError} name="control_image" />
     </section>`;
 }
 

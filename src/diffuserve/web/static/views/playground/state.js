@@ -194,7 +194,7 @@ export const numModes = ({ controlnets, control_modes }, name) => control_modes[
 export const firstMode = (limits, name) => (numModes(limits, name) > 0 ? 0 : null);
 
 export function setControls(controls) {
-  forgive(["controls"]);
+  forgive(["controls", "control_image"]);
   inputs.value = { ...inputs.value, controls };
 }
 
