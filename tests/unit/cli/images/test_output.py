@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PIL.Image import Image
+from PIL.Image import Image, effect_noise
 
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.images.destination import Destination
@@ -59,9 +59,11 @@ def test_images_of_a_named_file_are_numbered_over_all_requests(
 
 
 def test_a_request_chooses_the_quality_of_its_files(result: GenerationResult, tmp_path: Path) -> None:
+    noise = effect_noise((64, 64), 50).convert("RGB")
+    noisy = replace(result, media=[replace(media, frames=[noise]) for media in result.media])
     sizes = []
     for quality in (5, None):
-        chosen = replace(result, params=replace(result.params, output_quality=quality))
+        chosen = replace(noisy, params=replace(result.params, output_quality=quality))
         PLAIN.write(chosen, tmp_path, "jpeg")
         writer_of(tmp_path / "star.jpeg").save(0, chosen)
         sizes.append([(tmp_path / name).stat().st_size for name in ("0.jpeg", "star-1.jpeg")])
