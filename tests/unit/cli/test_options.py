@@ -133,7 +133,7 @@ def test_the_values_of_a_repeated_option_reach_the_worker_of_a_server(
 
 @pytest.mark.parametrize("text", ['{"gpt-image-2": "a", "sora-2": "b"}', "gpt-image-2=a, sora-2=b"])
 def test_other_names_of_models_are_pairs_or_json(text: str) -> None:
-    chosen = parsed(["--alias", text], ["model_aliases"])
+    chosen = parsed(["--alias", text], ("model_aliases",))
     assert chosen.model_aliases == {"gpt-image-2": "a", "sora-2": "b"}  # type: ignore[attr-defined]
 
 
