@@ -164,7 +164,7 @@ async def test_nothing_is_lost_or_drawn_twice_wherever_a_process_is_killed(
 ) -> None:
     monkeypatch.setattr(batch_work, "ITEMS_AT_ONCE", 2)
     parts: BatchWorkParts = app.state.services.part(BatchWorkParts)
-    lines = [line("a"), line("b"), line("bad", size="big"), line("c"), line("d")]
+    lines = [line("a"), line("b"), line("bad", n=11), line("c"), line("d")]
     for owner, name, is_done in kills:
         place = f"killed {'after' if is_done else 'before'} {name}"
         batch = await create(client, lines)

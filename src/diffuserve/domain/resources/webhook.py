@@ -74,6 +74,13 @@ class VideoSubject(Resource):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FileBatchSubject(Resource):
+    """Batch from a file, as OpenAI's events name it."""
+
+    id: str = field(metadata={"description": "`batch_file_x` is the server's own batch `batch_x`."})
+
+
+@dataclass(frozen=True, kw_only=True)
 class WebhookMessage(Resource):
     """Body that an endpoint receives; `timestamp` is the time of the event.
 
@@ -85,4 +92,4 @@ class WebhookMessage(Resource):
     type: WebhookEvent
     created_at: int = field(metadata={"description": "The same time, in seconds since 1970."})
     timestamp: str
-    data: JobResource | BatchResource | DeletedSubject | VideoSubject
+    data: JobResource | BatchResource | DeletedSubject | VideoSubject | FileBatchSubject

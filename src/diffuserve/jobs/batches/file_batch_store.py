@@ -21,6 +21,7 @@ from diffuserve.domain.jobs.file_batch import (
     file_batch_id_of,
 )
 from diffuserve.domain.jobs.job import Job
+from diffuserve.domain.jobs.webhook import Webhook
 from diffuserve.jobs.batches.file_batches import (
     CheckFileBatch,
     CreateFileBatch,
@@ -143,6 +144,7 @@ def _file_batch_of(row: sa.Row[Any]) -> FileBatch:
         **values,
         status=FileBatchStatus(row.status),
         metadata=None if row.metadata is None else orjson.loads(row.metadata),
+        webhook=None if row.webhook is None else from_json(Webhook, row.webhook),
         window_seconds=row.expires_at - row.created_at,
         counts=_counts_of(row),
         errors=() if row.errors is None else _errors_in(row.errors),
