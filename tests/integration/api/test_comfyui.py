@@ -246,29 +246,29 @@ async def test_adapters_and_controls_are_read_from_their_nodes(
     assert (given["negative_prompt"], given["num_inference_steps"]) == ("a dog", 6)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "node_id", "kind", "told"),
-    [
-        ({"n4": {"ckpt_name": "nix"}}, "4", "value_not_in_list", "model 'nix' is not served; choose one of"),
-        ({"n3": {"steps": 1_000}}, "3", "custom_validation_failed", "steps: must be in 1…100"),
-        ({"n3": {"cfg": "high"}}, "3", "custom_validation_failed", "cfg: must be a number"),
-        ({"n3": {"sampler_name": "heun"}}, "3", "value_not_in_list", "'heun' not in ['euler', 'ddim']"),
-        ({"n3": {"scheduler": "karras"}}, "3", "value_not_in_list", "no karras schedule"),
-        ({"n3": {"latent_image": ["3", 0]}}, "3", "custom_validation_failed", "latent_image must come from"),
-        ({"n3": {"model": 7}}, "3", "required_input_missing", "model is no link"),
-        ({"n5": {"width": 7}}, "5", "custom_validation_failed", "width"),
-        ({"n6": {"text": ""}}, "6", "custom_validation_failed", "text: must not be empty"),
-        ({"n6": node("IPAdapter", x=1)}, "6", "missing_node_type", "IPAdapter is not done here, only "),
-        ({"n9": {"images": ["3", 0]}}, "9", "custom_validation_failed", "images must come from VAEDecode"),
-    ],
-)
+REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"n4": {"ckpt_name": "nix"}}, "4", "value_not_in_list", "model 'nix' is not served; choose one of"),
+    ({"n3": {"steps": 1_000}}, "3", "custom_validation_failed", "steps: must be in 1…100"),
+    ({"n3": {"cfg": "high"}}, "3", "custom_validation_failed", "cfg: must be a number"),
+    ({"n3": {"sampler_name": "heun"}}, "3", "value_not_in_list", "'heun' not in ['euler', 'ddim']"),
+    ({"n3": {"scheduler": "karras"}}, "3", "value_not_in_list", "no karras schedule"),
+    ({"n3": {"latent_image": ["3", 0]}}, "3", "custom_validation_failed", "latent_image must come from"),
+    ({"n3": {"model": 7}}, "3", "required_input_missing", "model is no link"),
+    ({"n5": {"width": 7}}, "5", "custom_validation_failed", "width"),
+    ({"n6": {"text": ""}}, "6", "custom_validation_failed", "text: must not be empty"),
+    ({"n6": node("IPAdapter", x=1)}, "6", "missing_node_type", "IPAdapter is not done here, only "),
+    ({"n9": {"images": ["3", 0]}}, "9", "custom_validation_failed", "images must come from VAEDecode"),
+]
+
+
 async def test_what_cannot_be_done_is_told_beside_its_node(
-    http: httpx.AsyncClient, painter: HandWorker, nodes: Any, node_id: str, kind: str, told: str
+    http: httpx.AsyncClient, painter: HandWorker
 ) -> None:
-    answer = await refused(http, changed(**nodes))
-    assert answer["error"]["type"] == "prompt_outputs_failed_validation"
-    [error] = answer["node_errors"][node_id]["errors"]
-    assert (error["type"], told in error["details"]) == (kind, True), error
+    for nodes, node_id, kind, told in REFUSED:
+        answer = await refused(http, changed(**nodes))
+        assert answer["error"]["type"] == "prompt_outputs_failed_validation"
+        [error] = answer["node_errors"][node_id]["errors"]
+        assert (error["type"], told in error["details"]) == (kind, True), error
 
 
 async def test_circles_and_what_is_no_graph_are_refused(http: httpx.AsyncClient, painter: HandWorker) -> None:
@@ -276,6 +276,7 @@ async def test_circles_and_what_is_no_graph_are_refused(http: httpx.AsyncClient,
     told = await refused(http, changed(n13=lora, n3={"model": ["13", 0]}))
     assert told["node_errors"]["13"]["errors"][0]["type"] == "dependency_cycle"
     assert (await refused(http, {}))["error"]["type"] == "prompt_no_outputs"
+    assert (await refused(http, {"\0": GRAPH["9"]}))["error"]["type"] == "invalid_prompt"
     strange = json.dumps({"prompt": GRAPH, "client_id": 7}).encode()
     for body in (b"[]", b"{", b'{"prompt": 5}', strange):
         answer = await http.post("/prompt", content=body)

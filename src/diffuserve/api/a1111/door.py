@@ -31,5 +31,5 @@ DOOR = OtherDoor(
     paths=re.compile(r"/(sdapi/v1|controlnet)/.*|/internal/ping"),
     respond=error_response,
     secret_of=basic_key,
-    uploads=frozenset({drawing_routes.TXT2IMG, drawing_routes.IMG2IMG}),
+    uploads=drawing_routes.UPLOADS,
 )

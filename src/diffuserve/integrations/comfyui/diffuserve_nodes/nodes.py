@@ -165,7 +165,7 @@ def _awaited(job: Mapping[str, Any]) -> Mapping[str, Any]:
 def _urls(job: Mapping[str, Any], role: str) -> list[str]:
     found = [each for each in job["result"]["artifacts"] if each["role"] == role]
     if not found:
-        raise jobs.JobFailed(f"the job {job['id']} has no {role}")
+        raise jobs.DrawingFailed(f"the job {job['id']} has no {role}")
     return [each["url"] for each in sorted(found, key=lambda each: each["index"])]
 
 
