@@ -40,7 +40,8 @@ def test_the_command_of_the_page_draws(server: TorchServe, tmp_path: Path) -> No
     [command] = re.findall(r"^curl .*?(?=^```$)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     command = command.replace("http://127.0.0.1:8080", server.url)
     subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=tmp_path, check=True)
-    assert Image.open(tmp_path / "circle.png").size == (128, 128)
+    with Image.open(tmp_path / "circle.png") as image:
+        assert image.size == (128, 128)
 
 
 def test_mixed_requests_share_steps(server: TorchServe) -> None:

@@ -34,7 +34,8 @@ def test_the_client_of_the_page_draws(server: TritonServer, tmp_path: Path) -> N
     [code] = re.findall(r"^```python no-run\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     code = code.replace("127.0.0.1:8000", f"127.0.0.1:{server.http}")
     subprocess.run([server.python, "-c", code], cwd=tmp_path, check=True)
-    assert Image.open(tmp_path / "circle.png").size == (128, 128)
+    with Image.open(tmp_path / "circle.png") as image:
+        assert image.size == (128, 128)
 
 
 def request(transport: str, *outputs: str, **values: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.models.bundled import bundled_models
 from diffuserve.testing.fake_pipeline import FakePipeline
-from support.engine_families import FAMILIES, pipeline_of
+from support.engine_families import FAMILIES, FAMILIES_LIKE_FLUX, pipeline_of
 from support.images import psnr
 from support.waiting import HANG_SECONDS
 
@@ -40,6 +40,14 @@ MIXED = [
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with Engine(pipeline_of(request.param, request)) as engine:
         yield engine
+
+
+# What an engine does with requests does not go by the family: one of each kind of pipeline shows it.
+one_of_each_kind = pytest.mark.parametrize(
+    "engine",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in FAMILIES_LIKE_FLUX else []) for name in FAMILIES],
+    indirect=True,
+)
 
 
 def drain(engine: Engine) -> list[StepOutput]:
@@ -82,6 +90,7 @@ def test_image_i_of_a_request_is_generated_with_seed_plus_i(engine: Engine) -> N
     assert_same(images(engine, both)[1], images(engine, second)[0])
 
 
+@one_of_each_kind
 def test_without_a_seed_one_is_drawn_and_reported(engine: Engine) -> None:
     params = GenerationParams(prompt="a red circle", width=64, height=64, num_inference_steps=1)
     first, second = engine.generate([params, params])
@@ -105,10 +114,12 @@ def test_every_step_of_a_request_is_reported_once_and_in_order(engine: Engine) -
         assert mine[-1].result is not None
 
 
+@one_of_each_kind
 def test_an_engine_with_nothing_to_do_returns_an_empty_list(engine: Engine) -> None:
     assert engine.step() == []
 
 
+@one_of_each_kind
 def test_a_request_joins_while_another_is_running(engine: Engine) -> None:
     first = engine.add(GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=6, seed=1))
     engine.step()
@@ -119,6 +130,7 @@ def test_a_request_joins_while_another_is_running(engine: Engine) -> None:
     assert order == [second, first]
 
 
+@one_of_each_kind
 def test_an_aborted_request_ends_with_an_error_and_leaves_nothing_behind(engine: Engine) -> None:
     aborted = engine.add(
         GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=50, seed=1)
@@ -138,6 +150,7 @@ def test_an_aborted_request_ends_with_an_error_and_leaves_nothing_behind(engine:
     assert not engine.abort("unknown")
 
 
+@one_of_each_kind
 def test_an_abort_from_another_thread_ends_a_running_generation(engine: Engine) -> None:
     params = GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=100, seed=1)
     outcome: list[object] = []
@@ -159,6 +172,7 @@ def test_bad_input_is_refused_before_any_work(engine: Engine) -> None:
     assert engine.step() == []
 
 
+@one_of_each_kind
 def test_only_requests_with_previews_get_them(engine: Engine) -> None:
     asking = engine.add(MIXED[2], preview=True)
     silent = engine.add(MIXED[3])
@@ -169,6 +183,7 @@ def test_only_requests_with_previews_get_them(engine: Engine) -> None:
     assert all(o.preview is None for o in outputs if o.request_id == silent)
 
 
+@one_of_each_kind
 def test_each_image_of_a_request_has_its_own_previews(engine: Engine) -> None:
     both = GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=2, seed=7, num_images=2)
     together = engine.add(both, preview=True)
@@ -184,6 +199,7 @@ def test_each_image_of_a_request_has_its_own_previews(engine: Engine) -> None:
             assert_same(shown, reference)
 
 
+@one_of_each_kind
 def test_device_seconds_of_all_requests_add_up_to_the_busy_time(engine: Engine) -> None:
     start = time.perf_counter()
     results = engine.generate(MIXED)
@@ -192,6 +208,7 @@ def test_device_seconds_of_all_requests_add_up_to_the_busy_time(engine: Engine) 
     assert engine.stats.denoise_seconds * 0.3 < busy < wall * 1.05
 
 
+@one_of_each_kind
 async def test_asyncio_requests_share_steps_and_resolve(engine: Engine) -> None:
     results = await asyncio.gather(*(engine.submit(params) for params in MIXED))
     assert [result.seed for result in results] == [1, 2, 3, 4]
@@ -201,6 +218,7 @@ async def test_asyncio_requests_share_steps_and_resolve(engine: Engine) -> None:
     assert engine.generate(MIXED[:1])[0].seed == 1, "generate still works beside it"
 
 
+@one_of_each_kind
 async def test_canceling_the_task_aborts_the_request(engine: Engine) -> None:
     params = GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=100, seed=1)
     task = asyncio.create_task(engine.submit(params))
@@ -214,6 +232,7 @@ async def test_canceling_the_task_aborts_the_request(engine: Engine) -> None:
     assert (await engine.submit(MIXED[0])).seed == 1
 
 
+@one_of_each_kind
 async def test_closing_fails_unfinished_requests(engine: Engine) -> None:
     params = GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=100, seed=1)
     task = asyncio.create_task(engine.submit(params))
@@ -393,6 +412,7 @@ def test_the_cost_fit_is_kept_between_runs(tmp_path: Path) -> None:
         assert engine.cost_model.fit == learned
 
 
+@one_of_each_kind
 def test_a_prompt_or_a_request_by_itself_gives_one_result(engine: Engine) -> None:
     wanted = GenerationParams(prompt="a red circle", seed=5)
     one = engine.generate(wanted)
@@ -401,6 +421,7 @@ def test_a_prompt_or_a_request_by_itself_gives_one_result(engine: Engine) -> Non
     assert engine.generate("a red circle").params.prompt == "a red circle"
 
 
+@one_of_each_kind
 def test_a_list_gives_a_list_of_requests_or_prompts(engine: Engine) -> None:
     mixed = engine.generate(["a red circle", GenerationParams(prompt="a star", seed=3)])
     assert [result.params.prompt for result in mixed] == ["a red circle", "a star"]

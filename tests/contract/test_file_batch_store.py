@@ -26,7 +26,7 @@ from diffuserve.domain.jobs.file_batch import (
 from diffuserve.domain.jobs.input_file import FilePurpose, InputFile, NewFile, new_file_id
 from diffuserve.domain.jobs.job import Band, Job
 from diffuserve.domain.tenant import Plan
-from diffuserve.jobs.batches.file_batches import Ended
+from diffuserve.jobs.batches.file_batches import FileBatchEnd
 from diffuserve.jobs.batches.submission import new_batch_id
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.queue.idempotency import Stamp
@@ -128,10 +128,10 @@ async def test_a_batch_ends_once_and_has_its_files_then(job_store: JobStore, clo
     assert (await store.get(batch.id)).is_over, "no line became a job"
     output = new_file(purpose=FilePurpose.BATCH_OUTPUT)
     counts, tokens = LineCounts(total=1, failed=1), TokenCounts(input_tokens=2, output_tokens=3)
-    ended = Ended(status=FileBatchStatus.COMPLETED, output=output, counts=counts, tokens=tokens)
+    ended = FileBatchEnd(status=FileBatchStatus.COMPLETED, output=output, counts=counts, tokens=tokens)
     assert await store.end(batch.id, ended)
     assert await store.end(batch.id, ended), "its commit was lost"
-    other = Ended(status=FileBatchStatus.COMPLETED, output=new_file(purpose=FilePurpose.BATCH_OUTPUT))
+    other = FileBatchEnd(status=FileBatchStatus.COMPLETED, output=new_file(purpose=FilePurpose.BATCH_OUTPUT))
     assert not await store.end(batch.id, other)
     done = await store.get(batch.id)
     assert (done.status, done.counts, done.tokens, done.output_file_id) == (
@@ -146,7 +146,7 @@ async def test_a_batch_ends_once_and_has_its_files_then(job_store: JobStore, clo
         await store.cancel(batch.id)
     failed = await create(job_store)
     errors = [FileError(code="empty_file", message="no lines")]
-    await store.end(failed.id, Ended(status=FileBatchStatus.FAILED, errors=errors))
+    await store.end(failed.id, FileBatchEnd(status=FileBatchStatus.FAILED, errors=errors))
     assert (await store.get(failed.id)).errors == errors
     assert [found.id for found in await store.list_batches(tenant_id="ada")] == [failed.id, batch.id]
     assert await store.list_batches(tenant_id="bob") == []
@@ -170,7 +170,7 @@ async def test_what_a_batch_needs_stays_until_it_has_ended(job_store: JobStore, 
     assert await job_store.housekeeping.forget_files() == []
     assert await job_store.housekeeping.find_outdated(10) == []
     assert not (await job_store.batches.get(batch.id)).is_canceled, "its submission goes on by itself"
-    await job_store.file_batches.end(batch.id, Ended(status=FileBatchStatus.CANCELLED))
+    await job_store.file_batches.end(batch.id, FileBatchEnd(status=FileBatchStatus.CANCELLED))
     assert await job_store.housekeeping.find_outdated(10) == [lease.job_id]
     assert await job_store.housekeeping.forget_files() == [batch.input_file_id]
 
@@ -190,5 +190,5 @@ async def test_a_batch_is_created_once_of_a_file_of_its_tenant(job_store: JobSto
         await job_store.file_batches.create(new_batch(file))
     with pytest.raises(QueueFull, match="100 batches"):
         await job_store.file_batches.create(new_batch(file))
-    await job_store.file_batches.end(first.id, Ended(status=FileBatchStatus.FAILED))
+    await job_store.file_batches.end(first.id, FileBatchEnd(status=FileBatchStatus.FAILED))
     await job_store.file_batches.create(new_batch(file))

@@ -52,7 +52,7 @@ def test_bentoml_serves_every_route(tmp_path: Path) -> None:
         body = {"prompt": "a star", "num_inference_steps": 1}
         image = client.post("/v1/images/generations", json=body).json()["data"][0]["b64_json"]
         assert len(base64.b64decode(image)) > 100
-        refused = client.post("/v1/images/generations", json={"prompt": "a star", "size": "7x7"})
+        refused = client.post("/v1/images/generations", json={"prompt": "a star", "size": "x"})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "size")
         assert client.get("/v1/workers").json()["data"][0]["models"] == ["tiny-flux"]
 

@@ -15,7 +15,7 @@ from support.forked_ranks import Program, run_on_ranks
 Run = Callable[[Program], list[Any]]
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow), 3])
 def num_ranks(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 

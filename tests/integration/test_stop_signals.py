@@ -13,12 +13,14 @@ from diffuserve.events.base import job_topic
 from support.plane import Plane
 from support.waiting import HANG_SECONDS, eventually
 
-SHAPE = {"width": 384, "height": 384, "num_inference_steps": 100}
+SHAPE = {"width": 384, "height": 384, "num_inference_steps": 60}
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    ("number", "gpus"), [(signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)], ids=str
+    ("number", "gpus"),
+    [pytest.param(signal.SIGTERM, 1, marks=pytest.mark.slow), (signal.SIGINT, 1), (signal.SIGTERM, 2)],
+    ids=str,
 )
 async def test_a_signal_to_all_processes_of_a_worker_drains_it_and_costs_its_job_nothing(
     plane: Plane, number: signal.Signals, gpus: int

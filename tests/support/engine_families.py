@@ -7,6 +7,8 @@ from diffuserve.models.base import Pipeline
 from diffuserve.testing.fake_pipeline import FakePipeline
 
 FAMILIES = ("flux", "flux2", "qwen image", "stable diffusion", "wan", "z-image", "any pipeline", "fake")
+FAMILIES_LIKE_FLUX = ("flux2", "qwen image", "wan", "z-image")
+"""Families whose requests share packed passes, as FLUX's do."""
 _FIXTURES = {
     "flux2": "small_flux2",
     "qwen image": "small_qwen_image",

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 from openai.types import Batch
 
 from diffuserve.api.openai.batch_runner import FileBatchRunner
-from diffuserve.api.openai.batch_work import BatchParts
+from diffuserve.api.openai.batch_work import BatchWorkParts
 from support.waiting import HANG_SECONDS
 
 GENERATIONS: Any = "/v1/images/generations"  # a text that the client's types do not know as one of theirs
@@ -20,7 +20,7 @@ GENERATIONS: Any = "/v1/images/generations"  # a text that the client's types do
 @asynccontextmanager
 async def working(app: FastAPI) -> AsyncGenerator[None]:
     """Work at the batches of an application within the block."""
-    task = asyncio.create_task(FileBatchRunner(app.state.services.part(BatchParts)).run())
+    task = asyncio.create_task(FileBatchRunner(app.state.services.part(BatchWorkParts)).run())
     yield
     task.cancel()
     with suppress(asyncio.CancelledError):

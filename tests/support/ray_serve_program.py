@@ -73,7 +73,7 @@ def main() -> None:
     serve.run(deployed(app, num_gpus=0, max_replicas=2, downscale_delay_seconds=1.0))
     told: dict[str, Any] = {"one": num_running()}
     told["drawn"] = ask("/v1/images/generations", {"prompt": "a star"})
-    told["refused"] = ask("/v1/images/generations", {"prompt": "a star", "size": "7x7"})
+    told["refused"] = ask("/v1/images/generations", {"prompt": "a star", "size": "x"})
     for number in range(100):
         ask("/v1/jobs", {"input": {"prompt": f"star {number}", "num_inference_steps": 100}})
     told["grew"] = reached(lambda: num_running() == 2)

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 
-settings.register_profile("unit", deadline=None)  # a busy machine is no bug
+settings.register_profile("unit", deadline=None, max_examples=50)  # a busy machine is no bug
 settings.load_profile("unit")
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +32,7 @@ MAX_REQUESTS: Final = 256
 
 
 @dataclass
-class InProcessEngine(AbstractAsyncContextManager["InProcessEngine"]):
+class InProcessEngine:
     """An engine with the filters of its settings; `max_requests` may be unfinished at once.
 
     It belongs to the event loop that draws with it.
@@ -60,6 +60,10 @@ class InProcessEngine(AbstractAsyncContextManager["InProcessEngine"]):
         output = open_image_output(config.model, config.images)
         engine = lone_engine(config)
         log.info("%s", " · ".join(f"{name} {value}" for name, value in engine.describe().items()))
+        if prompts.filter_info is None:
+            log.warning("NO PROMPT FILTER: no prompt is checked")
+        if output.image_filter is None:
+            log.warning("NO IMAGE FILTER: every image that this engine generates is returned unchecked")
         return cls(engine, output.of(engine.pipeline), prompts)
 
     @contextmanager
@@ -95,9 +99,6 @@ class InProcessEngine(AbstractAsyncContextManager["InProcessEngine"]):
         """Stop the engine; unfinished requests fail with `EngineClosed`."""
         await asyncio.to_thread(self.engine.close)
         await self.prompts.close()
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.close()
 
 
 def settings_of(texts: Mapping[str, Any], **given: Any) -> Settings:

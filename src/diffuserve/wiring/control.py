@@ -150,7 +150,7 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
     # Commands that only need the store start faster without these.
     from diffuserve.api.app import create_app
     from diffuserve.api.openai.batch_runner import FileBatchRunner
-    from diffuserve.api.openai.batch_work import BatchParts
+    from diffuserve.api.openai.batch_work import BatchWorkParts
 
     async with (
         open_storage(settings) as artifacts,
@@ -171,7 +171,7 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
             running(preemptor.run()),
             running(services.storage.run()),
             running(services.job_log.run()),
-            running(FileBatchRunner(services.part(BatchParts)).run()),
+            running(FileBatchRunner(services.part(BatchWorkParts)).run()),
             sending(services),
         ):
             has_auth = not await services.authenticator.is_open()

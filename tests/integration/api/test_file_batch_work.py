@@ -14,7 +14,7 @@ from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.openai import batch_runner, batch_work
 from diffuserve.api.openai.batch_runner import FileBatchRunner
-from diffuserve.api.openai.batch_work import BatchParts
+from diffuserve.api.openai.batch_work import BatchWorkParts
 from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import PASSES, Action, FilterInfo, Finding, Verdict
@@ -87,7 +87,7 @@ async def test_blocked_prompts_are_refused_lines_and_a_filter_that_is_down_delay
     [fine] = await lines_of(client, done.output_file_id)
     [rude] = await lines_of(client, done.error_file_id)
     assert (fine["custom_id"], rude["custom_id"]) == ("fine", "rude")
-    assert rude["response"]["body"]["error"]["code"] == "prompt_blocked"
+    assert rude["response"]["body"]["error"]["code"] == "moderation_blocked"
     assert [entry.category for entry in await store.audit.newest()] == ["rude"]
 
 
@@ -163,8 +163,8 @@ async def test_nothing_is_lost_or_drawn_twice_wherever_a_process_is_killed(
     kills: list[tuple[str, str, bool]],
 ) -> None:
     monkeypatch.setattr(batch_work, "ITEMS_AT_ONCE", 2)
-    parts: BatchParts = app.state.services.part(BatchParts)
-    lines = [line("a"), line("b"), line("bad", size="1x1"), line("c"), line("d")]
+    parts: BatchWorkParts = app.state.services.part(BatchWorkParts)
+    lines = [line("a"), line("b"), line("bad", n=11), line("c"), line("d")]
     for owner, name, is_done in kills:
         place = f"killed {'after' if is_done else 'before'} {name}"
         batch = await create(client, lines)

@@ -49,7 +49,7 @@ async def test_a_batch_is_created_followed_and_fetched(
 ) -> None:
     lines = [
         line("first", n=2),
-        line("bad", size="7x7"),
+        line("bad", n=11),
         b"",
         line("seeded", seed=7, response_format="url"),
         line("other", model="unheard-of"),
@@ -80,7 +80,7 @@ async def test_a_batch_is_created_followed_and_fetched(
 
     bad, other = await lines_of(client, done.error_file_id)
     assert (bad["custom_id"], bad["response"]["status_code"]) == ("bad", 400)
-    assert bad["response"]["body"]["error"]["param"] == "size"
+    assert bad["response"]["body"]["error"]["param"] == "n"
     assert bad["response"]["body"]["error"]["type"] == "invalid_request_error"
     assert other["response"]["status_code"] == 404
     assert other["response"]["body"]["error"]["code"] == "model_not_found"
@@ -322,13 +322,13 @@ async def test_clips_are_answered_with_their_ids(
     worker = await HandWorker.register(http, [HAND_SPEC, CLIPS])
     videos: Any = "/v1/videos"
     async with completing(worker):
-        lines = [line("clip", videos, seconds="1"), line("odd", videos, size="7x7")]
+        lines = [line("clip", videos, seconds="1"), line("odd", videos, seconds="0")]
         done = await until(client, await create(client, lines, videos), "completed", "failed")
     [answer] = await lines_of(client, done.output_file_id)
     video = answer["response"]["body"]
     assert (video["object"], video["status"]) == ("video", "completed")
     assert (await client.videos.download_content(video["id"])).read() == MP4
     [odd] = await lines_of(client, done.error_file_id)
-    assert odd["response"]["body"]["error"]["param"] == "size"
+    assert odd["response"]["body"]["error"]["param"] == "seconds"
     assert done.usage is not None
     assert done.usage.total_tokens == 0

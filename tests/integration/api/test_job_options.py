@@ -67,6 +67,19 @@ async def test_a_plan_says_which_options_its_jobs_may_have(
     assert (await http.get("/v1/plan")).json()["job_options"] == ["max_attempts"]
 
 
+async def test_items_of_a_batch_have_some_of_them(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    items = [{"custom_id": "a", "input": CAT["input"]}]
+    lines = '{"custom_id": "b", "input": {"prompt": "a cat"}}'
+    headers = {"content-type": "application/jsonl"}
+    (await http.post("/v1/batches", json={"items": items, "max_attempts": 1})).raise_for_status()
+    sent = await http.post("/v1/batches?worker_hint=h&max_attempts=2", content=lines, headers=headers)
+    sent.raise_for_status()
+    jobs = {job["custom_id"]: job for job in (await http.get("/v1/jobs")).json()["data"]}
+    assert (jobs["a"]["max_attempts"], jobs["b"]["max_attempts"], jobs["b"]["worker_hint"]) == (1, 2, "h")
+    refused = await http.post("/v1/batches", json={"items": items, "store": False})
+    assert refused.status_code == 422
+
+
 async def test_a_job_that_is_not_stored_is_gone_once_it_was_fetched(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:

@@ -291,8 +291,7 @@ async def test_a_gif_is_the_clip_of_a_model_that_makes_some(
 async def test_an_extension_begins_with_the_last_frame(
     client: AsyncOpenAI, http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
-    more: Any = {"seconds": "1"}
-    await client.videos.extend(prompt="on", **more, **named(await _clip(client)))
+    await client.videos.extend(prompt="on", seconds="4", **named(await _clip(client)))
     given = (await _last_job(http))["input"]
     stored = (await http.get(f"/v1/files/{given['image']['id']}/content")).content
     frame = image_in(stored).convert("L")

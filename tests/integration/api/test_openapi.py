@@ -147,6 +147,8 @@ def names() -> set[str]:
         "GET /v1/videos/{video_id}/content",
         "DELETE /v1/videos/{video_id}",
         "POST /v1/videos/{video_id}/remix",
+        "POST /v1/videos/edits",
+        "POST /v1/videos/extensions",
         "GET /v1/leases/{job_id}/latents",
         "POST /v1/leases/{job_id}/hand-over",
         "GET /v1/leases/{job_id}/checkpoint",

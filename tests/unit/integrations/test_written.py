@@ -21,16 +21,11 @@ def written(tmp_path: Path, *arguments: str) -> Path:
     return Path(done.stdout.strip())
 
 
-def test_a_triton_model_takes_what_images_need_and_names_its_settings(tmp_path: Path) -> None:
-    options = (
-        "--model",
-        "flux-schnell",
-        "--device",
-        "cuda:1",
-        "--adapter-files",
-        '{"ink": "/ink.safetensors"}',
-    )
-    model = written(tmp_path, "triton", *options, "--name", "flux")
+def test_a_triton_model_takes_what_images_need_and_names_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIFFUSERVE_ADAPTER_FILES", '{"ink": "/ink.safetensors"}')
+    model = written(tmp_path, "triton", "--device", "cuda:1", "--name", "flux")
     text = (model / "config.pbtxt").read_text()
     assert text.startswith('name: "flux"\nbackend: "python"\n')
     assert "max_batch_size: 0" in text

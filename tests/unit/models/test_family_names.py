@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import diffuserve
 
 PACKAGE = Path(diffuserve.__file__).parent
@@ -40,9 +38,8 @@ def test_there_are_modules_to_look_at() -> None:
     assert len(MODULES) > 100
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_outside_the_models_names_no_family(module: Path) -> None:
-    assert list(names_in(module)) == []
+def test_no_module_outside_the_models_names_a_family() -> None:
+    assert [name for module in MODULES for name in names_in(module)] == []
 
 
 def test_the_search_finds_a_name() -> None:

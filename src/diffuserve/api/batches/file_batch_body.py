@@ -6,8 +6,9 @@ from typing import Annotated, Any, get_args
 from pydantic import AfterValidator, Field
 
 from diffuserve.api.files.expiry import ExpiresAfter
-from diffuserve.api.submit.request_bodies import RequestBody, Storable
+from diffuserve.api.submit.request_bodies import RequestBody, Storable, WebhookUrl
 from diffuserve.domain.jobs.file_batch import Endpoint, NewFileBatch
+from diffuserve.domain.jobs.webhook import FILE_BATCH_EVENTS, Webhook
 from diffuserve.jobs.batches.submission import new_batch_id
 
 INPUT_FILE = "input_file_id"
@@ -54,12 +55,16 @@ class FileBatchBody(RequestBody):
     )
     metadata: Annotated[dict[_Key, _Value], Field(max_length=16)] | None = None
     output_expires_after: ExpiresAfter | None = None
+    webhook_url: WebhookUrl | None = Field(
+        default=None, description="URL to call with OpenAI's event when it has ended."
+    )
 
     def new_batch(self, tenant_id: str, usual_seconds: float, base_url: str) -> NewFileBatch:
         """Return the batch; its output is kept for `usual_seconds` unless the body says how long."""
         asked, match = self.output_expires_after, _WINDOW.fullmatch(self.completion_window)
         assert match is not None, "pydantic has checked it"
-        values: dict[str, Any] = self.model_dump(exclude={"output_expires_after"})
+        values: dict[str, Any] = self.model_dump(exclude={"output_expires_after", "webhook_url"})
+        url = self.webhook_url
         return NewFileBatch(
             **values,
             id=new_batch_id(),
@@ -67,4 +72,5 @@ class FileBatchBody(RequestBody):
             window_seconds=_seconds(match),
             output_seconds=usual_seconds if asked is None else asked.seconds,
             base_url=base_url,
+            webhook=None if url is None else Webhook(url, FILE_BATCH_EVENTS, base_url),
         )

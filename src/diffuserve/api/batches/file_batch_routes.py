@@ -22,6 +22,7 @@ from diffuserve.api.files.lines_intake import LinesIntake
 from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
+from diffuserve.api.outbound.address_policy import AddressPolicy
 from diffuserve.api.submit.submission import fingerprint
 from diffuserve.domain.errors import BatchNotFound
 from diffuserve.domain.jobs.file_batch import batch_id_of
@@ -39,6 +40,7 @@ class FileBatchParts:
 
     store: JobStore
     lines: LinesIntake
+    address_policy: AddressPolicy
 
 
 Used = Annotated[FileBatchParts, Depends(Uses(FileBatchParts))]
@@ -64,7 +66,9 @@ async def cancel_file_batch(digits: _Digits, parts: Used, caller: ClientCaller) 
 async def create_file_batch(
     parts: FileBatchParts, caller: Caller, body: FileBatchBody, base_url: str, idempotency_key: str | None
 ) -> Response:
-    """Enter a batch, whose file is read afterwards."""
+    """Enter a batch, whose file is read afterwards. Raise `InvalidParams` for a forbidden URL."""
+    if body.webhook_url is not None:
+        parts.address_policy.check("webhook_url", body.webhook_url)
     new = body.new_batch(caller.tenant_id, parts.lines.usual_seconds, base_url)
     stamp = Stamp(caller.tenant_id, idempotency_key, fingerprint(body)) if idempotency_key else None
     return json_response(file_batch_resource(await parts.store.file_batches.create(new, stamp)))

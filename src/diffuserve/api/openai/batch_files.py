@@ -11,7 +11,7 @@ from diffuserve.api.openai.line_answers import LineAnswer, LineAnswers, error_li
 from diffuserve.domain.jobs.file_batch import FileBatch, FileBatchStatus, LineCounts, RefusedLine, TokenCounts
 from diffuserve.domain.jobs.input_file import FilePurpose, NewFile
 from diffuserve.domain.jobs.job import Job, JobStatus
-from diffuserve.jobs.batches.file_batches import Ended
+from diffuserve.jobs.batches.file_batches import FileBatchEnd
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.base import ArtifactStore, input_folder
 
@@ -46,7 +46,7 @@ class BatchFiles:
         batch: FileBatch,
         lines: Callable[[], AsyncGenerator[FileLine]],
         keep: Callable[[], Awaitable[None]],
-    ) -> Ended:
+    ) -> FileBatchEnd:
         """Write the files of a batch that is over, and return its end; `lines` reads its file from the start.
 
         Every line is in one of the two, whatever became of its job. Raise the error of what may succeed
@@ -58,7 +58,7 @@ class BatchFiles:
         async with aclosing(lines()) as second:
             error = await self._stored(batch, "error", self._errors(batch, second, keep, found))
         succeeded = len(found.succeeded)
-        return Ended(
+        return FileBatchEnd(
             status=FileBatchStatus(batch.ending or FileBatchStatus.COMPLETED),
             output=output,
             error=error,
@@ -66,7 +66,7 @@ class BatchFiles:
             tokens=found.tokens,
         )
 
-    async def discard(self, ended: Ended) -> None:
+    async def discard(self, ended: FileBatchEnd) -> None:
         """Delete the files of an end that another process has written as well."""
         for file in (ended.output, ended.error):
             if file is not None:

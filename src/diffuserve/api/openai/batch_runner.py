@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from diffuserve.api.openai.batch_work import BatchParts, BatchWork
+from diffuserve.api.openai.batch_work import BatchWork, BatchWorkParts
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.telemetry.log_fields import once_a_minute
 
@@ -17,7 +17,7 @@ _MIN_PAUSE, _MAX_PAUSE = 1.0, 60.0
 class FileBatchRunner:
     """Works at one batch of each tenant at a time, so that a tenant with many slows only itself."""
 
-    def __init__(self, parts: BatchParts, lease_seconds: float = _LEASE_SECONDS) -> None:
+    def __init__(self, parts: BatchWorkParts, lease_seconds: float = _LEASE_SECONDS) -> None:
         self._parts = parts
         self._lease_seconds = lease_seconds
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by tenant

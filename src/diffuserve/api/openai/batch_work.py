@@ -21,7 +21,7 @@ from diffuserve.domain.errors import Conflict, FileNotKnown, TooLarge
 from diffuserve.domain.jobs.batch import NewBatch
 from diffuserve.domain.jobs.file_batch import FileBatch, FileBatchStatus, FileError, RefusedLine
 from diffuserve.domain.jobs.job import NewJob
-from diffuserve.jobs.batches.file_batches import Ended
+from diffuserve.jobs.batches.file_batches import FileBatchEnd
 from diffuserve.jobs.batches.store import ITEMS_AT_ONCE
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.base import ArtifactStore, lines_key
@@ -34,7 +34,7 @@ _TRIES = 3  # of a chunk one of whose images is deleted meanwhile
 
 
 @dataclass(frozen=True)
-class BatchParts:
+class BatchWorkParts:
     """Parts that batches from files are worked at with."""
 
     config: ApiConfig
@@ -50,7 +50,7 @@ class BatchParts:
 class BatchWork:
     """Work at a batch that this process has taken for `lease_seconds`, which it extends as it goes on."""
 
-    parts: BatchParts
+    parts: BatchWorkParts
     batch_id: str
     lease_seconds: float
     _kept_at: float = 0.0
@@ -83,21 +83,21 @@ class BatchWork:
     async def _is_late(self, batch: FileBatch) -> bool:
         return await self.parts.store.database.now() >= batch.expires_at
 
-    async def _end(self, batch: FileBatch, ended: Ended) -> bool:
+    async def _end(self, batch: FileBatch, ended: FileBatchEnd) -> bool:
         if not await self.parts.store.file_batches.end(batch.id, ended):
             await self.parts.files.discard(ended)
         return False
 
     async def _validate(self, batch: FileBatch) -> bool:
         if batch.ending is not None:
-            return await self._end(batch, Ended(status=FileBatchStatus(batch.ending)))
+            return await self._end(batch, FileBatchEnd(status=FileBatchStatus(batch.ending)))
         if batch.cost_seconds is not None:
             return await self._start(batch, batch.cost_seconds)
         errors = await self._check(batch)
         return await self._fail(batch, errors) if errors else True
 
     async def _fail(self, batch: FileBatch, errors: Sequence[FileError]) -> bool:
-        return await self._end(batch, Ended(status=FileBatchStatus.FAILED, errors=errors))
+        return await self._end(batch, FileBatchEnd(status=FileBatchStatus.FAILED, errors=errors))
 
     async def _check(self, batch: FileBatch) -> Sequence[FileError]:
         """Check every line, and note what they are; return why they are no batch, if they are none."""

@@ -109,7 +109,7 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-Body = TypeVar("Body", bound=RequestBody)
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class AdapterBody(RequestBody):

@@ -266,6 +266,9 @@ async def _await_images(submission: SubmitOptions, job_id: str) -> int:
         echo("\n".join(map(str, paths)) if paths else job.id)
     if submission.is_opened and paths:
         open_images(paths, console)
+    if job.requested_model:
+        text = f"warning: {job.model} draws it, in place of {job.requested_model}"
+        console.print(text, style="yellow", highlight=False, soft_wrap=True)
     for warning in job.result.warnings if job.result else ():
         console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     if job.status is JobStatus.SUCCEEDED:

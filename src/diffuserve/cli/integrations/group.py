@@ -22,9 +22,11 @@ Examples:
   diffuserve integrations comfyui ~/ComfyUI/custom_nodes
 """
 
-ENGINE_SETTINGS: Final = (
-    *("model", "device", "dtype", "quantization", "offload", "adapter_files", "controlnets"),
-    *("image_prompter", "prompt_filter", "image_filter", "model_store"),
+ENGINE_SETTINGS: Final = ("model", "device", "dtype", "quantization", "offload", "model_store")
+"""Settings that are options of the commands."""
+_WRITTEN: Final = (
+    *ENGINE_SETTINGS,
+    *("adapter_files", "controlnets", "image_prompter", "prompt_filter", "image_filter"),
 )
 """Settings that the commands write for the engine in the other server; the environment there has the rest."""
 
@@ -65,8 +67,8 @@ integrations = typer.Typer(
 
 
 def told(settings: Settings) -> Mapping[str, str]:
-    """Return the settings of `ENGINE_SETTINGS` that were given, as texts by their names."""
-    given = {name: getattr(settings, name) for name in ENGINE_SETTINGS if name in settings.model_fields_set}
+    """Return what options and the environment say of the engine and its filters, as texts by setting."""
+    given = {name: getattr(settings, name) for name in _WRITTEN if name in settings.model_fields_set}
     return {name: _text(value) for name, value in given.items() if value is not None}
 
 

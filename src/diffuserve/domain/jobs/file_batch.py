@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.jobs.webhook import Webhook
 
 _BATCH, _FILE_BATCH = "batch_", "batch_file_"
 _ID = re.compile(r"batch_file_([0-9a-f]{20})")
@@ -58,7 +59,7 @@ class RefusedLine:
 class NewFileBatch:
     """A batch whose file was not read yet; `window_seconds` is `completion_window` in seconds.
 
-    Its output is kept for `output_seconds`. URLs in it begin with `base_url`.
+    Its output is kept for `output_seconds`. URLs in it begin with `base_url`. Its `webhook` is told its end.
     """
 
     id: str
@@ -70,6 +71,7 @@ class NewFileBatch:
     metadata: Mapping[str, str] | None
     output_seconds: float
     base_url: str
+    webhook: Webhook | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

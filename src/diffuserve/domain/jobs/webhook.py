@@ -13,6 +13,9 @@ class WebhookEvent(StrEnum):
     JOB_CANCELED = "job.canceled"
     JOB_EXPIRED = "job.expired"
     BATCH_COMPLETED = "batch.completed"
+    BATCH_FAILED = "batch.failed"
+    BATCH_EXPIRED = "batch.expired"
+    BATCH_CANCELLED = "batch.cancelled"
     VIDEO_COMPLETED = "video.completed"
     VIDEO_FAILED = "video.failed"
 
@@ -22,10 +25,17 @@ class WebhookEvent(StrEnum):
         own = cls(f"job.{status}")
         return own, cls.VIDEO_COMPLETED if own is cls.JOB_SUCCEEDED else cls.VIDEO_FAILED
 
+    @classmethod
+    def of_file_batch(cls, status: str) -> "WebhookEvent":
+        """Return the event of a batch from a file that ended with `status`, by OpenAI's name."""
+        return cls(f"batch.{status}")
+
 
 JOB_EVENTS = tuple(event for event in WebhookEvent if event.startswith("job."))
 VIDEO_EVENTS = (WebhookEvent.VIDEO_COMPLETED, WebhookEvent.VIDEO_FAILED)
 """Events of clips that were asked for by OpenAI's API, by the names that its clients know."""
+FILE_BATCH_EVENTS = tuple(event for event in WebhookEvent if event.startswith("batch."))
+"""Events of batches from files; the server's own batches have the first alone."""
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,12 @@ from diffuserve.domain.jobs.file_batch import (
     file_batch_id_of,
 )
 from diffuserve.domain.jobs.job import Job
+from diffuserve.domain.jobs.webhook import Webhook
 from diffuserve.jobs.batches.file_batches import (
     CheckFileBatch,
     CreateFileBatch,
-    Ended,
     EndFileBatch,
+    FileBatchEnd,
     FinalizeFileBatch,
     PostponeFileBatch,
     StartFileBatch,
@@ -121,7 +122,7 @@ class FileBatchStore:
         """Begin to write the files of a batch that is over."""
         await self._writer.run(FinalizeFileBatch(batch_id))
 
-    async def end(self, batch_id: str, ended: Ended) -> bool:
+    async def end(self, batch_id: str, ended: FileBatchEnd) -> bool:
         """End a batch with its files; return false if another process has ended it with others."""
         return await self._writer.run(EndFileBatch(batch_id, ended))
 
@@ -143,6 +144,7 @@ def _file_batch_of(row: sa.Row[Any]) -> FileBatch:
         **values,
         status=FileBatchStatus(row.status),
         metadata=None if row.metadata is None else orjson.loads(row.metadata),
+        webhook=None if row.webhook is None else from_json(Webhook, row.webhook),
         window_seconds=row.expires_at - row.created_at,
         counts=_counts_of(row),
         errors=() if row.errors is None else _errors_in(row.errors),

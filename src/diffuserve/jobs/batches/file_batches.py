@@ -21,6 +21,7 @@ from diffuserve.domain.jobs.file_batch import (
     file_batch_id_of,
 )
 from diffuserve.domain.jobs.input_file import FilePurpose, NewFile
+from diffuserve.domain.jobs.webhook import WebhookEvent
 from diffuserve.jobs.batches.cancellation import CancelBatch
 from diffuserve.jobs.batches.submission import OpenBatch
 from diffuserve.jobs.database import schema
@@ -30,6 +31,8 @@ from diffuserve.jobs.files.commands import enter
 from diffuserve.jobs.queue import idempotency
 from diffuserve.jobs.queue.idempotency import Stamp, UsedKeys
 from diffuserve.jobs.records import dump
+from diffuserve.jobs.webhooks import outbox
+from diffuserve.jobs.webhooks.outbox import WebhookNotice
 
 batches, file_batches, files = schema.batches, schema.file_batches, schema.files
 refused_lines = schema.refused_lines
@@ -37,6 +40,7 @@ refused_lines = schema.refused_lines
 _MAX_OPEN = 100  # of a tenant
 _RETRY_SECONDS = 60.0
 _KEPT_SECONDS = 30 * 86_400.0  # after the end
+_TEXTS = ("metadata", "webhook")  # which are stored as JSON
 _NOT_ENDED = sa.text("ended_at IS NULL")  # as the index writes it
 
 
@@ -88,9 +92,9 @@ class CreateFileBatch(SingleCommand[str]):
 
     def _values(self, now: float) -> dict[str, Any]:
         values = dict(vars(self.new))
-        window, metadata = values.pop("window_seconds"), values.pop("metadata")
+        window, texts = values.pop("window_seconds"), {name: values.pop(name) for name in _TEXTS}
         return values | {
-            "metadata": None if metadata is None else dump(metadata),
+            **{name: None if value is None else dump(value) for name, value in texts.items()},
             "status": FileBatchStatus.VALIDATING.value,
             "created_at": now,
             "expires_at": now + window,
@@ -200,7 +204,7 @@ class FinalizeFileBatch(SingleCommand[None]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class FileBatchEnd:
     """What becomes of a batch at its end; each of its files is stored already, and kept for some seconds."""
 
     status: FileBatchStatus
@@ -216,7 +220,7 @@ class EndFileBatch(SingleCommand[bool]):
     """End a batch, and enter its files; the outcome is false if it has ended already, with other files."""
 
     batch_id: str
-    ended: Ended
+    ended: FileBatchEnd
 
     def apply(self, transaction: Transaction) -> bool:
         ended, row = self.ended, _row(transaction, self.batch_id)
@@ -228,6 +232,10 @@ class EndFileBatch(SingleCommand[bool]):
             enter(transaction, file, row.output_seconds)
         _change(transaction, self.batch_id, **_ended_values(ended), ended_at=transaction.now)
         transaction.execute(sa.delete(refused_lines).where(refused_lines.c.batch_id == self.batch_id))
+        if row.webhook is not None:
+            event = WebhookEvent.of_file_batch(ended.status)
+            notice = WebhookNotice(row.tenant_id, row.webhook, event, file_batch_id_of(self.batch_id))
+            outbox.write(transaction, [notice])
         return True
 
 
@@ -274,7 +282,7 @@ def _change(
     return transaction.execute(sa.update(file_batches).where(is_it).values(values)).rowcount > 0
 
 
-def _ended_values(ended: Ended) -> Mapping[str, Any]:
+def _ended_values(ended: FileBatchEnd) -> Mapping[str, Any]:
     return {
         "status": ended.status.value,
         "output_file_id": None if ended.output is None else ended.output.id,

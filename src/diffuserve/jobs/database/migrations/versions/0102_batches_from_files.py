@@ -27,7 +27,7 @@ def upgrade() -> None:
         "file_batches",
         text("id", primary_key=True),
         *map(text, ("tenant_id", "endpoint", "input_file_id", "completion_window", "base_url", "status")),
-        *(text(name, null=True) for name in ("metadata", "ending", "model", "errors", "tokens")),
+        *(text(name, null=True) for name in ("metadata", "webhook", "ending", "model", "errors", "tokens")),
         *(text(name, null=True) for name in ("output_file_id", "error_file_id")),
         *map(count, ("num_lines", "num_completed", "num_failed", "num_refused")),
         *(double(name) for name in ("output_seconds", "created_at", "expires_at", "next_at")),
