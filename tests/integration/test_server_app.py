@@ -122,13 +122,19 @@ async def test_nothing_is_open_by_mistake(settings: dict[str, Any], message: str
 
 
 async def test_a_folder_keeps_its_jobs_and_has_one_server(tmp_path: Path) -> None:
-    app = server_app(no_auth=True, data_dir=tmp_path)
-    async with app.running(), client_of(app) as client:
+    slow = server_app(*DRAWS, "--seconds", "60", no_auth=True, data_dir=tmp_path)
+    quick = server_app(no_auth=True, data_dir=tmp_path)
+    async with slow.running(), client_of(slow) as client:
         kept = await submitted(client)
         with pytest.raises(InvalidParams, match="another server"):
-            async with server_app(no_auth=True, data_dir=tmp_path).running():
+            async with quick.running():
                 pass
-    async with app.running(), client_of(app) as client:
+
+        async def is_drawn() -> bool:
+            return bool((await client.get(f"/v1/jobs/{kept}")).json()["phase"] == "denoise")
+
+        await eventually(is_drawn)
+    async with quick.running(), client_of(quick) as client:
         assert (await ended(client, kept))["status"] == "succeeded"
 
 
