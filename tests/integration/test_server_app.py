@@ -22,6 +22,7 @@ from support.plane import NULL_ENGINE
 from support.waiting import eventually
 
 DRAWS = (*NULL_ENGINE, "--files", "1")
+NO_KEY = "sesame"
 QUICK = {"prompt_filter": "policy", "prompt_filter_processes": 0, "drain_seconds": 0.1, "zygote": False}
 
 
@@ -110,7 +111,7 @@ async def test_a_key_made_elsewhere_opens_it_and_no_other(tmp_path: Path) -> Non
     ("settings", "message"),
     [
         ({}, "everyone who reaches the host could use this server"),
-        ({"api_key": "sesame"}, "malformed API key.*`diffuserve keys create` makes one"),
+        ({"api_key": NO_KEY}, "malformed API key.*`diffuserve keys create` makes one"),
         ({"no_auth": True, "allowed_origins": ("*",)}, "every page that a browser shows"),
     ],
 )

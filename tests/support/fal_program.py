@@ -19,7 +19,7 @@ def main(application: str) -> dict[str, Any]:
     states: list[str] = []
     done = client.subscribe(
         application,
-        {"prompt": "a cat", "seed": 7, "image_size": "square", "acceleration": "high"},
+        {"prompt": "a cat", "seed": 7, "image_size": "square", "acceleration": "high", "guidance_scale": 3.5},
         with_logs=True,
         on_queue_update=lambda state: states.append(repr(state)),
         hint="session 7",

@@ -57,13 +57,15 @@ async def open_agent(
 
     Its `run` returns the code of `run_worker`, and its `drain` ends it, both in the loop that is running, on
     any thread; engines end with that thread. `fetch_adapter` returns the files of stored adapters; without
-    it jobs that need one fail. `transport` carries requests in place of connections, to the server and to
-    buckets. Raise `Forbidden` or `ServerRefused`, as `check_server` does.
+    it jobs that need one fail. `transport` carries requests in place of connections, to a server that has
+    started the agent, and to buckets. Raise `Forbidden` or `ServerRefused`, as `check_server` does, for one
+    that has not.
     """
     tracer = open_tracer(config.tracing, "diffuserve-worker")
     try:
-        is_of_server = config.parent_fd is not None  # that server gives it its address and key
-        client = _client(config) if is_of_server else await _checked_client(config, transport)
+        # A server that has started it gives it its address and key, once there is one.
+        is_of_server = config.parent_fd is not None or transport is not None
+        client = _client(config, transport) if is_of_server else await _checked_client(config)
         machine = await find_machine(config.spot)
         yield WorkerAgent(config, client, machine=machine, tracer=tracer, fetch_adapter=fetch_adapter)
     finally:
@@ -104,10 +106,8 @@ def _client(config: WorkerConfig, transport: httpx.AsyncBaseTransport | None = N
     return LeaseClient(requests)
 
 
-async def _checked_client(
-    config: WorkerConfig, transport: httpx.AsyncBaseTransport | None = None
-) -> LeaseClient:
-    client = _client(config, transport)
+async def _checked_client(config: WorkerConfig) -> LeaseClient:
+    client = _client(config)
     try:
         await _check(client)
     except DiffuserveError:

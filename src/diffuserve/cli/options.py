@@ -153,10 +153,10 @@ def _parameter(name: str, field: FieldInfo, may_be_repeated: bool) -> inspect.Pa
     )
 
 
-def _mapping(text: str) -> dict[str, Any]:
-    """Return what JSON says, or `NAME=VALUE,NAME=VALUE`. Raise `ValueError`."""
+def _mapping(text: str) -> Any:
+    """Return what JSON says, or the pairs of `NAME=VALUE,NAME=VALUE`. Raise `ValueError`."""
     if text.lstrip().startswith("{") or "=" not in text:
-        return dict(json.loads(text))
+        return json.loads(text)
     return dict(pair.strip().split("=", 1) for pair in text.split(","))
 
 

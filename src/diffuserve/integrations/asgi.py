@@ -77,14 +77,15 @@ class ServerApp(Starlette):
         """
         with redacted_logs(), _own_folder(self.settings) as own:
             settings = own.with_adapter_store()
-            async with self._open_plane(settings) as plane:
+            async with inner_worker(settings, self._engine_command) as worker, self._plane(settings) as plane:
                 app = Interruptible(plane.app)
-                async with inner_worker(plane, app, settings, self._engine_command) as worker:
-                    self._running = _Running(plane, app, worker)
-                    try:
-                        yield
-                    finally:
-                        self._running = None
+                try:
+                    await worker.join(plane, app)
+                    self._running = _Running(plane, app, worker.task)
+                    yield
+                finally:
+                    self._running = None
+                    await worker.stop()  # before the control plane, to which it releases its jobs
 
     async def workers_needed(self) -> float:
         """Return how many workers the accepted work needs, not rounded. Raise `ServerUnavailable`.
@@ -110,7 +111,7 @@ class ServerApp(Starlette):
         return self._running
 
     @asynccontextmanager
-    async def _open_plane(self, settings: Settings) -> AsyncIterator[ControlPlane]:
+    async def _plane(self, settings: Settings) -> AsyncIterator[ControlPlane]:
         """Yield a control plane that is not open by mistake."""
         if settings.api_key is not None and _is_temporary(self.settings):
             await _adopt_key(settings, settings.api_key)

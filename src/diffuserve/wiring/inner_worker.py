@@ -38,34 +38,27 @@ _HOST = "localhost"
 
 @asynccontextmanager
 async def inner_worker(
-    plane: ControlPlane, app: ASGIApp, settings: Settings, engine_command: tuple[str, ...] = ()
-) -> AsyncIterator[asyncio.Task[int]]:
-    """Run a worker of the control plane, which `app` serves, within the block; it begins once one is ready.
+    settings: Settings, engine_command: tuple[str, ...] = ()
+) -> AsyncIterator["InnerWorker"]:
+    """Run a worker within the block; its engine starts at once, and all else once it has joined.
 
-    The task ends early only if the worker cannot start. Raise `ServerUnavailable` if that is so at once, and
-    `InvalidParams` as `checked` does.
+    Raise `InvalidParams` as `checked` does.
     """
-    known = frozenset(worker.id for worker in await plane.store.operations.workers())
-    if settings.database_url is None:
-        await release_jobs_of(plane.store, name_of(settings))
-    key = plane.authenticator.admit(Role.WORKER)
-    worker = _InnerWorker(replace(_config(settings, key), engine_command=engine_command), app)
-    task = asyncio.create_task(worker.run())
+    worker = InnerWorker(settings, replace(_config(settings), engine_command=engine_command))
     try:
-        await wait_until_ready(task, plane.store, known)
-        yield task
+        yield worker
     finally:
-        await worker.stop(task)
+        await worker.stop()
 
 
-def _config(settings: Settings, key: str) -> WorkerConfig:
+def _config(settings: Settings) -> WorkerConfig:
     config = settings.worker
     return replace(
         config,
         server=f"http://{_HOST}",
         engine_process=checked(config.engine_process),
         further=tuple(map(checked, config.further)),
-        api_key=key,
+        api_key=None,
         api_key_file=None,
         name=_name(settings),
     )
@@ -77,15 +70,40 @@ def _name(settings: Settings) -> str:
     return name_of(settings) if is_alone else f"{name_of(settings)}:{secrets.token_hex(4)}"
 
 
-class _InnerWorker:
-    """Runs one agent after another, in this event loop."""
+class InnerWorker:
+    """Runs one agent after another, in this event loop; `task` ends early only if none can start."""
 
-    def __init__(self, config: WorkerConfig, app: ASGIApp) -> None:
-        self._config, self._app = config, app
+    def __init__(self, settings: Settings, config: WorkerConfig) -> None:
+        self._settings, self._config = settings, config
+        self._transport = _ToApp()
         self._agent: WorkerAgent | None = None
         self._stopping = asyncio.Event()
+        self.task = asyncio.create_task(self._run())
 
-    async def run(self) -> int:
+    async def join(self, plane: ControlPlane, app: ASGIApp) -> None:
+        """Work for a control plane that `app` serves, and wait until the model is loaded.
+
+        Raise `ServerUnavailable` if it cannot be; the log has the reason.
+        """
+        known = frozenset(worker.id for worker in await plane.store.operations.workers())
+        if self._settings.database_url is None:
+            await release_jobs_of(plane.store, self._config.name)
+        self._transport.open(app, plane.authenticator.admit(Role.WORKER))
+        await wait_until_ready(self.task, plane.store, known)
+
+    async def stop(self) -> None:
+        """Let the worker finish what it can in its time, and release the rest."""
+        self._stopping.set()
+        if self._agent is not None:
+            self._agent.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain_seconds + STOP_MARGIN):
+                await asyncio.wait({self.task})
+        self.task.cancel()
+        await asyncio.wait({self.task})
+        await self._transport.end()
+
+    async def _run(self) -> int:
         """Run until stopped, or until an agent cannot start; return its exit code."""
         return await supervise(
             self._run_once,
@@ -95,36 +113,38 @@ class _InnerWorker:
             stop=self._stopping,
         )
 
-    async def stop(self, running: asyncio.Task[int]) -> None:
-        """Let the worker finish what it can in its time, and release the rest."""
-        self._stopping.set()
-        if self._agent is not None:
-            self._agent.drain()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.drain_seconds + STOP_MARGIN):
-                await asyncio.wait({running})
-        running.cancel()
-        await asyncio.wait({running})
-
     async def _run_once(self) -> int:
         fetch = AdapterStore(self._config.engine_process.stored).fetch
-        async with open_agent(self._config, fetch, _ToApp(self._app)) as self._agent:
+        async with open_agent(self._config, fetch, self._transport) as self._agent:
+            if self._stopping.is_set():
+                self._agent.drain()
             return await self._agent.run()
 
 
 class _ToApp(httpx.AsyncBaseTransport):
-    """Carries the agent's requests to the application in this process, and others to their servers."""
+    """Carries the agent's requests to the application in this process, and others to their servers.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = httpx.ASGITransport(app, raise_app_exceptions=False)
+    Those to the application wait until there is one.
+    """
+
+    def __init__(self) -> None:
+        self._app: asyncio.Future[tuple[httpx.ASGITransport, str]] = asyncio.Future()
         self._elsewhere = httpx.AsyncHTTPTransport()
+
+    def open(self, app: ASGIApp, key: str) -> None:
+        """Send requests to `app` from now on, with this API key."""
+        self._app.set_result((httpx.ASGITransport(app, raise_app_exceptions=False), f"Bearer {key}"))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if request.url.host != _HOST or request.url.port is not None:
             return await self._elsewhere.handle_async_request(request)
-        handled = self._app.handle_async_request(request)
+        app, request.headers["authorization"] = await asyncio.shield(self._app)
         # A context of its own, as in a server: neither side's log lines have the other's values.
-        return await asyncio.create_task(handled, context=Context())
+        return await asyncio.create_task(app.handle_async_request(request), context=Context())
 
     async def aclose(self) -> None:
+        """Do nothing: an agent has ended, and another one may follow."""
+
+    async def end(self) -> None:
+        """Close every connection."""
         await self._elsewhere.aclose()

@@ -203,51 +203,79 @@ async def test_a_chosen_model_draws_what_follows(
     # as Open WebUI's engine "automatic1111" sends it
     body = {"prompt": "a cat", "batch_size": 1, "width": 64, "height": 64, "steps": 2, "negative_prompt": ""}
     answer = await http.post("/sdapi/v1/txt2img", json=body, headers={"authorization": "Basic "})
-    assert base64.b64decode(answer.json()["images"][0]) == PNG
+    assert opened(base64.b64decode(answer.json()["images"][0])).size == (1, 1)
     assert json.loads(answer.json()["info"])["sd_model_name"] == "hand"
     refused = await http.post("/sdapi/v1/options", json={"sd_model_checkpoint": "nix"})
     assert (refused.status_code, refused.json()["error"]) == (404, "model_not_found")
 
 
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        ({"width": 7}, "width"),
-        ({"steps": 1_000}, "steps=1000"),
-        (
-            {"sampler_name": "Bogus"},
-            "'Bogus': is no sampler of this server, which has: Euler, DDIM",
-        ),
-        ({"prompt": "<lora:fur:much>"}, "prompt='<lora:fur:much>': is not <lora:NAME:WEIGHT>"),
-        ({"batch_size": 99}, "batch_size"),
-        ({"override_settings": {"sd_model_checkpoint": "nix"}}, "model 'nix' is not served"),
-    ],
-)
-async def test_bad_values_are_refused_in_the_form_that_clients_show(
-    webui: webuiapi.WebUIApi, painter: HandWorker, values: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(RuntimeError) as raised:
-        await calling(webui.txt2img, **{"prompt": "a cat", "width": 64, "height": 64} | values)
-    answer = json.loads(raised.value.args[1])
-    assert told in answer["detail"]
-    assert answer["errors"] == answer["detail"]
+BAD_VALUES: list[tuple[dict[str, Any], str]] = [
+    ({"width": 7}, "width"),
+    ({"steps": 1_000}, "steps=1000"),
+    ({"sampler_name": "Bogus"}, "'Bogus': is no sampler of this server, which has: Euler, DDIM"),
+    ({"prompt": "<lora:fur:much>"}, "prompt='<lora:fur:much>': is not <lora:NAME:WEIGHT>"),
+    ({"batch_size": 99}, "batch_size"),
+    ({"override_settings": {"sd_model_checkpoint": "nix"}}, "model 'nix' is not served"),
+]
+BAD_BODIES: list[tuple[dict[str, Any], str]] = [
+    ({}, "init_images=None: needs an image"),
+    ({"init_images": ["###"]}, "init_images"),
+    ({"init_images": ["http://127.0.0.1/a.png"]}, "init_images"),
+    ({"init_images": ["x"], "mask": "x", "inpainting_mask_invert": 1}, "send the mask inverted"),
+    ({"steps": "many"}, "steps"),
+]
 
 
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        ({}, "init_images=None: needs an image"),
-        ({"init_images": ["###"]}, "init_images"),
-        ({"init_images": ["http://127.0.0.1/a.png"]}, "init_images"),
-        ({"init_images": ["x"], "mask": "x", "inpainting_mask_invert": 1}, "send the mask inverted"),
-        ({"steps": "many"}, "steps"),
-    ],
-)
-async def test_bad_bodies_are_refused(
-    http: httpx.AsyncClient, painter: HandWorker, body: dict[str, Any], told: str
+async def test_bad_input_is_refused_in_the_form_that_clients_show(
+    webui: webuiapi.WebUIApi, painter: HandWorker, http: httpx.AsyncClient
 ) -> None:
-    answer = await http.post("/sdapi/v1/img2img", json={"prompt": "a cat"} | body)
-    assert (answer.status_code, told in answer.json()["detail"]) == (422, True), answer.json()
+    for values, told in BAD_VALUES:
+        with pytest.raises(RuntimeError) as raised:
+            await calling(webui.txt2img, **{"prompt": "a cat", "width": 64, "height": 64} | values)
+        answer = json.loads(raised.value.args[1])
+        assert told in answer["detail"]
+        assert answer["errors"] == answer["detail"]
+    for body, told in BAD_BODIES:
+        refused = await http.post("/sdapi/v1/img2img", json={"prompt": "a cat"} | body)
+        assert (refused.status_code, told in refused.json()["detail"]) == (422, True), refused.json()
+
+
+async def test_a_plugin_of_photoshop_finds_parameters_in_the_images(
+    http: httpx.AsyncClient, busy: HandWorker
+) -> None:
+    """Its requests have the sampler in `sampler_index`, and ask `png-info` about each image."""
+    body = {
+        "prompt": "a cat, größer",
+        "negative_prompt": "",
+        "steps": 4,
+        "sampler_index": "Euler",
+        "width": 64,
+        "height": 48,
+        "denoising_strength": 0.7,
+        "batch_size": 1,
+        "cfg_scale": 5,
+        "seed": "-1",
+        "init_images": [base64.b64encode(png(64, 48)).decode()],
+        "mask": "data:image/png;base64," + base64.b64encode(png(64, 48)).decode(),
+        "inpainting_fill": 1,
+        "mask_blur": 0,
+        "inpaint_full_res": False,
+        "inpaint_full_res_padding": 0,
+        "inpainting_mask_invert": False,
+        "uniqueDocumentId": "5",
+    }
+    answer = (await http.post("/sdapi/v1/img2img", json=body)).json()
+    info = json.loads(answer["info"])
+    assert info["diffuserve_ignored"] == []
+    read = await http.post(
+        "/sdapi/v1/png-info", json={"image": "data:image/png;base64," + answer["images"][0]}
+    )
+    assert read.json()["info"] == info["infotexts"][0]
+    assert (
+        opened(base64.b64decode(answer["images"][0])).info["parameters"].startswith("a cat, größer\nSteps: 4")
+    )
+    plain = await http.post("/sdapi/v1/png-info", json={"image": base64.b64encode(PNG).decode()})
+    assert plain.json() == {"info": "", "items": {}, "parameters": {}}
 
 
 async def test_a_body_must_be_json_which_no_page_sends_unasked(http: httpx.AsyncClient) -> None:

@@ -1,6 +1,7 @@
 """Programs that were written for ComfyUI, as its own examples of scripts work: graph, WebSocket, history."""
 
 import asyncio
+import base64
 import copy
 import json
 import struct
@@ -154,6 +155,7 @@ async def test_a_script_sends_a_graph_follows_it_and_fetches_its_images(
         prompt_id = (await asyncio.to_thread(send, server, GRAPH, "me"))["prompt_id"]
         messages = await until_done(ws, prompt_id)
     kinds = [message["type"] for message in messages if isinstance(message, dict)]
+    assert len(kinds) == len(messages), "previews come to clients that ask for them"
     assert kinds[:3] == ["execution_start", "execution_cached", "executing"]
     assert kinds[-3:] == ["executed", "execution_success", "executing"]
     history = (await http.get(f"/history/{prompt_id}")).json()[prompt_id]
@@ -171,11 +173,15 @@ async def test_a_script_sends_a_graph_follows_it_and_fetches_its_images(
     assert list((await http.get("/api/history?max_items=5")).json()) == [prompt_id]
 
 
-async def test_previews_and_images_come_over_the_socket(server: str, painter: HandWorker) -> None:
+async def test_previews_and_images_come_over_the_socket(
+    server: str, painter: HandWorker, http: httpx.AsyncClient
+) -> None:
     graph = changed(n9=node("SaveImageWebsocket", images=["8", 0]), n5={"batch_size": 1})
     async with socket(server, "me") as ws:
-        prompt_id = (await asyncio.to_thread(send, server, graph, "me"))["prompt_id"]
+        body = {"prompt": graph, "client_id": "me", "extra_data": {"preview_method": "auto"}}
+        prompt_id = (await http.post("/prompt", json=body)).json()["prompt_id"]
         [lease] = await painter.claim(wait=10)
+        assert lease.num_previews == 3
         messages: list[Any] = []
         while not any(isinstance(message, bytes) for message in messages):
             await painter.report(lease, 2, 4, PNG)
@@ -246,29 +252,29 @@ async def test_adapters_and_controls_are_read_from_their_nodes(
     assert (given["negative_prompt"], given["num_inference_steps"]) == ("a dog", 6)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "node_id", "kind", "told"),
-    [
-        ({"n4": {"ckpt_name": "nix"}}, "4", "value_not_in_list", "model 'nix' is not served; choose one of"),
-        ({"n3": {"steps": 1_000}}, "3", "custom_validation_failed", "steps: must be in 1…100"),
-        ({"n3": {"cfg": "high"}}, "3", "custom_validation_failed", "cfg: must be a number"),
-        ({"n3": {"sampler_name": "heun"}}, "3", "value_not_in_list", "'heun' not in ['euler', 'ddim']"),
-        ({"n3": {"scheduler": "karras"}}, "3", "value_not_in_list", "no karras schedule"),
-        ({"n3": {"latent_image": ["3", 0]}}, "3", "custom_validation_failed", "latent_image must come from"),
-        ({"n3": {"model": 7}}, "3", "required_input_missing", "model is no link"),
-        ({"n5": {"width": 7}}, "5", "custom_validation_failed", "width"),
-        ({"n6": {"text": ""}}, "6", "custom_validation_failed", "text: must not be empty"),
-        ({"n6": node("IPAdapter", x=1)}, "6", "missing_node_type", "IPAdapter is not done here, only "),
-        ({"n9": {"images": ["3", 0]}}, "9", "custom_validation_failed", "images must come from VAEDecode"),
-    ],
-)
+REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"n4": {"ckpt_name": "nix"}}, "4", "value_not_in_list", "model 'nix' is not served; choose one of"),
+    ({"n3": {"steps": 1_000}}, "3", "custom_validation_failed", "steps: must be in 1…100"),
+    ({"n3": {"cfg": "high"}}, "3", "custom_validation_failed", "cfg: must be a number"),
+    ({"n3": {"sampler_name": "heun"}}, "3", "value_not_in_list", "'heun' not in ['euler', 'ddim']"),
+    ({"n3": {"scheduler": "karras"}}, "3", "value_not_in_list", "no karras schedule"),
+    ({"n3": {"latent_image": ["3", 0]}}, "3", "custom_validation_failed", "latent_image must come from"),
+    ({"n3": {"model": 7}}, "3", "required_input_missing", "model is no link"),
+    ({"n5": {"width": 7}}, "5", "custom_validation_failed", "width"),
+    ({"n6": {"text": ""}}, "6", "custom_validation_failed", "text: must not be empty"),
+    ({"n6": node("IPAdapter", x=1)}, "6", "missing_node_type", "IPAdapter is not done here, only "),
+    ({"n9": {"images": ["3", 0]}}, "9", "custom_validation_failed", "images must come from VAEDecode"),
+]
+
+
 async def test_what_cannot_be_done_is_told_beside_its_node(
-    http: httpx.AsyncClient, painter: HandWorker, nodes: Any, node_id: str, kind: str, told: str
+    http: httpx.AsyncClient, painter: HandWorker
 ) -> None:
-    answer = await refused(http, changed(**nodes))
-    assert answer["error"]["type"] == "prompt_outputs_failed_validation"
-    [error] = answer["node_errors"][node_id]["errors"]
-    assert (error["type"], told in error["details"]) == (kind, True), error
+    for nodes, node_id, kind, told in REFUSED:
+        answer = await refused(http, changed(**nodes))
+        assert answer["error"]["type"] == "prompt_outputs_failed_validation"
+        [error] = answer["node_errors"][node_id]["errors"]
+        assert (error["type"], told in error["details"]) == (kind, True), error
 
 
 async def test_circles_and_what_is_no_graph_are_refused(http: httpx.AsyncClient, painter: HandWorker) -> None:
@@ -276,6 +282,7 @@ async def test_circles_and_what_is_no_graph_are_refused(http: httpx.AsyncClient,
     told = await refused(http, changed(n13=lora, n3={"model": ["13", 0]}))
     assert told["node_errors"]["13"]["errors"][0]["type"] == "dependency_cycle"
     assert (await refused(http, {}))["error"]["type"] == "prompt_no_outputs"
+    assert (await refused(http, {"\0": GRAPH["9"]}))["error"]["type"] == "invalid_prompt"
     strange = json.dumps({"prompt": GRAPH, "client_id": 7}).encode()
     for body in (b"[]", b"{", b'{"prompt": 5}', strange):
         answer = await http.post("/prompt", content=body)
@@ -333,6 +340,11 @@ async def test_one_tenant_sees_nothing_of_another(
         await worker.complete(lease)
         messages = [message for message in await until_done(ws, own) if isinstance(message, dict)]
     assert {message["data"].get("prompt_id", own) for message in messages} == {own}
+    basic = base64.b64encode(f"any:{ada}".encode()).decode()
+    known = await http.get("/queue", headers={"authorization": f"Basic {basic}"})
+    assert known.status_code == 200
+    page = {"authorization": f"Basic {basic}", "sec-fetch-site": "cross-site"}
+    assert (await http.post("/prompt", json=body, headers=page)).status_code == 401
     told = await http.get("/queue", headers={"authorization": "Bearer wrong"})
     assert (told.status_code, told.json()["error"]["type"]) == (401, "unauthorized")
 

@@ -83,7 +83,7 @@ async def test_the_unmodified_client_does_everything(
     [job, *_] = [job for job in await store.jobs.list_jobs() if job.input["prompt"] == "a cat"]
     assert (job.worker_hint, job.max_attempts, job.band) == ("session 7", 1, "batch")
     assert job.forget_at == pytest.approx((job.finished_at or 0) + 60)
-    assert job.metadata == {"fal": {"sync_mode": False, "ignored": ["acceleration"]}}
+    assert job.metadata == {"fal": {"sync_mode": False, "ignored": ["acceleration", "guidance_scale"]}}
 
 
 def _check_output(output: dict[str, Any]) -> None:

@@ -2,19 +2,21 @@
 
 import asyncio
 import base64
+import binascii
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from diffuserve.api.a1111.chosen_models import ChosenModels
 from diffuserve.api.a1111.errors import error_response
-from diffuserve.api.a1111.infos import info_of
-from diffuserve.api.a1111.request_bodies import DrawBody
+from diffuserve.api.a1111.infos import info_of, infotext
+from diffuserve.api.a1111.png_texts import parameters_in, with_parameters
+from diffuserve.api.a1111.request_bodies import DrawBody, PngBody
 from diffuserve.api.a1111.translation import OWNER, Drawing, drawing_of, field_name
 from diffuserve.api.auth.access import Caller
 from diffuserve.api.auth.dependencies import BaseUrl, key_of
@@ -41,10 +43,14 @@ from diffuserve.jobs.store import JobStore
 
 router = APIRouter(tags=["a1111"], route_class=JsonRoute)
 
-TXT2IMG, IMG2IMG = "/sdapi/v1/txt2img", "/sdapi/v1/img2img"
+TXT2IMG, IMG2IMG, PNG_INFO = "/sdapi/v1/txt2img", "/sdapi/v1/img2img", "/sdapi/v1/png-info"
+UPLOADS = frozenset({TXT2IMG, IMG2IMG, PNG_INFO})
+"""Paths whose bodies bring images, and are limited by their routes."""
+
 _IMAGES_AT_ONCE = 2  # images of the largest size in one request; more if they are smaller
 _OPEN = (JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.CANCELING)
 _MOST_OPEN = 100  # jobs of a tenant among which those of a key are looked for
+AnyBody = TypeVar("AnyBody", bound=BaseModel)
 _PICTURES = {"init_images", "mask", "alwayson_scripts"}
 
 
@@ -85,7 +91,7 @@ async def draw_from_image(
 
 async def _drawn(request: Request, parts: DrawingParts, caller: Caller, base_url: str) -> Response:
     try:
-        async with _received(request, parts, caller) as body:
+        async with _received(request, parts, caller, DrawBody) as body:
             drawing = await _drawing(parts, caller, body, request.url.path)
             with renamed_fields(field_name):
                 job = await parts.submissions.submit(Submission(caller.tenant_id, drawing.job, base_url))
@@ -100,24 +106,26 @@ async def _drawn(request: Request, parts: DrawingParts, caller: Caller, base_url
 
 
 @asynccontextmanager
-async def _received(request: Request, parts: DrawingParts, caller: Caller) -> AsyncIterator[DrawBody]:
+async def _received(
+    request: Request, parts: DrawingParts, caller: Caller, kind: type[AnyBody]
+) -> AsyncIterator[AnyBody]:
     """Receive a body in bounded time and memory, and hold it within the block."""
     if not is_json(content_type_of(request)):
         raise unsupported_media_type(request, "application/json")
     # base64 makes images a third longer
     most = parts.config.max_body_bytes + _IMAGES_AT_ONCE * parts.config.max_input_file_bytes * 4 // 3
     async with parts.uploads.received(request, caller.tenant_id, most, "send smaller images") as content:
-        yield await asyncio.to_thread(_body_in, content[:])
+        yield await asyncio.to_thread(_body_in, content[:], kind)
 
 
-def _body_in(content: bytes) -> DrawBody:
+def _body_in(content: bytes, kind: type[AnyBody]) -> AnyBody:
     """Return the body. Raise `RequestValidationError`."""
     try:
-        return DrawBody.model_validate(parsed_json(content))
+        return kind.model_validate(parsed_json(content))
     except UnreadableJson as error:
         raise validation_error(("body",), str(error)) from error
     except ValidationError as error:
-        raise nested_errors(("body",), error, DrawBody) from error
+        raise nested_errors(("body",), error, kind) from error
 
 
 async def _drawing(parts: DrawingParts, caller: Caller, body: DrawBody, path: str) -> Drawing:
@@ -139,12 +147,27 @@ def without_hash(title: str | None) -> str | None:
 
 async def _images_of(parts: DrawingParts, job: Job, body: DrawBody, drawing: Drawing) -> dict[str, Any]:
     artifacts = images_among(job.result.artifacts if job.result else ())
-    images = [await parts.files.content(job, each) for each in artifacts] if body.send_images else []
+    images = [
+        with_parameters(await parts.files.content(job, each), infotext(job, each.seed))
+        for each in (artifacts if body.send_images else ())
+    ]
     return {
         "images": [base64.b64encode(image).decode() for image in images],
         "parameters": body.model_dump(include=set(DrawBody.model_fields) - _PICTURES),
         "info": info_of(job, artifacts, body.batch_size or 1, drawing.ignored),
     }
+
+
+@router.post(PNG_INFO, summary="Read the parameters in an image")
+async def read_parameters(request: Request, parts: Used, caller: ClientCaller) -> Response:
+    """Return the line of parameters in a PNG that this door or another has drawn, empty without one."""
+    async with _received(request, parts, caller, PngBody) as body:
+        content = body.image.rpartition(",")[2]
+    try:
+        told = parameters_in(base64.b64decode(content, validate=True))
+    except binascii.Error as error:
+        raise InvalidParams("image", content[:20], "is not base64") from error
+    return json_response({"info": told, "items": {"parameters": told} if told else {}, "parameters": {}})
 
 
 @router.get("/sdapi/v1/progress", summary="See how far the key's own drawing is")

@@ -13,8 +13,7 @@ from diffuserve.domain.jobs.job import Artifact, Job
 def info_of(job: Job, images: Sequence[Artifact], batch_size: int, ignored: Sequence[str]) -> str:
     """Return the `info` of a final job. What was asked for in vain is in `diffuserve_ignored`."""
     said, seeds = job.input, [image.seed for image in images] or [job.input["seed"]]
-    prompt = job.prompt.original if job.prompt else said["prompt"]
-    negative = said.get("negative_prompt") or ""
+    prompt, negative = _prompt(job), said.get("negative_prompt") or ""
     first = images[0] if images else None
     count = len(seeds)
     info: dict[str, Any] = {
@@ -44,7 +43,7 @@ def info_of(job: Job, images: Sequence[Artifact], batch_size: int, ignored: Sequ
         "denoising_strength": said.get("strength"),
         "extra_generation_params": {},
         "index_of_first_image": 0,
-        "infotexts": [_infotext(job, prompt, negative, seed) for seed in seeds],
+        "infotexts": [infotext(job, seed) for seed in seeds],
         "styles": [],
         "job_timestamp": time.strftime("%Y%m%d%H%M%S", time.gmtime(job.created_at)),
         "clip_skip": 1,
@@ -55,7 +54,8 @@ def info_of(job: Job, images: Sequence[Artifact], batch_size: int, ignored: Sequ
     return orjson.dumps(info).decode()
 
 
-def _infotext(job: Job, prompt: str, negative: str, seed: int | None) -> str:
+def infotext(job: Job, seed: int | None) -> str:
+    """Return the text of an image's parameters, as programs of A1111 parse it."""
     said: Mapping[str, Any] = job.input
     facts = {
         "Steps": said.get("num_inference_steps"),
@@ -67,4 +67,9 @@ def _infotext(job: Job, prompt: str, negative: str, seed: int | None) -> str:
         "Denoising strength": said.get("strength"),
     }
     line = ", ".join(f"{name}: {value}" for name, value in facts.items() if value is not None)
-    return "\n".join([prompt, *([f"Negative prompt: {negative}"] if negative else []), line])
+    negative = said.get("negative_prompt")
+    return "\n".join([_prompt(job), *([f"Negative prompt: {negative}"] if negative else []), line])
+
+
+def _prompt(job: Job) -> str:
+    return job.prompt.original if job.prompt else str(job.input["prompt"])

@@ -68,3 +68,11 @@ class ControlUnit(BaseModel):
         found = self.image.get("image") if isinstance(self.image, dict) else self.image
         found = found or self.input_image
         return found if isinstance(found, str) else None
+
+
+class PngBody(BaseModel):
+    """`POST /sdapi/v1/png-info`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    image: str

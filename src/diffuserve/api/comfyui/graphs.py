@@ -60,6 +60,8 @@ class Graph:
                     f"a prompt has at most {_MAX_NODES} nodes, with ids of {_MAX_ID_CHARACTERS} characters"
                 )
                 raise NodeFault(node_id[:_MAX_ID_CHARACTERS], "", details)
+            if not node_id.isprintable():
+                raise NodeFault("", "", f"{node_id!r} is no id of a node", kind="invalid_prompt")
             if not isinstance(node, dict) or not isinstance(node.get("inputs", {}), dict):
                 raise NodeFault(node_id, "", "must be an object with class_type and inputs")
 

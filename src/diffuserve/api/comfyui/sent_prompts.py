@@ -14,7 +14,7 @@ DOOR: Final = "comfyui"
 
 @dataclass(frozen=True)
 class SentPrompt:
-    """What is remembered of a prompt: its sender's key and client, and the nodes that draw and show images."""
+    """What is remembered of a prompt: its sender's key and client, and nodes that draw and show images."""
 
     key: str
     client_id: str

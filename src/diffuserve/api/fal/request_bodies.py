@@ -26,6 +26,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.job import Band
 from diffuserve.domain.jobs.job_options import MAX_JOB_SECONDS, MAX_TEXT_CHARACTERS, JobOptions
 from diffuserve.domain.jobs.kinds import own_kind
+from diffuserve.domain.models.limits import takes
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.adapter_use import (
     MAX_ADAPTER_NAME_CHARACTERS,
@@ -55,6 +56,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Fal's names of fields, its usual one first."""
 _OWN = frozenset({"prompt", "adapters", "width", "height"})
+_OPTIONAL = ("guidance_scale", "negative_prompt")
+"""Fields that programs send to every application, and that models which have none of it go without."""
 _SIZE, _LORAS = "image_size", "loras"
 _MAX_IGNORED = 20
 
@@ -127,13 +130,15 @@ class FalArguments(RequestBody):
         width, height = self._size(spec)
         said = {name: getattr(self, name) for name in FIELDS if name not in _OWN}
         adapters = [AdapterBody(name=lora.path, weight=lora.scale) for lora in self.loras or ()]
+        dropped = [name for name in _OPTIONAL if said[name] is not None and not takes(spec, FIELDS[name])]
+        said |= dict.fromkeys(dropped)
         said |= {"width": width, "height": height, "adapters": adapters or None}
         return NewJobBody.model_construct(
             kind=own_kind(spec),
             model=spec.name,
             input=GenerationInput.model_construct(prompt=self.prompt, **said),
             priority=priority,
-            metadata={"fal": {"sync_mode": self.sync_mode, "ignored": self._ignored()}},
+            metadata={"fal": {"sync_mode": self.sync_mode, "ignored": sorted([*self._ignored(), *dropped])}},
             output_format=self.output_format,
             webhook=None if webhook is None else WebhookBody.model_construct(url=webhook, events=None),
             expand_prompt=self.expand_prompt,

@@ -31,7 +31,7 @@ from diffuserve.domain.jobs.webhook import (
 )
 from diffuserve.domain.resources.batch import BatchResource
 from diffuserve.domain.resources.job import JobResource
-from diffuserve.domain.resources.webhook import DeletedSubject, FileBatchSubject, VideoSubject, WebhookMessage
+from diffuserve.domain.resources.webhook import DeletedSubject, OpenAISubject, WebhookMessage
 from diffuserve.domain.text.timestamps import to_rfc3339
 from diffuserve.events.base import OUTBOX, EventBus, Subscription
 from diffuserve.jobs.policy.webhook_turns import SendLimits
@@ -190,12 +190,12 @@ class WebhookSender:
 
     async def _subject(
         self, delivery: Delivery
-    ) -> JobResource | BatchResource | DeletedSubject | VideoSubject | FileBatchSubject:
+    ) -> JobResource | BatchResource | DeletedSubject | OpenAISubject:
         store = self._parts.store
         if batch_id_of(delivery.subject_id) is not None:
-            return FileBatchSubject(id=delivery.subject_id)
+            return OpenAISubject(id=delivery.subject_id)
         if delivery.type in VIDEO_EVENTS:
-            return VideoSubject(id=video_id_of(delivery.subject_id))
+            return OpenAISubject(id=video_id_of(delivery.subject_id))
         if delivery.type is WebhookEvent.BATCH_COMPLETED:
             return batch_resource(await store.batches.get(delivery.subject_id), delivery.base_url)
         job = await store.jobs.get(delivery.subject_id)

@@ -67,17 +67,12 @@ class DeletedSubject(Resource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VideoSubject(Resource):
-    """Clip, as OpenAI's events name it."""
+class OpenAISubject(Resource):
+    """Clip, or batch from a file, as OpenAI's events name it."""
 
-    id: str = field(metadata={"description": "`video_x` is the job `job_x`."})
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileBatchSubject(Resource):
-    """Batch from a file, as OpenAI's events name it."""
-
-    id: str = field(metadata={"description": "`batch_file_x` is the server's own batch `batch_x`."})
+    id: str = field(
+        metadata={"description": "`video_x` is the job `job_x`, and `batch_file_x` the batch `batch_x`."}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,4 +87,4 @@ class WebhookMessage(Resource):
     type: WebhookEvent
     created_at: int = field(metadata={"description": "The same time, in seconds since 1970."})
     timestamp: str
-    data: JobResource | BatchResource | DeletedSubject | VideoSubject | FileBatchSubject
+    data: JobResource | BatchResource | DeletedSubject | OpenAISubject

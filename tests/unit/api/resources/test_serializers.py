@@ -54,7 +54,7 @@ from diffuserve.domain.resources.session import SessionResource
 from diffuserve.domain.resources.webhook import (
     DeletedSubject,
     DeliveryPage,
-    VideoSubject,
+    OpenAISubject,
     WebhookEndpointPage,
     WebhookMessage,
     WebhookSecretResource,
@@ -76,6 +76,7 @@ from diffuserve.domain.workers.worker import (
     WorkerState,
 )
 from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HAND_SPEC
 from support.operations import history, operations_of
@@ -193,6 +194,8 @@ LEASE = Lease(
 class Estimates:
     """Part of a job store that estimates every queued job's place."""
 
+    config = StoreConfig()
+
     @property
     def jobs(self) -> "Estimates":
         return self
@@ -265,7 +268,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
             timestamp=batch.created_at,
             data=subject,
         )
-        for subject in (jobs[2], batch, deleted, VideoSubject(id="video_1"))
+        for subject in (jobs[2], batch, deleted, OpenAISubject(id="video_1"))
     ]
     return [
         *jobs,
@@ -396,6 +399,7 @@ _FREE_FIELDS = frozenset(
     {
         "input",
         "metadata",
+        "qualities",
         "safety",
         "timings",
         "counts",

@@ -14,12 +14,12 @@ _SECONDS = 60.0  # for a response; events come every 15 seconds at least
 _LOOK_SECONDS = 0.5  # between two looks whether ComfyUI was interrupted
 
 
-class JobFailed(RuntimeError):
+class DrawingFailed(RuntimeError):
     """Raised with what the server says of a request, or of a job without a result."""
 
 
 def call(method: str, path: str, body: Any = None, content_type: str = "application/json") -> Any:
-    """Call the server, and return its JSON. Raise `JobFailed`."""
+    """Call the server, and return its JSON. Raise `DrawingFailed`."""
     data = json.dumps(body).encode() if isinstance(body, dict) else body
     with _opened(method, _url(path), data, content_type) as answer:
         return json.load(answer)
@@ -44,7 +44,7 @@ def finished(
 ) -> Mapping[str, Any]:
     """Return a job once it has succeeded; hand its events to `on_event` until then.
 
-    `check_interrupted` raises if ComfyUI was interrupted, and the job is canceled. Raise `JobFailed`.
+    `check_interrupted` raises if ComfyUI was interrupted, and the job is canceled. Raise `DrawingFailed`.
     """
     path = f"/v1/jobs/{job['id']}"
     try:
@@ -58,7 +58,7 @@ def finished(
         check_interrupted()
         found = call("GET", f"{path}?wait=5")
     if found["status"] != "succeeded":
-        raise JobFailed((found.get("error") or {}).get("message") or f"the job was {found['status']}")
+        raise DrawingFailed((found.get("error") or {}).get("message") or f"the job was {found['status']}")
     return found
 
 
@@ -84,7 +84,7 @@ def _listen(path: str, heard: "queue.Queue[tuple[str, Mapping[str, Any]] | None]
                 if line.startswith(b"data:"):
                     event = json.loads(line[5:])
                     heard.put((event["type"], event["data"]))
-    except (OSError, ValueError, JobFailed):
+    except (OSError, ValueError, DrawingFailed):
         pass  # the job itself is asked for then
     finally:
         heard.put(None)
@@ -93,7 +93,7 @@ def _listen(path: str, heard: "queue.Queue[tuple[str, Mapping[str, Any]] | None]
 def _url(path: str) -> str:
     server = os.environ.get("DIFFUSERVE_SERVER") or "http://127.0.0.1:8000"  # noqa: TID251 (ComfyUI's own)
     if not server.startswith(("http://", "https://")):
-        raise JobFailed(f"DIFFUSERVE_SERVER={server!r} is not a URL such as http://127.0.0.1:8000")
+        raise DrawingFailed(f"DIFFUSERVE_SERVER={server!r} is not a URL such as http://127.0.0.1:8000")
     return server.rstrip("/") + path
 
 
@@ -105,10 +105,10 @@ def _opened(method: str, url: str, data: bytes | None, content_type: str) -> Any
     try:
         return urllib.request.urlopen(request, timeout=_SECONDS)  # noqa: S310
     except urllib.error.HTTPError as error:
-        raise JobFailed(_told(error)) from error
+        raise DrawingFailed(_told(error)) from error
     except urllib.error.URLError as error:
         remedy = "start one with `diffuserve serve`, or set DIFFUSERVE_SERVER for ComfyUI"
-        raise JobFailed(f"no diffuserve server answers at {url}: {error.reason}; {remedy}") from error
+        raise DrawingFailed(f"no diffuserve server answers at {url}: {error.reason}; {remedy}") from error
 
 
 def _told(error: urllib.error.HTTPError) -> str:

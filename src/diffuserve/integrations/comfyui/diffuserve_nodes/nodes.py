@@ -153,7 +153,7 @@ def _awaited(job: Mapping[str, Any]) -> Mapping[str, Any]:
 
     def show(kind: str, data: Mapping[str, Any]) -> None:
         if kind == "progress":
-            shown["percent"] = round(100 * data["fraction"])
+            shown["percent"] = max(shown["percent"], round(100 * data["fraction"]))
             bar.update_absolute(shown["percent"], 100)
         elif kind == "preview":
             picture = Image.open(io.BytesIO(base64.b64decode(data["b64"])))
@@ -165,7 +165,7 @@ def _awaited(job: Mapping[str, Any]) -> Mapping[str, Any]:
 def _urls(job: Mapping[str, Any], role: str) -> list[str]:
     found = [each for each in job["result"]["artifacts"] if each["role"] == role]
     if not found:
-        raise jobs.JobFailed(f"the job {job['id']} has no {role}")
+        raise jobs.DrawingFailed(f"the job {job['id']} has no {role}")
     return [each["url"] for each in sorted(found, key=lambda each: each["index"])]
 
 
