@@ -28,6 +28,7 @@ BENCHMARKS = {
     "gpu": "gpu.gpu",
     "kernels": "gpu.kernels",
     "serve": "serve.serve",
+    "triton": "serve.triton",
     "decode-workers": "serve.decode_workers",
     "control": "control.control",
     "fleet": "control.fleet",

@@ -1,10 +1,13 @@
 """Tables of a request's fields: what they take, and where they travel."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING
+from dataclasses import MISSING, Field
+from typing import Any
 
+from diffuserve.domain.jobs.job_options import JOB_OPTIONS, MAX_TEXT_CHARACTERS, value_type
 from diffuserve.domain.requests.params import FIELDS
 from diffuserve.domain.requests.request_fields import Dialect, FieldKind, RequestField
+from diffuserve.options import option_of
 from reference.markdown import code, prose, table
 
 _OPENAI: Mapping[Dialect, str] = {
@@ -32,7 +35,32 @@ def names() -> Mapping[str, str]:
     rows = (
         (code(name), _option(each), _flat(each), ", ".join(_openai(each))) for name, each in FIELDS.items()
     )
-    return {"request fields": table(headings, rows)}
+    return {"request fields": table(headings, rows), "job options": _options()}
+
+
+def _options() -> str:
+    """Return the table of the options of jobs."""
+    headings = ("option", "command line", "allowed", "meaning")
+    rows = (
+        (code(name), code(_flag(each)), _values(each), prose(option_of(each).help))
+        for name, each in JOB_OPTIONS.items()
+    )
+    return table(headings, rows)
+
+
+def _flag(declared: Field[Any]) -> str:
+    flag = declared.name.replace("_", "-")
+    return f"--no-{flag}" if value_type(declared) is bool else f"--{flag}"
+
+
+def _values(declared: Field[Any]) -> str:
+    option, kind = option_of(declared), value_type(declared)
+    if kind is bool:
+        return "`true`, `false`"
+    if option.le is None:
+        return f"up to {MAX_TEXT_CHARACTERS} characters"
+    low = f"{option.ge:g}" if option.gt is None else f"above {option.gt:g}"
+    return f"{low} to {option.le:,.0f}"
 
 
 def _default(declared: RequestField) -> str:

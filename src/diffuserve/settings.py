@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, create_model, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from diffuserve.agent.config import WorkerConfig
-from diffuserve.api.config import ApiConfig
+from diffuserve.api.config import ApiConfig, doors_named
 from diffuserve.api.door.origins import check_origin
 from diffuserve.api.outbound.address_policy import port_range
 from diffuserve.api.server.connection_limits import ConnectionLimits
@@ -235,6 +235,12 @@ class Settings(BaseSettings):
         for origin in origins:
             check_origin(origin)
         return origins
+
+    @field_validator("doors", check_fields=False)
+    @classmethod
+    def _check_doors(cls, doors: str | None) -> str | None:
+        doors_named(doors)
+        return doors
 
     @field_validator("webhook_allowed_ports", "input_url_allowed_ports", mode="before", check_fields=False)
     @classmethod

@@ -136,8 +136,26 @@ def test_serve_generates_submitted_images(invoke: Invoke) -> None:
         listed = invoke("jobs", "list", "--server", server.address)
         assert "succeeded" in listed.out
         assert "a red circle" in listed.out
+        check_load(invoke, server.address)
         assert server.stop() == 0, server.log
     assert "Traceback" not in server.log
+
+
+def check_load(invoke: Invoke, address: str) -> None:
+    """Put the server under a small load, and read what was measured."""
+    load = ["--request-rate", "40", "--request-count", "6", "--slo", "p50<60s", "--base-side", "64"]
+    done = invoke("bench", address, *load, "--json", "--html", "load.html", "--records", "load.jsonl")
+    assert done.code == 0, done.out + done.err
+    [result] = json.loads(done.out)["results"]
+    assert (result["request_count"]["avg"], result["error_summary"]) == (6, [])
+    assert result["slo"]["is_kept"]
+    assert {"queue", "run", "denoise"} <= result["phases"].keys()
+    assert len(Path("load.jsonl").read_text().splitlines()) == 6
+    page = Path("load.html").read_text().replace(address, "").replace("http://www.w3.org/2000/svg", "")
+    assert "<svg" in page
+    assert "://" not in page, "it needs no network"
+    refused = invoke("bench", address, "--model", "nothing")
+    assert (refused.code, "it serves tiny-flux" in refused.err) == (2, True), refused.err
 
 
 def test_a_killed_server_and_a_killed_worker_are_followed_by_others_that_continue(

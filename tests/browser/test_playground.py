@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from io import BytesIO
 
 import httpx
@@ -10,9 +11,9 @@ from playwright.sync_api import APIResponse, Page, Route, expect
 
 from support.browser import Axe, OpenPage, Screenshot, assert_fits
 from support.clips import complete_clip
-from support.hand_page import Hand, generate, newest
+from support.hand_page import ABLE, Hand, generate, newest
 from support.image_files import png
-from support.waiting import block_until
+from support.waiting import HANG_SECONDS, block_until
 
 MARKUP = "<b>bold</b><img src=x onerror=\"document.title='owned'\">"
 DONE = re.compile("^Done in")
@@ -298,6 +299,42 @@ def test_adapters_are_picked_weighed_and_told(open_hand: Callable[..., Page], ha
     expect(card.get_by_label("The request as curl")).to_contain_text('"name": "ink"')
     page.get_by_label("Model").select_option("clips")
     expect(picker).to_have_count(0)
+
+
+def test_controls_and_image_prompts_are_picked_weighed_and_used_again(
+    open_hand: Callable[..., Page], hand: Hand, axe: Axe
+) -> None:
+    nets = replace(ABLE, controlnets=("canny", "union"), control_modes=(0, 3), max_image_prompts=2)
+    worker = hand.register("guided", replace(nets, name="guided"))
+    page = open_hand(prompt="a star", model="guided")
+    controls, prompts = (page.get_by_role("region", name=name) for name in ("Controls", "Image prompts"))
+    expect(page.get_by_role("region", name="Control image")).to_have_count(0)
+    files = [{"name": "edges.png", "mimeType": "image/png", "buffer": png(64, 64)}]
+    for count in (1, 2):
+        controls.locator("input[type=file]").set_input_files(files)  # type: ignore[arg-type]
+        expect(controls.get_by_role("group")).to_have_count(count)
+    prompts.locator("input[type=file]").set_input_files(files)  # type: ignore[arg-type]
+    prompts.get_by_label("How much they count").fill("0.6")
+    second = controls.get_by_role("group", name="Control 2")
+    expect(second.get_by_label("ControlNet")).to_have_value("union")
+    second.get_by_label("Kind").fill("2")
+    second.get_by_label("Weight").fill("0.5")
+    second.get_by_label("To").fill("0.4")
+    axe(page)
+    card = generate(page)
+    [lease] = hand.does(worker.claim(wait=HANG_SECONDS))
+    first, other = lease.input["controls"]
+    assert (first["name"], first.get("mode")) == ("canny", None)
+    assert [other[name] for name in ("name", "weight", "end", "mode")] == ["union", 0.5, 0.4, 2]
+    assert lease.input["image_prompt_scale"] == 0.6
+    expect(card.get_by_text("union 0.5")).to_be_visible()
+    hand.does(worker.complete(lease)).raise_for_status()
+    controls.get_by_role("button", name="Remove the image").first.click()
+    expect(controls.get_by_role("group")).to_have_count(1)
+    card.get_by_role("button", name="Reuse these settings").click()
+    expect(controls.get_by_role("group")).to_have_count(2)
+    expect(second.get_by_label("Kind")).to_have_value("2")
+    expect(prompts.get_by_role("img")).to_have_count(1)
 
 
 def test_the_last_frame_is_for_clips(open_hand: Callable[..., Page]) -> None:

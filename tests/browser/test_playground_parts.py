@@ -201,7 +201,13 @@ def test_the_parts_without_a_page_decide_as_they_should(open_hand: Callable[...,
     assert dict(parse_qsl(told)) == dict(parse_qsl(query)), "what cannot be read, and images, are no settings"
     images = "{image: {id: 'a'}, mask: {id: 'b'}, control_image: {id: 'c'}, last_image: {id: 'd'}}"
     files = call(page, "job_request", f"module.filesOfJob({{input: {{prompt: 'e', seed: 1, ...{images}}}}})")
-    assert files == {"images": ["a"], "mask": "b", "named": {"control_image": "c", "last_image": "d"}}
+    named = {"control_image": "c", "last_image": "d"}
+    assert files == {"images": ["a"], "mask": "b", "named": named, "prompts": [], "controls": []}
+    able = "{limits: {controlnets: ['canny']}, defaults: {control_scale: 0.5}}"
+    guided = f"module.filesOfJob({{input: {{{images[1:-1]}, image_prompts: {{id: 'p'}}}}}}, {able})"
+    files = call(page, "job_request", guided)
+    assert (files["prompts"], files["named"]) == (["p"], {"last_image": "d"})
+    assert files["controls"] == [{"name": "canny", "image": "c", "weight": 0.5, "start": 0, "end": 1}]
     job = "{status: 'running', kind: 'video.generate', progress: {fraction: 1, frames: 8, num_frames: 16}}"
     assert call(page, "progress", f"module.fractionOf({job})") == pytest.approx(0.95)
     queued = "{status: 'queued', queue: {ahead: 1, ahead_high: 4, eta_s_low: 3.2, eta_s_high: 9}}"

@@ -19,6 +19,7 @@ from diffuserve.modelstore.adapters.adapter_layout import blob_key, entry_key
 from diffuserve.modelstore.adapters.adapter_store import AdapterStore
 from diffuserve.modelstore.bucket import open_place
 from diffuserve.modelstore.config import ModelStoreConfig
+from diffuserve.modelstore.locks import PinnedFile
 from support.s3 import S3Server
 
 
@@ -72,6 +73,22 @@ def test_the_least_recently_used_files_make_room(objects: ObjectStore, config: M
         os.utime(store.fetch(digest), (1_000_000 - age, 1_000_000 - age))
     third = store.fetch(digests[2])
     assert set(config.adapter_cache.iterdir()) == {third, config.adapter_cache / f"{digests[0]}.safetensors"}
+
+
+def test_what_is_in_use_makes_no_room(objects: ObjectStore, config: ModelStoreConfig) -> None:
+    store, digests = AdapterStore(config), [put(objects, seed) for seed in range(4)]
+    used = PinnedFile(store.fetch(digests[0]))
+    os.utime(used.path, (1_000_000, 1_000_000))
+    second = store.fetch(digests[1])
+    third = store.fetch(digests[2])
+    assert set(config.adapter_cache.iterdir()) == {used.path, third}
+    with pytest.raises(FileNotFoundError):
+        PinnedFile(second)
+    path = used.path
+    del used
+    os.utime(path, (1_000_000, 1_000_000))
+    fourth = store.fetch(digests[3])
+    assert set(config.adapter_cache.iterdir()) == {third, fourth}
 
 
 def test_without_a_store_the_remedy_is_named(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from diffuserve.cli.wiring.control import open_bus
 from diffuserve.events.base import EventBus, job_topic
 from diffuserve.settings import Settings
+from diffuserve.wiring.control import open_bus
 from support.valkey import ValkeyServer
 
 

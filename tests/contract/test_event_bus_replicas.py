@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from diffuserve.cli.wiring.control import open_bus
 from diffuserve.events import valkey as module
 from diffuserve.events.base import EventBus, Subscription, job_topic
 from diffuserve.events.send_buffer import SendBuffer
 from diffuserve.settings import Settings
+from diffuserve.wiring.control import open_bus
 from support.valkey import ValkeyServer
 from support.waiting import HANG_SECONDS, eventually
 

@@ -26,7 +26,7 @@ from diffuserve.domain.errors import (
     LeaseLost,
     QueueFull,
 )
-from diffuserve.domain.jobs.job import Band, JobStatus
+from diffuserve.domain.jobs.job import Band, Fallback, JobStatus
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.workers.worker import Lease, LeaseEnd, ReleaseCause, WorkerRole
 from diffuserve.events.memory import MemoryEventBus
@@ -44,7 +44,8 @@ _MAX_RUNNING, _MAX_QUEUED = 3, 6
 _DENOISES, _DECODES = 2, 3  # workers of these roles
 _NUMBERS = itertools.count()
 _LEGAL = {
-    "queued": {"running", "canceled", "expired"},
+    "queued": {"running", "canceled", "expired", "fell_back"},
+    "fell_back": {"running", "canceled", "expired"},
     "running": {"succeeded", "failed", "canceled", "canceling", "requeued", "preempted", "denoised"},
     "canceling": {"canceled"},
     "requeued": {"running", "canceled", "expired"},
@@ -55,6 +56,15 @@ _LEGAL = {
     "expired": {"requeued"},
     "succeeded": set(),
 }
+_FALLBACK = Fallback(
+    model="blue",
+    input={"prompt": "a star"},
+    asked=None,
+    cost_seconds=3.0,
+    decode_seconds=1.0,
+    step_tokens=8,
+    latent_bytes=4,
+)
 _WATCHED = (
     schema.jobs,
     schema.job_events,
@@ -110,6 +120,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         expires_in=st.sampled_from([None, None, 5.0]),
         deadline=st.sampled_from([{}, {}, {"finish_in": 8.0}, {"finish_in": 60.0, "best_effort": True}]),
         key=st.sampled_from([None, "k1", "k2"]),
+        options=st.sampled_from([{}, {"max_attempts": 1}, {"fallback": _FALLBACK}, {"worker_hint": "h"}]),
     )
     def submit(
         self,
@@ -120,6 +131,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         expires_in: float | None,
         deadline: dict[str, Any],
         key: str | None,
+        options: dict[str, Any],
     ) -> None:
         new = new_job(
             tenant,
@@ -129,6 +141,7 @@ class JobStoreMachine(RuleBasedStateMachine):
             decode_seconds=cost / 2,
             expires_in=expires_in,
             **deadline,
+            **options,
             idempotency_key=key,
         )
         try:

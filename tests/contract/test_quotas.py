@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from diffuserve.cli.wiring.control import open_quotas
 from diffuserve.quotas import valkey as module
 from diffuserve.quotas.base import Quotas, Rate
 from diffuserve.settings import Settings
+from diffuserve.wiring.control import open_quotas
 from support.valkey import ValkeyServer
 from support.waiting import HANG_SECONDS
 

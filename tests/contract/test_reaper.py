@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.cli.wiring.control import running
 from diffuserve.domain.errors import ArtifactNotFound
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.jobs.webhook import JOB_EVENTS, DeliveryAttempt, DueDelivery, Webhook
@@ -18,6 +17,7 @@ from diffuserve.jobs.tasks.reaper import Reaper
 from diffuserve.storage.live_parts import live_key
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.testing.fake_clock import FakeClock
+from diffuserve.wiring.control import running
 from support.store_driver import (
     Time,
     add_worker,

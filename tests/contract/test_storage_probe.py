@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from obstore.exceptions import GenericError
 
-from diffuserve.cli.wiring.control import open_storage, running
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable, StorageRefused
 from diffuserve.remote import buckets
 from diffuserve.settings import Settings
@@ -15,6 +14,7 @@ from diffuserve.storage import watch
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.storage.probe import probe
 from diffuserve.storage.watch import StorageWatch
+from diffuserve.wiring.control import open_storage, running
 from support.faulty_proxy import Delay, FaultyProxy, Respond
 from support.gcs import GcsServer
 from support.s3 import S3Server, bucket_at

@@ -26,7 +26,7 @@ MAX_SOURCE_LINES = 400
 FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
 FORBIDDEN = re.compile(
-    r"issue #|\b(this|earlier|previous) session\b|\bclaude\b|\bLLM\b|(?<!Wan-)(?<!Stability )\bAI\b",
+    r"issue #|\b(this|earlier|previous) session\b|\bclaude\b|\bLLM\b|(?<!Wan-)(?<!Stability )(?<!fal-)\bAI\b",
     re.IGNORECASE,
 )
 

@@ -17,12 +17,12 @@ from sqlalchemy.exc import DBAPIError
 from diffuserve.api.clients import events
 from diffuserve.api.submit import draft
 from diffuserve.cli.servers.server import running_server
-from diffuserve.cli.wiring.control import open_store
 from diffuserve.domain.tenant import Role
 from diffuserve.jobs.database import outages
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogConfig, LogFormat, LogLevel
 from diffuserve.telemetry.logs import configure_logs
+from diffuserve.wiring.control import open_store
 from support.hand_worker import HandWorker
 from support.waiting import eventually
 

@@ -72,14 +72,14 @@ async def complete_clip(worker: HandWorker, lease: Lease, files: Mapping[str, by
 
 
 @asynccontextmanager
-async def completing(worker: HandWorker) -> AsyncGenerator[None]:
-    """Complete every clip within the block."""
+async def completing(worker: HandWorker, files: Mapping[str, bytes] | None = None) -> AsyncGenerator[None]:
+    """Complete every clip within the block, with `files` as in `complete_clip`."""
 
     async def work() -> None:
         while True:
             for lease in await worker.claim(num_jobs=8, wait=5.0):
                 with suppress(httpx.HTTPStatusError):  # it may be deleted meanwhile
-                    await complete_clip(worker, lease)
+                    await complete_clip(worker, lease, files)
 
     working = asyncio.create_task(work())
     yield

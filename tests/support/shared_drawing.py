@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import DenoiseInput, PackedPipeline, packed
+from diffuserve.models.folders.folder import ALONE, Companions
 from diffuserve.models.layers.adapters import Adapter, of_prompts
 from diffuserve.models.layers.lora_pair import Components
 from diffuserve.models.registry import load_pipeline
@@ -37,13 +38,15 @@ def draw(
     requests: Sequence[GenerationParams],
     ranks: Ranks | None = None,
     adapters: Mapping[str, Components] | None = None,
+    companions: Companions = ALONE,
 ) -> Drawn:
     """Load a model, and draw all requests together; they may end at different steps.
 
     `adapters` are those that requests name.
     """
     sizes: list[int] = []
-    pipeline = packed(load_pipeline(model, LoadPlan(CPU, torch.float32, ranks=ranks, on_read=sizes.append)))
+    plan = LoadPlan(CPU, torch.float32, ranks=ranks, on_read=sizes.append, companions=companions)
+    pipeline = packed(load_pipeline(model, plan))
     weight_bytes: Counter[str] = Counter()
     for component in pipeline.components():
         weight_bytes[type(component.module).__name__] += num_bytes(component.module)
@@ -60,16 +63,27 @@ def generate(
     params = [pipeline.spec.resolve(each, seed=seed) for seed, each in enumerate(requests)]
     uses = [tuple((adapters[use.name], use.weight) for use in each.adapters or ()) for each in params]
     conditioning = pipeline.encode(params, [of_prompts(own) for own in uses])
-    latents = []
+    latents, guides = [], []
     for request, encoded in zip(params, conditioning, strict=True):
         generators = [torch.Generator().manual_seed(7 + image) for image in range(request.num_images)]
-        latents.append(pipeline.init_latents(request, encoded, generators).latents)
+        begun = pipeline.init_latents(request, encoded, generators)
+        latents.append(begun.latents)
+        guides.append(begun.guides)
     memories: list[tuple[Tensor, ...]] = [()] * len(params)
     for step in range(max(request.num_inference_steps or 0 for request in params)):
         going = [i for i, request in enumerate(params) if step < (request.num_inference_steps or 0)]
         at = {i: pipeline.schedule(params[i]).at(step) for i in going}
         batch = [
-            DenoiseInput(params[i], conditioning[i], latents[i], at[i].timestep, adapters=uses[i])
+            DenoiseInput(
+                params[i],
+                conditioning[i],
+                latents[i],
+                at[i].timestep,
+                guides=guides[i],
+                adapters=uses[i],
+                step=step,
+                num_steps=params[i].num_inference_steps or 1,
+            )
             for i in going
         ]
         for i, prediction in zip(going, pipeline.denoise(batch), strict=True):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.cli.servers.data_folder import locked
-from diffuserve.cli.wiring.control import control_plane, open_store
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.private_files import Access, make_private_file, make_private_folder, private_umask
 from diffuserve.settings import Settings
 from diffuserve.storage.opening import open_artifacts
+from diffuserve.wiring.control import control_plane, open_store
+from diffuserve.wiring.data_folder import locked
 
 
 @pytest.fixture(autouse=True)

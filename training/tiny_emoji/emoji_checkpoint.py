@@ -7,7 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from packed import pack, unpack
+import emoji_denoiser
+import emoji_text
+from packed import COARSE, FINE, pack, unpack
 
 TOKENIZERS = "tokenizers"
 BESIDE_THE_CODE = Path(__file__).parent / "checkpoint"
@@ -16,7 +18,10 @@ _AVERAGE, _WEIGHT, _STEP = "average:", "weight:", "step"
 
 
 def export(state: Path, folder: Path) -> list[Path]:
-    """Write every stage in `state` packed into `folder`; return the files."""
+    """Write every stage in `state` packed into `folder`; return the files.
+
+    Heads, which only ask the text encoders what they know, are left out: they begin anew.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files = [
         Path(shutil.make_archive(str(folder / TOKENIZERS), _ARCHIVE, state / TOKENIZERS)),
@@ -26,12 +31,15 @@ def export(state: Path, folder: Path) -> list[Path]:
         if _STEP not in tensors:
             continue  # pictures, which are no stage's state
         averages = {
-            name.removeprefix(_AVERAGE): value for name, value in tensors.items() if name.startswith(_AVERAGE)
+            name.removeprefix(_AVERAGE): value
+            for name, value in tensors.items()
+            if name.startswith(_AVERAGE) and not name.startswith(_AVERAGE + emoji_text.HEADS)
         }
         target = folder / f"{path.stem}-{int(tensors[_STEP])}.xz"
         for older in folder.glob(f"{path.stem}-*.xz"):
             older.unlink()
-        target.write_bytes(pack(averages))
+        # The denoiser is most of the bytes, and goes on learning, which mends what it loses.
+        target.write_bytes(pack(averages, COARSE if path.stem == emoji_denoiser.NAME else FINE))
         files.append(target)
     return files
 

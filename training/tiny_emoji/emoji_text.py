@@ -24,6 +24,7 @@ from text_encoders import TextEncoders
 from things import STYLES, Thing
 
 NAME = "emoji_text"
+HEADS = "heads"
 WIDTH = 128
 """Of both encoders: of the pooled vector and of each token."""
 _BATCH = 96
@@ -79,7 +80,7 @@ def train(folder: Path, num_steps: int, lesson: Lesson) -> TextEncoders:
     encoders, looks = build(lesson.tokenize.num_words), Looks(lesson.sprites, lesson.device)
     sizes = Sizes(len(lesson.things))
     heads = nn.ModuleDict({"pooled": Head(1, sizes), "tokens": Head(_SLOTS + 1, sizes)})
-    modules: dict[str, nn.Module] = encoders.modules | {"heads": heads}
+    modules: dict[str, nn.Module] = encoders.modules | {HEADS: heads}
     parameters = [value for module in modules.values() for value in module.to(lesson.device).parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=_RATE, betas=(0.9, 0.98), weight_decay=1e-3)
     course = Course(NAME, modules, [optimizer], num_steps, warm_then_cosine, folder, 0.995)

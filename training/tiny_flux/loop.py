@@ -133,8 +133,9 @@ class Course:
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         self.step = int(tensors["step"])
         for name, value in self._weights():
-            value.copy_(tensors[f"weight:{name}"])
-            self._average[name] = tensors[f"average:{name}"].to(value.device, copy=True)
+            value.copy_(tensors.get(f"weight:{name}", value))
+            kept = tensors.get(f"average:{name}", value)
+            self._average[name] = kept.to(value.device, copy=True)
         for number, optimizer in enumerate(self.optimizers):
             state: dict[int, dict[str, Tensor]] = {}
             for key, value in tensors.items():

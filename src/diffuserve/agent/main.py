@@ -49,18 +49,23 @@ def run_node(config: WorkerConfig) -> int:
 
 @asynccontextmanager
 async def open_agent(
-    config: WorkerConfig, fetch_adapter: FetchAdapter = no_store
+    config: WorkerConfig,
+    fetch_adapter: FetchAdapter = no_store,
+    transport: httpx.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[WorkerAgent]:
     """Yield an agent for a program that has signals of its own, such as an actor: none is handled here.
 
     Its `run` returns the code of `run_worker`, and its `drain` ends it, both in the loop that is running, on
     any thread; engines end with that thread. `fetch_adapter` returns the files of stored adapters; without
-    it jobs that need one fail. Raise `Forbidden` or `ServerRefused`, as `check_server` does.
+    it jobs that need one fail. `transport` carries requests in place of connections, to a server that has
+    started the agent, and to buckets. Raise `Forbidden` or `ServerRefused`, as `check_server` does, for one
+    that has not.
     """
     tracer = open_tracer(config.tracing, "diffuserve-worker")
     try:
-        is_of_server = config.parent_fd is not None  # that server gives it its address and key
-        client = _client(config) if is_of_server else await _checked_client(config)
+        # A server that has started it gives it its address and key, once there is one.
+        is_of_server = config.parent_fd is not None or transport is not None
+        client = _client(config, transport) if is_of_server else await _checked_client(config)
         machine = await find_machine(config.spot)
         yield WorkerAgent(config, client, machine=machine, tracer=tracer, fetch_adapter=fetch_adapter)
     finally:
@@ -87,17 +92,18 @@ def check_server(config: WorkerConfig) -> None:
     asyncio.run(check())
 
 
-def _client(config: WorkerConfig) -> LeaseClient:
+def _client(config: WorkerConfig, transport: httpx.AsyncBaseTransport | None = None) -> LeaseClient:
     auth = _auth(config)
-    transport = HttpTransport(
+    requests = HttpTransport(
         config.server,
         config.api_key if auth is None else None,
         patience_seconds=_PATIENCE_SECONDS,
+        transport=transport,
         auth=auth,
         outages=OutageLog(config.server),
         waits_for_storage=True,
     )
-    return LeaseClient(transport)
+    return LeaseClient(requests)
 
 
 async def _checked_client(config: WorkerConfig) -> LeaseClient:

@@ -1,14 +1,16 @@
 """The REST API: routes over a job store, an artifact store and an event bus."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 
 from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
+from diffuserve.api.a1111 import door as a1111
 from diffuserve.api.auth.browser_guard import BrowserGuard
+from diffuserve.api.batches import file_batch_routes
 from diffuserve.api.batches import routes as batches
 from diffuserve.api.clients import adapters as adapter_routes
 from diffuserve.api.clients import (
@@ -23,10 +25,13 @@ from diffuserve.api.clients import (
     simple,
     usage,
 )
-from diffuserve.api.config import ApiConfig
+from diffuserve.api.comfyui import door as comfyui
+from diffuserve.api.config import ApiConfig, DoorName
 from diffuserve.api.door.cors import allow_origins
 from diffuserve.api.door.middleware import RequestMiddleware
+from diffuserve.api.fal import door as fal
 from diffuserve.api.http.openapi import DocumentedApi
+from diffuserve.api.http.other_doors import OtherDoor
 from diffuserve.api.http.problems import PROBLEM_RESPONSES, add_problem_handlers
 from diffuserve.api.openai import image_routes as openai
 from diffuserve.api.openai import video_routes as openai_videos
@@ -56,6 +61,7 @@ ROUTES = (
     workers,
     archive,  # before a job of that name
     jobs,
+    file_batch_routes,  # before a batch of such an id
     batches,
     events,
     results,
@@ -76,6 +82,12 @@ ROUTES = (
     scale,
     checkpoints,
 )
+DOORS: Mapping[DoorName, OtherDoor] = {
+    DoorName.A1111: a1111.DOOR,
+    DoorName.COMFYUI: comfyui.DOOR,
+    DoorName.FAL: fal.DOOR,
+}
+"""What operators may open beside them, each for programs that were written for another server."""
 
 
 def create_app(  # noqa: PLR0913 (what an application is made of)
@@ -107,6 +119,7 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
         lifespan=_lifespan,
     )
     app.state.services = services
+    app.state.doors = doors = tuple(door for name, door in DOORS.items() if name in config.open_doors)
     app.add_middleware(BrowserGuard, authenticator=services.authenticator, own=services.own_addresses)
     allow_origins(app, config.allowed_origins)
     app.add_middleware(
@@ -115,11 +128,11 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
         max_body_bytes=config.max_body_bytes,
         unbounded_paths=frozenset(
             {batches.router.prefix, files.router.prefix, *openai.UPLOADS, *openai_videos.UPLOADS}
-        ),
+        ).union(*(door.uploads for door in doors)),
         tracer=tracer,
     )
     add_problem_handlers(app)
-    app.router.routes.extend(_routes())
+    app.router.routes.extend(_routes(config.open_doors))
     add_pages(app, services.pages)
     if config.api_docs:
         add_documents(app)
@@ -127,11 +140,11 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
 
 
 @cache
-def _routes() -> list[BaseRoute]:
-    """Return the routes, which all applications of a process share: building their schemas takes long."""
+def _routes(doors: frozenset[DoorName]) -> list[BaseRoute]:
+    """Return the routes, which applications of a process share: building their schemas takes long."""
     whole = FastAPI(responses=PROBLEM_RESPONSES, openapi_url=None)
-    for routes in ROUTES:
-        whole.include_router(routes.router)
+    for router in [routes.router for routes in ROUTES] + [DOORS[name].router for name in sorted(doors)]:
+        whole.include_router(router)
     return list(whole.router.routes)
 
 
@@ -140,7 +153,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     watching = asyncio.create_task(services.revocations.run())
     recording = asyncio.create_task(services.history_recorder.run())
-    yield
+    with services.chosen_models.listening():
+        yield
     watching.cancel()
     recording.cancel()
     await services.background_tasks.finish()

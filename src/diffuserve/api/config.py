@@ -2,14 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from diffuserve.api.outbound.address_policy import DEFAULT_PORTS
-from diffuserve.domain.models.tiers import Tiers
+from diffuserve.domain.models.tiers import TierPolicy, Tiers
 from diffuserve.jobs.policy.scaling import ScaleConfig
 from diffuserve.options import option
 
 API_VERSION = "v1"
 MIB = 1 << 20
+
+
+class DoorName(StrEnum):
+    """Server of others whose API this one speaks as well, if its operator opens that door."""
+
+    A1111 = "a1111"
+    COMFYUI = "comfyui"
+    FAL = "fal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +29,7 @@ class ApiConfig:
     until there is a key. While it is open only `own_hosts` and loopback are accepted as its names.
     `api_docs` serves `/docs` and `/openapi.json`.
     `max_file_bytes` limits a file that a worker uploads, `max_batch_bytes` a batch as JSON lines,
+    `max_lines_bytes` a file of them,
     `max_body_bytes` every other body, `max_tenant_upload_bytes` all batches of a tenant that are not stored
     yet. The body of a batch or of an uploaded image must arrive within `upload_seconds` and, after the first
     `upload_grace_seconds`, at `min_upload_bytes_per_second`. An image that a request names by its URL must
@@ -48,6 +58,11 @@ class ApiConfig:
         False, "Serve /metrics to everyone, not only to keys with the role monitor or operator."
     )
     api_docs: bool = True
+    doors: str | None = option(
+        None,
+        "Doors to open for programs that were written for other servers, with commas between: "
+        "a1111,comfyui,fal.",
+    )
     default_model: str | None = option(
         None, "Model of a job that names none; by default the only one served."
     )
@@ -56,6 +71,16 @@ class ApiConfig:
         help="Allowed steps and sizes, by model: "
         '{"flux-schnell": {"steps": [4, 8], "sizes": ["1024x1024"], "policy": "nearest"}}; by default all '
         "that a model can do.",
+    )
+    openai_sizes: TierPolicy = option(
+        TierPolicy.NEAREST,
+        "What OpenAI's routes do with a size that the model does not draw, or has never learned: draw the "
+        "nearest that it has (nearest), or refuse the request (refuse).",
+    )
+    model_aliases: Mapping[str, str] = option(
+        default_factory=dict,
+        help='Other names of models: {"gpt-image-1": "flux-schnell"}, as an option also '
+        "gpt-image-1=flux-schnell; by default OpenAI's own names, for the only model that makes such things.",
     )
     max_body_bytes: int = option(MIB, "Largest body of a client's request, in bytes.", gt=0)
     max_file_bytes: int = 64 * MIB
@@ -82,6 +107,7 @@ class ApiConfig:
     own_adapters: tuple[str, ...] = ()
     bundled_adapters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     max_batch_bytes: int = 64 * MIB
+    max_lines_bytes: int = 200_000_000
     max_tenant_upload_bytes: int = 256 * MIB
     upload_seconds: float = option(
         600.0, "Seconds within which the body of a batch, or an uploaded image, must arrive.", gt=0
@@ -119,6 +145,19 @@ class ApiConfig:
     commit: str | None = None
 
     @property
+    def open_doors(self) -> frozenset[DoorName]:
+        """The doors that `doors` names. Raise `ValueError` for a name of none."""
+        return doors_named(self.doors)
+
+    @property
     def max_inline_bytes(self) -> int:
         """Bytes of files that a worker may send when it completes a job; base64 makes them longer."""
         return self.max_body_bytes // 2
+
+
+def doors_named(text: str | None) -> frozenset[DoorName]:
+    """Return the doors of a list such as `a1111,comfyui`. Raise `ValueError` for a name of none."""
+    names = [name for part in (text or "").split(",") if (name := part.strip().lower())]
+    if unknown := [name for name in names if name not in set(DoorName)]:
+        raise ValueError(f"{unknown[0]!r} is no door; there are {', '.join(DoorName)}")
+    return frozenset(map(DoorName, names))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, TypeVar, get_type_hints
 
+from diffuserve.api.a1111.chosen_models import ChosenModels
 from diffuserve.api.auth.access import Authenticator
 from diffuserve.api.auth.browser_guard import OwnAddresses
 from diffuserve.api.auth.open_waits import OpenWaits
@@ -12,15 +13,19 @@ from diffuserve.api.auth.sessions import Sessions
 from diffuserve.api.auth.signatures import Signatures
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.upload import BatchUploads
+from diffuserve.api.fal.results import FORM as FAL_FORM
+from diffuserve.api.fal.results import FalSerializer
 from diffuserve.api.files.adapter_intake import AdapterIntake
 from diffuserve.api.files.fetch import ImageFetcher
 from diffuserve.api.files.intake import FileIntake
+from diffuserve.api.files.job_files import JobFiles
 from diffuserve.api.files.pixel_budget import PixelBudget
 from diffuserve.api.files.signing import UrlSigner
 from diffuserve.api.files.urls import FileUrls, MediaOrigins
 from diffuserve.api.following.job_log import JobLog
 from diffuserve.api.following.job_metrics import JobMetrics
 from diffuserve.api.following.job_watcher import JobWatcher
+from diffuserve.api.following.last_previews import LastPreviews
 from diffuserve.api.following.watched_jobs import WatchedJobs
 from diffuserve.api.http.background_tasks import BackgroundTasks
 from diffuserve.api.operators.feed import OverviewFeed
@@ -32,6 +37,7 @@ from diffuserve.api.reads.adapter_names import AdapterNames, Adapters
 from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.reads.pool_sizes import PoolSizes
 from diffuserve.api.reads.worker_polls import WorkerPolls
+from diffuserve.api.resources.message_forms import MessageForms
 from diffuserve.api.resources.serializers import JobSerializer
 from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.events.base import EventBus
@@ -72,6 +78,7 @@ class Services:
     adapter_intake: AdapterIntake
     watched_jobs: WatchedJobs
     job_watcher: JobWatcher
+    previews: LastPreviews
     worker_polls: WorkerPolls
     snapshots: Snapshots
     overview_feed: OverviewFeed
@@ -80,11 +87,13 @@ class Services:
     file_urls: FileUrls
     pages: Pages
     serializer: JobSerializer
+    message_forms: MessageForms
     job_metrics: JobMetrics
     job_log: JobLog
     address_policy: AddressPolicy
     prompts: PromptProcessor
     waits: OpenWaits
+    chosen_models: ChosenModels
     batch_uploads: BatchUploads
     file_intake: FileIntake
     image_fetcher: ImageFetcher
@@ -124,14 +133,18 @@ class Services:
         signatures = Signatures(store)
         url_signer = UrlSigner(signatures, config.result_url_seconds)
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
-        catalog = Catalog(store, config.default_model, config.tiers, config.lets_sounds_out)
-        adapter_names = AdapterNames(adapters, config.own_adapters, config.bundled_adapters)
+        catalog = Catalog(
+            store, config.default_model, config.tiers, config.lets_sounds_out, config.model_aliases
+        )
+        adapter_names = AdapterNames(adapters, catalog.workers, config.own_adapters, config.bundled_adapters)
         pool = images or IntakePool()
         snapshots = Snapshots(store, bus)
         authenticator = Authenticator(store, without_keys=not config.auth)
         own = OwnAddresses.of(config.own_hosts, config.public_api_url, config.allowed_origins)
         quotas = quotas or LocalQuotas()
         watched_jobs = WatchedJobs(bus)
+        serializer = JobSerializer(store, bus, watched_jobs.look, file_urls)
+        fal = FalSerializer(store, bus, serializer, JobFiles(store, artifacts, file_urls))
         return cls(
             config=config,
             store=store,
@@ -155,6 +168,7 @@ class Services:
             adapter_intake=AdapterIntake(config, catalog, adapter_names),
             watched_jobs=watched_jobs,
             job_watcher=JobWatcher(store, bus, watched_jobs, config.poll_seconds),
+            previews=LastPreviews(),
             worker_polls=WorkerPolls(store, config.poll_seconds),
             snapshots=snapshots,
             overview_feed=OverviewFeed(snapshots),
@@ -162,12 +176,14 @@ class Services:
             url_signer=url_signer,
             file_urls=file_urls,
             pages=Pages(MediaOrigins(file_urls, config.public_api_url).get),
-            serializer=JobSerializer(store, bus, watched_jobs.look, file_urls),
+            serializer=serializer,
+            message_forms=MessageForms({FAL_FORM: fal.message}),
             job_metrics=JobMetrics(store, metrics),
             job_log=job_log,
             address_policy=AddressPolicy(config.webhook_allowed_networks, config.webhook_allowed_ports),
             prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.observe_prompt_verdict),
             waits=OpenWaits(),
+            chosen_models=ChosenModels(bus),
             batch_uploads=BatchUploads(config),
             file_intake=FileIntake(pool, store, artifacts, catalog, config, metrics, PixelBudget(quotas)),
             image_fetcher=ImageFetcher(config),

@@ -137,6 +137,12 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             needs_arguments=True,
             extra=Extra.TRANSFORMERS,
         ),
+        LazyCommand(
+            "integrations",
+            "diffuserve.cli.integrations.group",
+            "Run our engine inside Triton, TorchServe and other servers.",
+            extra=Extra.SERVER,
+        ),
     ),
     "Operate": (
         LazyCommand(
@@ -144,6 +150,13 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "diffuserve.cli.operate.keys",
             "Create, list, rotate and revoke API keys.",
             extra=Extra.SERVER,
+        ),
+        LazyCommand(
+            "bench",
+            "diffuserve.cli.operate.bench",
+            "Put servers under load, and measure what they give: ours and anybody's.",
+            needs_arguments=True,
+            extra=Extra.PICTURES,
         ),
         LazyCommand(
             "fairness",

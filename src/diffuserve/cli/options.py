@@ -33,7 +33,12 @@ LOG_OPTIONS = tuple(option_fields(LogConfig))
 TRACE_OPTIONS = tuple(option_fields(TracingConfig))
 _CHOSEN = "; by default "  # begins the part of a description that names the default
 _REPEATED = " Repeat it for a worker of several."
-_FLAGS = {"api_key": "--key", "api_key_file": "--key-file", "file_metadata": "--metadata/--no-metadata"}
+_FLAGS = {
+    "api_key": "--key",
+    "api_key_file": "--key-file",
+    "file_metadata": "--metadata/--no-metadata",
+    "model_aliases": "--alias",
+}
 
 NoAuth = Annotated[
     bool,
@@ -133,7 +138,7 @@ def _parameter(name: str, field: FieldInfo, may_be_repeated: bool) -> inspect.Pa
     option = typer.Option(
         flag_of(name),
         help=_help(field) + (_REPEATED if may_be_repeated else ""),
-        parser=json.loads if is_mapping else None,
+        parser=_mapping if is_mapping else None,
         metavar="JSON" if is_mapping else None,
         autocompletion=_COMPLETIONS.get(name),
         rich_help_panel=PANELS.get(name),
@@ -146,6 +151,13 @@ def _parameter(name: str, field: FieldInfo, may_be_repeated: bool) -> inspect.Pa
         default=None,
         annotation=Annotated[annotation, option],
     )
+
+
+def _mapping(text: str) -> Any:
+    """Return what JSON says, or the pairs of `NAME=VALUE,NAME=VALUE`. Raise `ValueError`."""
+    if text.lstrip().startswith("{") or "=" not in text:
+        return json.loads(text)
+    return dict(pair.strip().split("=", 1) for pair in text.split(","))
 
 
 def _type_of(field: FieldInfo) -> Any:

@@ -40,6 +40,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         "model",
         "more_models",
         "default_model",
+        "model_aliases",
         "device",
         "dtype",
         "quantization",
@@ -56,6 +57,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         "port",
         "allowed_hosts",
         "allowed_origins",
+        "doors",
         "public_api_url",
         "public_metrics",
         "api_docs",
@@ -107,6 +109,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     LOG: (*option_fields(LogConfig), *option_fields(TracingConfig)),
     REQUESTS: (
+        "openai_sizes",
         "max_body_bytes",
         "upload_seconds",
         "min_upload_bytes_per_second",

@@ -8,7 +8,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from diffuserve.cli.display.console import Console
-from diffuserve.cli.wiring.safety import check_prompt_filter
 from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.domain.extras import check_installed
 from diffuserve.domain.models.spec import ModelSpec
@@ -25,6 +24,7 @@ from diffuserve.parallel.plan import ParallelPlan, check_group
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.safety.image_filters import check_image_filter
 from diffuserve.settings import Settings
+from diffuserve.wiring.safety import check_prompt_filter
 
 
 def model_spec(config: EngineProcessConfig) -> ModelSpec:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.job import Band
+from diffuserve.domain.jobs.job_options import JOB_OPTIONS
 
 DEFAULT_TENANT = "default"
 """Tenant of everyone on a server that requires no keys."""
@@ -29,7 +30,7 @@ class Plan:
     and `max_files_bytes` all of them together; `max_adapters` and `max_adapters_bytes` do so for adapters.
     `input_pixels_per_minute` bounds the images that are read for
     it. `default_band` is the band of a job that names none, and `highest_band` the best one that a job may
-    name.
+    name. `job_options` are those of `JobOptions` that a job may name.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Plan:
     input_pixels_per_minute: float | None = 1_500_000_000
     default_band: Band = Band.STANDARD
     highest_band: Band = Band.STANDARD
+    job_options: tuple[str, ...] = tuple(JOB_OPTIONS)
 
     def allows(self, band: Band) -> bool:
         """Return whether a job may name this band."""
@@ -61,6 +63,11 @@ class Plan:
         for limit in (*limits, *files, self.input_pixels_per_minute):
             if limit is not None and not 0 < limit < math.inf:
                 raise ValueError(f"plan {self.name}: a limit must be positive, or null for none")
+        if unknown := set(self.job_options) - set(JOB_OPTIONS):
+            known = ", ".join(JOB_OPTIONS)
+            raise ValueError(
+                f"plan {self.name}: job_options: {', '.join(sorted(unknown))}: known are {known}"
+            )
         if not self.allows(self.default_band):
             raise ValueError(f"plan {self.name}: its default_band is above its highest_band")
 

@@ -163,6 +163,11 @@ class Engine(AbstractContextManager["Engine"]):
         return self._inbox.holds(request_id)
 
     @property
+    def num_awaiting_adapters(self) -> int:
+        """Number of unfinished requests whose adapters are not in memory yet."""
+        return self._inbox.num_held
+
+    @property
     def resident_adapters(self) -> Sequence[str]:
         """The digests of the adapters in memory, the most recently used first."""
         return self._adapters.digests

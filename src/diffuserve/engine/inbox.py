@@ -39,6 +39,12 @@ class Inbox:
         """Return whether requests are held back, or have come and were not taken yet."""
         return bool(self._held or self._arrived)
 
+    @property
+    def num_held(self) -> int:
+        """Requests that are held back."""
+        with self._changed:
+            return len(self._held)
+
     def holds(self, request_id: str) -> bool:
         """Return whether a request is held back."""
         with self._changed:

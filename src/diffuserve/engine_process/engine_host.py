@@ -165,6 +165,7 @@ class EngineHost:
         return EngineHeartbeat(
             num_moves=self._moves.count,
             num_unfinished=len(self._requests),
+            num_awaiting=self._engine.num_awaiting_adapters,
             memory_bytes=device_memory.used_bytes(device),
             memory_limit_bytes=device_memory.limit_bytes(device),
             last_step_seconds=self._moves.last_step_seconds,

@@ -19,6 +19,7 @@ from diffuserve.jobs.reads.operations import Operations
 from diffuserve.jobs.reads.outlook import Outlook
 from diffuserve.jobs.reads.search import FoundJobs, JobFilter, search
 from diffuserve.jobs.records import job_of, new_record
+from diffuserve.jobs.webhooks.delivered import NoteDelivered
 
 events = schema.job_events
 
@@ -130,6 +131,12 @@ class ClientJobs:
         """Cancel a queued job at once, mark a running one `canceling`, and leave a final one as it is."""
         await self._writer.run(CancelJob(queries.check_job_id(job_id), tenant_id))
         return await self.get(job_id)
+
+    async def note_delivered(self, job_id: str) -> None:
+        """Delete a job soon that was delivered just now, if it is not to be stored."""
+        wanted = sa.select(schema.jobs.c.forget_delivered).where(schema.jobs.c.id == job_id)
+        if any(row.forget_delivered for row in await self._database.rows(wanted)):
+            await self._writer.run(NoteDelivered(job_id))
 
     async def delete(self, job_id: str, tenant_id: str | None = None) -> None:
         """Hide a job from now on, canceling a live one.

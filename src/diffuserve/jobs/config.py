@@ -36,6 +36,7 @@ class StoreConfig:
       before the others of its tenant and band.
     - `resident_wait_seconds`: time for which a worker that would have to load a model, or a job's adapters,
       leaves the job to those that have them in memory.
+    - `hint_wait_seconds`: time for which a job is left to the worker that its hint prefers.
     - `max_transient_retries`, `max_worker_losses`: failed attempts by cause that are followed by another.
     - `retry_base_seconds`, `retry_cap_seconds`: first and longest pause of the backoff after a failure.
     - `batch_idle_seconds`: time after which a batch whose submission was interrupted is canceled.
@@ -44,6 +45,8 @@ class StoreConfig:
     - `idempotency_seconds`: time for which an idempotency key is remembered.
     - `webhook_retry_seconds`: pauses after the first, second, … failed attempt to deliver.
     - `retention_seconds`: time for which final jobs are kept, by status.
+    - `delivered_seconds`: time for which a job that is not to be stored is kept after its delivery, so that
+      all of its files can be fetched; and `undelivered_seconds` after its end, where nobody fetches any.
     """
 
     lease_seconds: float = option(
@@ -71,6 +74,7 @@ class StoreConfig:
         ge=0,
     )
     resident_wait_seconds: float = 0.5
+    hint_wait_seconds: float = 1.0
     preempt_after_seconds: float = option(
         0.5,
         "Seconds after which a batch job is preempted for an interactive job that no worker has room for; 0 "
@@ -93,6 +97,8 @@ class StoreConfig:
     webhook_retry_seconds: tuple[float, ...] = WEBHOOK_RETRY_SECONDS
     audit_seconds: float = option(90 * DAY, "Seconds that verdicts of the filters are kept.", gt=0)
     retention_seconds: Mapping[JobStatus, float] = field(default_factory=lambda: dict(DEFAULT_RETENTION))
+    delivered_seconds: float = 300.0
+    undelivered_seconds: float = 3_600.0
     plans: Mapping[str, Plan] = field(default_factory=lambda: dict(DEFAULT_PLANS))
     default_plan: str = option("standard", "Plan of a tenant that has none of its own.")
 
@@ -105,8 +111,15 @@ class StoreConfig:
         """Return when a job and its files are deleted at the earliest; `None` until the job is final."""
         if job.finished_at is None or not job.status.is_final:
             return None
-        longest = max(self.retention_seconds.values())
-        return job.finished_at + (longest if job.batch_id else self.retention_seconds[job.status])
+        kept_until = job.finished_at + (
+            self.longest_kept if job.batch_id else self.retention_seconds[job.status]
+        )
+        return kept_until if job.forget_at is None else min(kept_until, job.forget_at)
+
+    @property
+    def longest_kept(self) -> float:
+        """The longest time for which any job is kept, and the most that a job may name."""
+        return max(self.retention_seconds.values())
 
     def plan(self, name: str) -> Plan:
         """Return the plan of that name, or the default plan if the settings no longer define it."""

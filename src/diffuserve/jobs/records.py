@@ -15,6 +15,7 @@ from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
 from diffuserve.domain.jobs.job import (
     Band,
     EndedJob,
+    Fallback,
     Job,
     JobError,
     JobResult,
@@ -39,7 +40,8 @@ class JobRecord:
     `finish_by` as well, unless it is `best_effort`. A job with
     `latents` is in its decode phase; `num_latents_lost` counts how often they turned out to be unusable. Its
     newest `checkpoint` is deleted once it has ended; `kept_seconds` are the device-seconds in it that are
-    charged. `traceparent` is the place of its submission in a trace.
+    charged. `traceparent` is the place of its submission in a trace. A job that has ended is deleted at
+    `forget_at`, if it has that.
     The columns of `JSON_COLUMNS` hold JSON as text, as the database stores it.
     """
 
@@ -90,6 +92,13 @@ class JobRecord:
     prompt: str | None
     traceparent: str | None = None
     kept_seconds: float = 0.0
+    retention_seconds: float | None = None
+    forget_delivered: bool = False
+    forget_at: float | None = None
+    max_attempts: int | None = None
+    fallback: str | None = None
+    requested_model: str | None = None
+    worker_hint: str | None = None
 
     @property
     def lane(self) -> str:
@@ -102,6 +111,11 @@ class JobRecord:
         if self.is_denoised or '"digest"' not in self.input:
             return ""
         return " ".join(str(use.digest) for use in stored_uses(orjson.loads(self.input)))
+
+    @property
+    def hint(self) -> str:
+        """What its worker is chosen by, of this tenant alone; "" if any will do, as for decoding."""
+        return f"{self.tenant_id}|{self.worker_hint}" if self.worker_hint and not self.is_denoised else ""
 
     @property
     def is_denoised(self) -> bool:
@@ -165,6 +179,7 @@ CHANGING_COLUMNS = (
     "num_latents_lost",
     "checkpoint",
     "kept_seconds",
+    "forget_at",
 )
 """Columns that a change of a job's state writes; the others stay as they were submitted."""
 
@@ -195,6 +210,7 @@ JSON_COLUMNS: Mapping[str, JsonColumn] = {
     "prompt": JsonColumn(partial(from_json, PromptRecord), _dump_prompt),
     "result": JsonColumn(partial(from_json, JobResult)),
     "error": JsonColumn(partial(from_json, JobError)),
+    "fallback": JsonColumn(partial(from_json, Fallback)),
     "latents": JsonColumn(partial(from_json, StoredLatents)),
     "checkpoint": JsonColumn(partial(from_json, StoredCheckpoint)),
 }
@@ -228,7 +244,7 @@ def lane_of(job: Job | JobRecord) -> str:
 
 def new_record(new: NewJob, *, job_id: str, seq: int, now: float) -> JobRecord:
     """Return the row of a job that is submitted now and gets place `seq` in its tenant's queue."""
-    submitted = {name: _encoded(name, getattr(new, name)) for name in _SUBMITTED}
+    submitted = {name: encoded(name, getattr(new, name)) for name in _SUBMITTED}
     return JobRecord(
         **submitted,
         id=job_id,
@@ -284,7 +300,8 @@ def lease_of(record: JobRecord, lease_seconds: float, until: LeaseEnd = LeaseEnd
     return Lease(**_decoded(record, _LEASED), job_id=record.id, lease_seconds=lease_seconds, until=until)
 
 
-def _encoded(name: str, value: Any) -> Any:
+def encoded(name: str, value: Any) -> Any:
+    """Return a value as the column `name` has it."""
     return JSON_COLUMNS[name].dump(value) if name in JSON_COLUMNS and value is not None else value
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from diffuserve.domain.jobs.job import EndedJob
 from diffuserve.events.base import EventBus
+from diffuserve.jobs.batches.file_batch_store import FileBatchStore
 from diffuserve.jobs.batches.store import BatchStore
 from diffuserve.jobs.client_jobs import ClientJobs
 from diffuserve.jobs.config import StoreConfig
@@ -30,8 +31,8 @@ class JobStore:
 
     `jobs` serves clients, `leases` workers, `operations`, `overview` and `history` operators, `usage` clients
     and operators, `demand` autoscalers, `housekeeping` the reaper and the preemptor; `keys`, `batches`,
-    `files`, `webhooks` and `audit` are named for their tables, `url_secrets` for what they sign, and
-    `virtual_times` are the administrator's.
+    `file_batches`, `files`, `webhooks` and `audit` are named for their tables, `url_secrets` for what they
+    sign, and `virtual_times` are the administrator's.
     """
 
     def __init__(self, url: str, bus: EventBus, config: StoreConfig, clock: Clock | None = None) -> None:
@@ -55,6 +56,7 @@ class JobStore:
         self.url_secrets = UrlSecrets(self.database, self._writer)
         self.session_marks = SessionMarks(self.database, self._writer)
         self.batches = BatchStore(self.database, self._writer)
+        self.file_batches = FileBatchStore(self.database, self._writer)
         self.files = FileStore(self.database, self._writer)
         self.webhooks = WebhookStore(self.database, self._writer)
         self.audit = AuditStore(self.database, self._writer)

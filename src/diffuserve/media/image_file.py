@@ -1,5 +1,6 @@
 """Image files that carry the parameters they were generated with."""
 
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from diffuserve.version import __version__
 _KEY = "diffuserve"  # name of the PNG text chunk; other formats carry the same JSON in XMP and in EXIF
 _TOOL = f"diffuserve {__version__}"
 
+DEFAULT_QUALITY = 95
 _PNG_COMPRESS_LEVEL = 1
 """It takes a quarter of the default level's time, for files that are a sixth larger."""
 _MAX_EXIF_BYTES = 65_533
@@ -23,25 +25,39 @@ _MAX_EXIF_BYTES = 65_533
 
 
 def save_image(
-    image: Image.Image, path: Path, parameters: Mapping[str, Any], quality: int = 95, method: int = 4
+    image: Image.Image, path: Path, parameters: Mapping[str, Any], quality: int | None = None, method: int = 4
 ) -> None:
     """Write `image` atomically in the format of the path's suffix, one of `FORMATS`.
 
-    Without `parameters` the file carries nothing but the image. `quality` (JPEG and WebP) is in 0…100;
-    `method` (WebP) in 0…6, where larger means smaller files and more time.
+    Without `parameters` the file carries nothing but the image. `quality` (JPEG and WebP) is in 0…100, and
+    `DEFAULT_QUALITY` without one; `method` (WebP) in 0…6, where larger means smaller files and more time.
     """
     partial = path.with_name(f".{path.name}.partial")
     image_format = FORMATS[path.suffix.lower()]
-    options: dict[str, Any] = {"quality": quality, "method": method}
-    if image_format == "PNG":
-        options = {"compress_level": _PNG_COMPRESS_LEVEL}
-    if parameters:
-        options |= _png_text(parameters) if image_format == "PNG" else exif_and_xmp(parameters)
+    options = _options(image_format, parameters, quality, method)
     try:
         image.save(partial, format=image_format, **options)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)  # the rest of a failed write
+
+
+def image_bytes(image: Image.Image, file_format: str, parameters: Mapping[str, Any]) -> bytes:
+    """Return the content of the file that `save_image` would write as `file_format`, such as `png`."""
+    image_format, buffer = FORMATS[f".{file_format}"], io.BytesIO()
+    image.save(buffer, format=image_format, **_options(image_format, parameters))
+    return buffer.getvalue()
+
+
+def _options(
+    image_format: str, parameters: Mapping[str, Any], quality: int | None = None, method: int = 4
+) -> dict[str, Any]:
+    options: dict[str, Any] = {"quality": DEFAULT_QUALITY if quality is None else quality, "method": method}
+    if image_format == "PNG":
+        options = {"compress_level": _PNG_COMPRESS_LEVEL}
+    if parameters:
+        options |= _png_text(parameters) if image_format == "PNG" else exif_and_xmp(parameters)
+    return options
 
 
 def _png_text(parameters: Mapping[str, Any]) -> dict[str, Any]:

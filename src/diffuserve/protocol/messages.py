@@ -86,6 +86,7 @@ class MeanStep:
 class EngineHeartbeat:
     """The engine is alive. `num_moves` counts steps and finished jobs: while there is work it must grow.
 
+    There is none while all of `num_unfinished` are `num_awaiting`: requests whose adapters are being loaded.
     `num_steps`, and the requests, tokens and seconds of these steps, count since the engine started.
     `predicted_seconds` is the predicted duration of the current work. `memory_limit_bytes` is 0 if the
     device has no memory of its own. `adapters` are the digests of those in memory, the most recently used
@@ -94,6 +95,7 @@ class EngineHeartbeat:
 
     num_moves: int
     num_unfinished: int
+    num_awaiting: int = 0
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
     last_step_seconds: float | None = None

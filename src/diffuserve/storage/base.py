@@ -15,11 +15,11 @@ from diffuserve.media.video_file import VIDEO_FORMATS
 _IMAGES = {".png": "image/png", ".webp": "image/webp", ".jpeg": "image/jpeg", ".jpg": "image/jpeg"}
 _CLIPS = {known.suffix: known.media_type for known in VIDEO_FORMATS.values()}
 _SOUNDS = {known.suffix: known.media_type for known in SOUND_FORMATS.values()}
-_CONTENT_TYPES = _IMAGES | _CLIPS | _SOUNDS
+_CONTENT_TYPES = _IMAGES | _CLIPS | _SOUNDS | {".jsonl": "application/jsonl"}
 
 
 INPUTS = "inputs"
-"""Folder of uploaded images; no job has this id."""
+"""Folder of uploaded files; no job has this id."""
 
 
 def input_folder(file_id: str) -> str:
@@ -30,6 +30,11 @@ def input_folder(file_id: str) -> str:
 def input_key(file_id: str) -> str:
     """Return the key of an uploaded image."""
     return f"{input_folder(file_id)}/image.png"
+
+
+def lines_key(file_id: str) -> str:
+    """Return the key of the JSON lines that a batch reads, or has written."""
+    return f"{input_folder(file_id)}/lines.jsonl"
 
 
 def latents_key(job_id: str, lease_token: int) -> str:

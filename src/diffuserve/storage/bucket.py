@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, TypeVar
+from tempfile import SpooledTemporaryFile
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar, cast
 
 import obstore
 from obstore.store import GCSStore, S3Store
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 Folder = TypeVar("Folder", bound=Hashable)
 
 _PART_BYTES = 8 * 1024 * 1024  # larger files are uploaded in parts of this size
+_PARTS_AT_ONCE = 2  # of a file, which bounds what of it is in memory
 _STORE = "artifact"
 
 
@@ -33,16 +35,21 @@ class BucketArtifactStore:
         self.place = place
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> UploadedFile:
-        """Upload a file in one request or in parts; the bucket verifies the checksum sent with each."""
-        content = await _read(_checked(key), chunks, max_bytes)
-        await self._put(key, content)
-        return UploadedFile(key, len(content), hashlib.sha256(content).hexdigest())
+        """Upload a file in one request or in parts; the bucket verifies the checksum sent with each.
+
+        A file of several parts waits on disk until it is complete.
+        """
+        with SpooledTemporaryFile(_PART_BYTES) as file:
+            uploaded = await _received(_checked(key), chunks, max_bytes, file)
+            file.seek(0)
+            await self._put(key, cast(BinaryIO, file) if uploaded.size_bytes > _PART_BYTES else file.read())
+        return uploaded
 
     async def put_all(self, files: Mapping[str, bytes]) -> None:
         """Upload small files beside each other; the bucket verifies the checksum sent with each."""
         await asyncio.gather(*(self._put(_checked(key), content) for key, content in files.items()))
 
-    async def _put(self, key: str, content: bytes) -> None:
+    async def _put(self, key: str, content: bytes | BinaryIO) -> None:
         with translated(_STORE):
             await obstore.put_async(
                 self._bucket,
@@ -50,6 +57,7 @@ class BucketArtifactStore:
                 content,
                 attributes={"Content-Type": content_type_of(key)},
                 chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
             )
 
     async def download_url(self, key: str, seconds: float) -> str | None:
@@ -118,13 +126,20 @@ def _input_of(key: str) -> str | None:
     return key.removeprefix(f"{INPUTS}/").partition("/")[0] or None
 
 
-async def _read(key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> bytes:
-    content = bytearray()
+async def _received(
+    key: str, chunks: AsyncIterator[bytes], max_bytes: int, file: SpooledTemporaryFile[bytes]
+) -> UploadedFile:
+    digest, size = hashlib.sha256(), 0
     async for chunk in chunks:
-        content += chunk
-        if len(content) > max_bytes:
+        size += len(chunk)
+        if size > max_bytes:
             raise TooLarge(f"{key}: more than {max_bytes:,} bytes")
-    return bytes(content)
+        digest.update(chunk)
+        if size > _PART_BYTES:
+            await asyncio.to_thread(file.write, chunk)
+        else:
+            file.write(chunk)
+    return UploadedFile(key, size, digest.hexdigest())
 
 
 def _checked(key: str) -> str:

@@ -76,7 +76,8 @@ async def keys(store: JobStore, http: httpx.AsyncClient) -> dict[str, dict[str, 
         _, secret = await store.keys.create(role, tenant_id=who if role is Role.TENANT else None)
         keys[who] = {"authorization": f"Bearer {secret}"}
     http.headers.update(keys["worker"])
-    await HandWorker.register(http, [FLUX, WAN, PLAIN])
+    worker = await HandWorker.register(http, [FLUX, WAN, PLAIN])
+    await worker.beat("ready", own_adapters=["own"])
     return keys
 
 
@@ -85,6 +86,12 @@ async def upload(
 ) -> httpx.Response:
     body = adapter() if content is None else content
     return await http.post("/v1/adapters", params={"name": name}, content=body, headers={**key, **OCTETS})
+
+
+async def stored(http: httpx.AsyncClient, key: dict[str, str]) -> list[dict[str, Any]]:
+    """Return what the store has for a caller."""
+    listed = (await http.get("/v1/adapters", headers=key)).json()["data"]
+    return [each for each in listed if each["origin"] == "store"]
 
 
 async def submit(http: httpx.AsyncClient, key: dict[str, str], *names: str, model: str = "painter") -> Any:
@@ -109,8 +116,8 @@ async def test_an_adapter_is_its_tenants_alone(
     assert refused.json()["errors"][0]["field"] == "input.adapters.0.name"
     for call in (http.get, http.delete):
         assert (await call("/v1/adapters/ink", headers=keys["bob"])).status_code == 404
-    assert (await http.get("/v1/adapters", headers=keys["bob"])).json()["data"] == []
-    assert (await http.get("/v1/adapters", headers=keys["ada"])).json()["data"] == [told]
+    assert await stored(http, keys["bob"]) == []
+    assert await stored(http, keys["ada"]) == [told]
 
 
 async def test_own_names_go_before_public_ones(
@@ -128,8 +135,8 @@ async def test_own_names_go_before_public_ones(
     assert digests == {"ada": own["digest"], "bob": public["digest"], "operator": public["digest"]}
     models = (await http.get("/v1/models", headers=keys["bob"])).json()["data"]
     assert {model["id"]: model["adapters"] for model in models} == {
-        "painter": ["ink", "local", "shipped"],
-        "filmer": ["local"],
+        "painter": ["ink", "local", "own", "shipped"],
+        "filmer": ["local", "own"],
         "plain": [],
     }
 
@@ -155,8 +162,28 @@ async def test_a_queued_job_keeps_what_it_was_accepted_with(
 async def test_a_worker_knows_names_of_its_own(
     http: httpx.AsyncClient, keys: dict[str, dict[str, str]], store: JobStore
 ) -> None:
-    job = (await submit(http, keys["ada"], "local")).json()
-    assert (await store.jobs.get(job["id"])).input["adapters"] == [{"name": "local", "weight": 0.5}]
+    for name in ("local", "own", "shipped"):
+        job = (await submit(http, keys["ada"], name)).json()
+        assert (await store.jobs.get(job["id"])).input["adapters"] == [{"name": name, "weight": 0.5}]
+    assert (await submit(http, keys["ada"], "shipped", model="filmer")).status_code == 422
+
+
+async def test_each_adapter_says_where_it_comes_from(
+    http: httpx.AsyncClient, keys: dict[str, dict[str, str]]
+) -> None:
+    await upload(http, keys["ada"])
+    await upload(http, keys["bob"], "own")
+    listed = (await http.get("/v1/adapters", headers=keys["ada"])).json()["data"]
+    assert [(each["name"], each["origin"], each["models"], each["is_public"]) for each in listed] == [
+        ("ink", "store", ["painter"], False),
+        ("local", "worker", ["filmer", "painter"], True),
+        ("own", "worker", ["filmer", "painter"], True),
+        ("shipped", "model", ["painter"], True),
+    ]
+    one = (await http.get("/v1/adapters/shipped", headers=keys["ada"])).json()
+    assert (one, one["digest"], one["families"]) == (listed[3], None, ["flux"])
+    own = (await http.get("/v1/adapters/own", headers=keys["bob"])).json()
+    assert (own["origin"], own["is_public"]) == ("store", False)  # the store's hides the worker's
 
 
 @pytest.mark.parametrize(
@@ -249,7 +276,7 @@ async def test_a_file_that_is_no_adapter_is_refused_without_a_trace(
     assert refused.status_code == 422
     assert told in refused.text
     assert "/tmp" not in refused.text
-    assert (await http.get("/v1/adapters", headers=keys["ada"])).json()["data"] == []
+    assert await stored(http, keys["ada"]) == []
     assert (await upload(http, keys["ada"], "../x")).status_code == 422
 
 
@@ -282,4 +309,4 @@ async def test_a_store_that_is_down_refuses_what_needs_it_alone(
     assert (await submit(http, keys["ada"], "ink")).status_code == 503
     assert (await submit(http, keys["ada"])).status_code == 202
     models = (await http.get("/v1/models", headers=keys["ada"])).json()["data"]
-    assert models[0]["adapters"] == ["local"]
+    assert models[0]["adapters"] == ["local", "own"]

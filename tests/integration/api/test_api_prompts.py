@@ -154,7 +154,7 @@ async def test_openai_and_flat_routes_reject_a_blocked_prompt_in_their_own_forma
 ) -> None:
     openai = await http.post("/v1/images/generations", json={"prompt": "acmecola"})
     assert openai.status_code == 400
-    assert openai.json()["error"]["code"] == "prompt_blocked"
+    assert openai.json()["error"]["code"] == "moderation_blocked"
     flat = await http.post("/generate", json={"prompt": "acmecola"})
     assert (flat.status_code, flat.json()["code"]) == (422, "prompt_blocked")
 

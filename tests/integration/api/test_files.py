@@ -39,7 +39,7 @@ def pool() -> Iterator[IntakePool]:
 
 @pytest.fixture
 def config() -> ApiConfig:
-    return ApiConfig(max_input_file_bytes=MAX_BYTES)
+    return ApiConfig(max_input_file_bytes=MAX_BYTES, max_lines_bytes=MAX_BYTES)
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ async def test_a_huge_body_is_discarded(server: str) -> None:
     async with httpx.AsyncClient(timeout=HANG_SECONDS) as http:
         response = await http.post(f"{server}/v1/files", content=huge(), headers=FORM)
     assert response.status_code == 413
-    assert "send a smaller image" in response.json()["detail"]
+    assert "send a smaller file" in response.json()["detail"]
 
 
 @pytest.mark.parametrize("config", [ApiConfig(upload_grace_seconds=0.2)], ids=["impatient"])

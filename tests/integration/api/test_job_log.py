@@ -13,11 +13,12 @@ from diffuserve.api.config import ApiConfig
 from diffuserve.api.following import job_log
 from diffuserve.api.following.job_log import JobLog
 from diffuserve.api.http import problems
-from diffuserve.cli.wiring.control import running
+from diffuserve.api.http.problem import Problem
 from diffuserve.domain.jobs.job import EndedJob, JobStatus
 from diffuserve.domain.tenant import Role
 from diffuserve.jobs.store import JobStore
 from diffuserve.telemetry.log_fields import FIELDS, IS_REPEATED
+from diffuserve.wiring.control import running
 from support.hand_worker import HandWorker
 from support.waiting import eventually
 
@@ -65,9 +66,9 @@ async def test_lines_of_a_request_have_its_id(
 ) -> None:
     seen: list[dict[str, Any]] = []
 
-    def note(error: Exception) -> problems.Problem:
+    def note(error: Exception) -> Problem:
         seen.append(get_contextvars())
-        return problems.Problem(status=404, code="x", detail="x")
+        return Problem(status=404, code="x", detail="x")
 
     monkeypatch.setattr(problems, "problem_of", note)
     await http.get("/v1/jobs/job_1", headers={"x-request-id": "r-17"})

@@ -186,14 +186,12 @@ async def test_bad_input_is_a_bad_request_that_names_its_parameter(
 ) -> None:
     bad: list[tuple[dict[str, Any], str]] = [
         ({"prompt": ""}, "prompt"),
-        ({"prompt": "a", "size": "100x100"}, "size"),
-        ({"prompt": "a", "size": "4096x4096"}, "size"),
-        ({"prompt": "a", "size": "256x128"}, "size"),
         ({"prompt": "a", "size": "big"}, "size"),
         ({"prompt": "a", "n": 11}, "n"),
         ({"prompt": "a", "output_format": "gif"}, "output_format"),
+        ({"prompt": "a", "output_format": "svg"}, "output_format"),
+        ({"prompt": "a", "quality": "bogus"}, "quality"),
         ({"prompt": "a", "background": "transparent"}, "background"),
-        ({"prompt": "a", "extra_body": {"nonsense": 1}}, "nonsense"),
         ({"prompt": "a", "extra_body": {"num_inference_steps": 101}}, "num_inference_steps"),
         ({"prompt": "a", "extra_body": {"guidance_scale": 3.5}}, "guidance_scale"),
         ({"prompt": "a", "extra_body": {"seed": -1}}, "seed"),
@@ -207,7 +205,7 @@ async def test_bad_input_is_a_bad_request_that_names_its_parameter(
 
 async def test_an_unknown_model_is_not_found(client: AsyncOpenAI, worker: HandWorker) -> None:
     with pytest.raises(openai.NotFoundError) as raised:
-        await client.images.generate(prompt="a", model="dall-e-3")
+        await client.images.generate(prompt="a", model="nix")
     assert raised.value.code == "model_not_found"
 
 

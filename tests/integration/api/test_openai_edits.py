@@ -268,14 +268,12 @@ async def test_a_bad_edit_is_a_bad_request_that_names_its_parameter(
         ({"prompt": ""}, "prompt"),
         ({"n": 11}, "n"),
         ({"size": "big"}, "size"),
-        ({"size": "100x100"}, "size"),
         ({"extra_body": {"strength": 0}}, "strength"),
         ({"extra_body": {"strength": "half"}}, "strength"),
         ({"extra_body": {"guidance_scale": -1}}, "guidance_scale"),
         ({"extra_body": {"strength": 0.2}}, "strength"),
         ({"extra_body": {"sampler": "lcm"}}, "sampler"),
         ({"extra_body": {"seed": "one"}}, "seed"),
-        ({"extra_body": {"nonsense": 1}}, "nonsense"),
         ({"image": [png(), png()]}, "image"),
         ({"image": b""}, "image"),
         ({"image": b"no image"}, "image"),
@@ -284,7 +282,6 @@ async def test_a_bad_edit_is_a_bad_request_that_names_its_parameter(
         ({"mask": file_of(Image.new("RGBA", (64, 48), (9, 9, 9, 255)))}, "mask"),
         ({"model": "editor", "mask": hole()}, "mask"),
         ({"model": "editor", "image": [png()] * (MAX_INPUT_IMAGES + 1)}, "image"),
-        ({"markup": png()}, "markup"),
         ({"background": "transparent"}, "background"),
     ]
     for values, param in bad:

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.jobs.config import StoreConfig
-from support.clips import CLIPS, MP4, complete_clip, completing
+from support.clips import CLIPS, MP4, complete_clip, completing, drawn_clip
 from support.hand_worker import HAND_SPEC, HandWorker
 from support.image_files import png
 from support.waiting import HANG_SECONDS
@@ -78,7 +78,8 @@ async def test_the_examples_of_the_how_to_run(
     monkeypatch.chdir(tmp_path)
     page = HOW_TO.read_text().partition("## Videos")[2].partition("## Connections")[0]
     blocks = re.findall(r"```python no-run\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
+    clip = drawn_clip()
 
     def run() -> None:
         with OpenAI(base_url=f"{server}/v1", api_key="any", timeout=HANG_SECONDS) as client:
@@ -86,10 +87,11 @@ async def test_the_examples_of_the_how_to_run(
             for block in blocks:
                 exec(block, names)
 
-    async with completing(worker):
+    async with completing(worker, clip):
         await asyncio.to_thread(run)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name.startswith("ball")}
-    assert files == dict.fromkeys(("ball.mp4", "ball.webp", "ball-frames.webp"), MP4)
+    fetched = {"ball.mp4": "video", "ball.webp": "poster", "ball-frames.webp": "sprites"}
+    assert files == {name: clip[role] for name, role in fetched.items()}
 
 
 async def test_the_states_of_a_clip_are_openais(

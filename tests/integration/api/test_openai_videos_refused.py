@@ -70,8 +70,6 @@ async def test_a_bad_clip_is_a_bad_request_that_names_its_parameter(
         ({"seconds": "0"}, "seconds", "above 0"),
         ({"seconds": "12"}, "seconds", "at most 81 frames, 5.06 at 16 a second"),
         ({"size": "big"}, "size", "WIDTHxHEIGHT"),
-        ({"size": "720x1280"}, "size", "the nearest size is "),
-        ({"size": "100x100"}, "size", "the nearest size is 96x96"),
         ({"model": "hand"}, "model", "clips are made by clips"),
         ({"input_reference": ("a.png", b"no image", "image/png")}, "input_reference", ""),
         ({"input_reference": ("a.png", b"", "image/png")}, "input_reference", "empty"),
@@ -90,8 +88,6 @@ async def test_a_bad_clip_is_a_bad_request_that_names_its_parameter(
         ({"extra_body": {"negative_prompt": "a dog"}}, "negative_prompt", "no negative prompt"),
         ({"extra_body": {"output_format": "png"}}, "output_format", "mp4"),
         ({"extra_body": {"output_format": "avi"}}, "output_format", "mp4"),
-        ({"extra_body": {"num_frames": 5}}, "num_frames", ""),
-        ({"extra_body": {"nonsense": 1}}, "nonsense", ""),
     ]
     for values, param, told in bad:
         arguments = {"prompt": "a ball", "model": "clips"} | values
@@ -106,7 +102,7 @@ async def test_a_bad_clip_is_a_bad_request_that_names_its_parameter(
 
 async def test_an_unknown_model_is_not_found(client: AsyncOpenAI, worker: HandWorker) -> None:
     with pytest.raises(openai.NotFoundError) as raised:
-        await client.videos.create(prompt="a ball", model="sora-2")
+        await client.videos.create(prompt="a ball", model="nix")
     assert raised.value.code == "model_not_found"
 
 
@@ -119,7 +115,7 @@ async def test_an_unknown_model_is_not_found(client: AsyncOpenAI, worker: HandWo
         ("GET", "/v1/videos/video_0/content?variant=audio", 400, "variant"),
         ("POST", "/v1/videos/video_0/remix", 415, None),
         ("PUT", "/v1/videos", 405, None),
-        ("POST", "/v1/videos/extensions", 405, None),
+        ("POST", "/v1/videos/extensions", 415, None),
         ("GET", "/v1/videos/characters/char_1", 404, None),
     ],
 )
@@ -135,7 +131,7 @@ async def test_a_body_of_another_kind_is_refused(http: httpx.AsyncClient, worker
     response = await http.post("/v1/videos", content=b"prompt=a", headers={"content-type": "text/plain"})
     assert (response.status_code, response.json()["error"]["code"]) == (415, "unsupported_media_type")
     forms: list[dict[str, Any]] = [
-        {"files": {"image": IMAGE}, "data": {"prompt": "a"}},
+        {"files": {"prompt": IMAGE}},
         {"files": [("input_reference", IMAGE)] * 2, "data": {"prompt": "a"}},
         {"files": {"input_reference": IMAGE}, "data": {"prompt": "a", "input_reference[file_id]": "file-1"}},
         {"files": {"x": ("", b"")}, "data": {"prompt": "a", "input_reference": "file-1"}},
@@ -143,7 +139,7 @@ async def test_a_body_of_another_kind_is_refused(http: httpx.AsyncClient, worker
     for form in forms:
         response = await http.post("/v1/videos", **form)
         assert response.status_code == 400, form
-        assert response.json()["error"]["param"] in ("image", "input_reference", "x")
+        assert response.json()["error"]["param"] in ("prompt", "input_reference")
 
 
 async def test_a_server_with_one_model_of_clips_needs_no_name(

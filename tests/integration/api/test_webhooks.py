@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from openai import AsyncOpenAI, BadRequestError, InvalidWebhookSignatureError
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from diffuserve.api.config import ApiConfig
@@ -19,6 +20,7 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from support.certificates import certified
 from support.clips import CLIPS, MP4, complete_clip
+from support.file_batches import create, line, until, working
 from support.hand_worker import PNG, HandWorker
 from support.http_request import ReceivedRequest
 from support.waiting import HANG_SECONDS
@@ -375,3 +377,44 @@ def always(*addresses: str) -> Resolve:
         return list(addresses)
 
     return resolve
+
+
+@pytest.mark.usefixtures("sender")
+@pytest.mark.parametrize(("ending", "event"), [("complete", "video.completed"), ("fail", "video.failed")])
+async def test_openais_client_reads_the_events_of_clips(
+    http: httpx.AsyncClient, receiver: WebhookReceiver, ending: str, event: str
+) -> None:
+    worker = await HandWorker.register(http, [CLIPS])
+    video = (await http.post("/v1/videos", json={"prompt": "a ball", "webhook_url": receiver.url})).json()
+    [lease] = await worker.claim()
+    await (complete_clip(worker, lease) if ending == "complete" else worker.fail(lease))
+    [received] = await receiver.wait_for(1)
+    secret = (await http.get("/v1/webhooks/secret")).json()["secret"]
+    client = AsyncOpenAI(api_key="any", webhook_secret=secret)
+    read = client.webhooks.unwrap(received.body, dict(received.headers))
+    assert (read.type, read.data.id, read.object) == (event, video["id"], "event")  # type: ignore[union-attr]
+    assert (read.id, read.created_at > 0) == (received.headers["webhook-id"], True)
+    with pytest.raises(InvalidWebhookSignatureError):
+        client.webhooks.unwrap(received.body + b" ", dict(received.headers))
+
+
+@pytest.mark.usefixtures("sender")
+async def test_openais_client_reads_the_events_of_batches_from_files(
+    app: FastAPI, client: AsyncOpenAI, http: httpx.AsyncClient, receiver: WebhookReceiver
+) -> None:
+    hook: dict[str, Any] = {"extra_body": {"webhook_url": receiver.url}}
+    async with working(app):
+        failed = await create(client, [b"{"], **hook)
+        await until(client, failed, "failed")
+        cancelled = await create(client, [line("a")], **hook)
+        await client.batches.cancel(cancelled.id)
+        received = await receiver.wait_for(2)
+    secret = (await http.get("/v1/webhooks/secret")).json()["secret"]
+    read: list[Any] = [
+        client.webhooks.unwrap(message.body, dict(message.headers), secret=secret) for message in received
+    ]
+    events = {(event.type, event.data.id) for event in read}
+    assert events == {("batch.failed", failed.id), ("batch.cancelled", cancelled.id)}
+    forbidden = {"extra_body": {"webhook_url": "http://10.0.0.1/"}}
+    with pytest.raises(BadRequestError, match="webhook_url"):
+        await create(client, [line("a")], **forbidden)

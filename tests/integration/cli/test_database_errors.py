@@ -4,10 +4,10 @@ import socket
 
 import pytest
 
-from diffuserve.cli.wiring.control import open_store
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.jobs.database import outages
 from diffuserve.settings import Settings
+from diffuserve.wiring.control import open_store
 from support.postgres import PostgresServer
 
 

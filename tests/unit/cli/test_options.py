@@ -131,6 +131,12 @@ def test_the_values_of_a_repeated_option_reach_the_worker_of_a_server(
     assert parsed(["--model", "a"], WORKER_SETTINGS).more_models == ()
 
 
+@pytest.mark.parametrize("text", ['{"gpt-image-2": "a", "sora-2": "b"}', "gpt-image-2=a, sora-2=b"])
+def test_other_names_of_models_are_pairs_or_json(text: str) -> None:
+    chosen = parsed(["--alias", text], ("model_aliases",))
+    assert chosen.model_aliases == {"gpt-image-2": "a", "sora-2": "b"}  # type: ignore[attr-defined]
+
+
 def test_what_is_not_given_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIFFUSERVE_TOKEN_BUDGET", "512")
     monkeypatch.setenv("DIFFUSERVE_MEMORY_FRACTION", "0.5")

@@ -80,3 +80,12 @@ def test_other_text_in_a_file_is_not_parameters(text: str, tmp_path: Path) -> No
     info.add_itxt("diffuserve", text)
     IMAGE.save(tmp_path / "image.png", pnginfo=info)
     assert read_parameters(tmp_path / "image.png") == {}
+
+
+def test_a_lower_quality_makes_smaller_files(tmp_path: Path) -> None:
+    noise = Image.effect_noise((64, 64), 50).convert("RGB")
+    sizes = []
+    for quality in (5, None, 100):
+        save_image(noise, tmp_path / "image.jpeg", {}, quality)
+        sizes.append((tmp_path / "image.jpeg").stat().st_size)
+    assert sizes[0] < sizes[1] / 3 < sizes[1] < sizes[2]

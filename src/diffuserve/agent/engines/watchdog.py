@@ -19,8 +19,13 @@ class Pulse:
     predicted_seconds: float = 0.0
 
     def after_heartbeat(self, heartbeat: EngineHeartbeat, now: float) -> "Pulse":
-        """Return the pulse after a heartbeat, which is progress only if it counts more moves."""
-        progress_at = now if heartbeat.num_moves != self.num_moves else self.progress_at
+        """Return the pulse after a heartbeat, which is progress only if it counts more moves.
+
+        Or if all that is left waits for adapters: they load beside the steps, of which there can be none.
+        """
+        only_waits = heartbeat.num_unfinished > 0 and heartbeat.num_awaiting >= heartbeat.num_unfinished
+        has_moved = heartbeat.num_moves != self.num_moves or only_waits
+        progress_at = now if has_moved else self.progress_at
         return Pulse(
             heartbeat_at=now,
             progress_at=progress_at,

@@ -3,16 +3,18 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from diffuserve.domain.errors import AdapterNotFound, DownloadFailed, InvalidAdapter
 from diffuserve.domain.requests.adapter_use import AdapterUse
+from diffuserve.modelstore.locks import PinnedFile
 
 log = logging.getLogger(__name__)
 
 FetchAdapter = Callable[[str], Path]
 """Returns the verified file of a digest. It may take long, and raises what `AdapterStore.fetch` does."""
-_MAX_AT_ONCE = 4
+_MAX_AT_ONCE, _MAX_EVICTIONS = 4, 3
 
 
 def no_store(digest: str) -> Path:
@@ -28,16 +30,22 @@ class AdapterFetcher:
         self._places = asyncio.Semaphore(_MAX_AT_ONCE)
         self._downloads: dict[str, asyncio.Task[Path]] = {}
 
-    async def fetch(self, uses: Sequence[AdapterUse]) -> Mapping[str, Path]:
-        """Return the files of a job's adapters by their digests.
+    async def fetch(self, uses: Sequence[AdapterUse]) -> Mapping[str, PinnedFile]:
+        """Return the files of a job's adapters by their digests; none is evicted while it is in use.
 
         Raise `AdapterNotFound`, `InvalidAdapter` for a damaged one, and `DownloadFailed`, with the name.
         """
         found = {}
         for use in uses:
             if use.digest is not None:
-                found[use.digest] = await self._one(use.name, use.digest)
+                found[use.digest] = await self._in_use(use.name, use.digest)
         return found
+
+    async def _in_use(self, name: str, digest: str) -> PinnedFile:
+        for _ in range(_MAX_EVICTIONS):
+            with suppress(FileNotFoundError):  # evicted since it was fetched
+                return PinnedFile(await self._one(name, digest))
+        raise DownloadFailed(f"adapter {name!r} was evicted as often as it was fetched")
 
     async def _one(self, name: str, digest: str) -> Path:
         """Return a file. What is told to the job's owner names neither the store nor this machine."""

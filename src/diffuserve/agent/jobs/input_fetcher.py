@@ -55,7 +55,8 @@ class InputFetcher:
     async def _fetch(self, job: HeldJob) -> None:
         fetched: Fetched
         try:
-            adapters = await self._adapters.fetch(stored_uses(job.lease.input))
+            job.adapters = await self._adapters.fetch(stored_uses(job.lease.input))
+            adapters = {digest: file.path for digest, file in job.adapters.items()}
             fetched = {**adapters, **await self._fetch_files(job), **await self._fetch_checkpoint(job)}
         except Exception as error:  # any error of a job fails that job alone
             fetched = error

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.state.capacity import ClaimScope
 from diffuserve.domain.jobs.claim import Claim
-from diffuserve.domain.workers.worker import ModelOffer, Registration, WorkerReport, WorkerState
+from diffuserve.domain.requests.adapter_use import ADAPTER_NAME
+from diffuserve.domain.workers.worker import (
+    MAX_OWN_ADAPTERS,
+    ModelOffer,
+    Registration,
+    WorkerReport,
+    WorkerState,
+)
 from diffuserve.protocol.messages import EngineHeartbeat, ModelAnnounced
 from diffuserve.telemetry.memory import Memory
 
@@ -22,6 +29,7 @@ def new_registration(
             state=WorkerState.INITIALIZING,
             timestamp=time.time(),
             num_cpus=os.cpu_count() or 1,
+            own_adapters=_own_adapters(config),
         ),
         name=config.name,
         labels=dict(config.labels),
@@ -29,6 +37,12 @@ def new_registration(
         is_spot=is_spot,
         role=config.role,
     )
+
+
+def _own_adapters(config: WorkerConfig) -> tuple[str, ...]:
+    """Return the names of adapters for which there are files here, of those that requests can give."""
+    names = filter(ADAPTER_NAME.fullmatch, config.engine_process.adapter_files)
+    return tuple(names)[:MAX_OWN_ADAPTERS]
 
 
 def worker_report(
@@ -49,6 +63,7 @@ def worker_report(
         resident_models=resident_models,
         last_step_seconds=heartbeat.last_step_seconds if heartbeat else None,
         num_running=num_running,
+        own_adapters=registration.report.own_adapters,
     )
 
 

@@ -1,6 +1,7 @@
 """A job that a worker holds."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from diffuserve.domain.workers.worker import (
     Lease,
 )
 from diffuserve.domain.workers.worker_ids import attempt_id
+from diffuserve.modelstore.locks import PinnedFile
 from diffuserve.protocol.messages import CheckpointReady
 from diffuserve.telemetry.log_fields import fields
 from diffuserve.telemetry.tracing import Span
@@ -27,6 +29,7 @@ class HeldJob:
     `num_checkpoints` are stored, the last of them with `kept_seconds` of the device in it.
     Its progress was last reported at `reported_at`, and it `is_watched` if somebody watched it then.
     `span` is that of the attempt, which the engine got at `entered_at`, in seconds since the epoch.
+    `adapters` are files of the cache, which keeps them for it, by their digests.
     `live_upload` is the newest upload of a part of its clip; none follows once `is_live_over`.
     """
 
@@ -43,6 +46,7 @@ class HeldJob:
     has_unreported_progress: bool = False
     is_watched: bool = False
     reported_at: float | None = None
+    adapters: Mapping[str, PinnedFile] = field(default_factory=dict)
     since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     load_seconds: float | None = None
     live_upload: asyncio.Task[None] | None = None

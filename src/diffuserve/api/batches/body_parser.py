@@ -9,6 +9,7 @@ from typing import Any, overload
 from fastapi import Request
 from pydantic import ValidationError
 
+from diffuserve.api.batches.file_batch_body import INPUT_FILE, FileBatchBody
 from diffuserve.api.batches.request_bodies import (
     MAX_INLINE_ITEMS,
     MAX_ITEMS,
@@ -50,11 +51,12 @@ class BatchRequest:
 @asynccontextmanager
 async def received_batch(
     request: Request, query: BatchQuery, uploads: BatchUploads, tenant_id: str
-) -> AsyncIterator[BatchRequest]:
+) -> AsyncIterator[BatchRequest | FileBatchBody]:
     """Receive the body, wait for one of the tenant's slots, check the options, and yield the request.
 
-    Raise `RequestValidationError`, what `BatchUploads.received` raises, and `HTTPException` 415 for another
-    content type than JSON and JSON lines.
+    JSON that names a file of lines is a batch of OpenAI's API, and errors are told as that does. Raise
+    `RequestValidationError`, what `BatchUploads.received` raises, and `HTTPException` 415 for another content
+    type than JSON and JSON lines.
     """
     content_type = content_type_of(request)
     is_lines = content_type in _JSON_LINES
@@ -67,14 +69,17 @@ async def received_batch(
         if is_lines:
             yield BatchRequest(query.options(), await asyncio.to_thread(_split_lines, body), "lines")
         else:
-            yield _parse_json(body[:])
+            yield _parse_json(request, body[:])
 
 
-def _parse_json(body: bytes) -> BatchRequest:
+def _parse_json(request: Request, body: bytes) -> BatchRequest | FileBatchBody:
     try:
         values = parsed_json(body, BatchBody, _MAX_VALUES_PER_ITEM * MAX_INLINE_ITEMS)
     except UnreadableJson as error:
         raise validation_error(("body",), str(error)) from error
+    if isinstance(values, dict) and INPUT_FILE in values:
+        request.state.is_openai = True
+        return _file_batch(values)
     if not isinstance(values, dict) or not isinstance(items := values.pop("items", None), list):
         raise validation_error(("body", "items"), "must be a list of items")
     try:
@@ -83,6 +88,13 @@ def _parse_json(body: bytes) -> BatchRequest:
         raise nested_errors(("body",), error, BatchBody) from error
     _check_count(items, MAX_INLINE_ITEMS, ("body", "items"))
     return BatchRequest(options, items, "items")
+
+
+def _file_batch(values: Any) -> FileBatchBody:
+    try:
+        return FileBatchBody.model_validate(values)
+    except ValidationError as error:
+        raise nested_errors(("body",), error, FileBatchBody) from error
 
 
 class _Lines(Sequence[bytes]):
@@ -143,7 +155,9 @@ OPENAPI_BODY = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": inlined_schema(BatchBody)},
+            "application/json": {
+                "schema": {"anyOf": [inlined_schema(BatchBody), inlined_schema(FileBatchBody)]}
+            },
             _JSON_LINES[0]: {"schema": {"type": "string", "description": BatchItem.__doc__}},
         },
     }

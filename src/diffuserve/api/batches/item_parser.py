@@ -138,4 +138,5 @@ class BatchItemParser:
             metadata=item.metadata,
             output_format=options.output_format,
             exact=item.exact,
+            **vars(options.options),
         )

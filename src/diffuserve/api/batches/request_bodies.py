@@ -11,15 +11,19 @@ from diffuserve.api.submit.request_bodies import (
     Kind,
     Metadata,
     ModelName,
+    OptionsBody,
     RequestBody,
     Seconds,
     Storable,
     WebhookUrl,
+    takes_options,
 )
 from diffuserve.domain.jobs.job import Band
 
 MAX_INLINE_ITEMS = 1_000
 MAX_ITEMS = 50_000
+_JOB_OPTIONS = ("max_attempts", "start_timeout_seconds", "worker_hint")
+"""Options that items have; a batch stays whole and is of one model."""
 
 
 class BatchWebhookBody(RequestBody):
@@ -28,7 +32,8 @@ class BatchWebhookBody(RequestBody):
     url: WebhookUrl
 
 
-class BatchOptions(RequestBody):
+@takes_options(*_JOB_OPTIONS)
+class BatchOptions(OptionsBody):
     """Options of every item of a batch."""
 
     kind: Kind = "image.generate"
@@ -58,6 +63,7 @@ class BatchBody(BatchOptions):
     items: Annotated[list[BatchItem], Field(min_length=1, max_length=MAX_INLINE_ITEMS)]
 
 
+@takes_options(*_JOB_OPTIONS)
 class BatchQuery(BaseModel):
     """Options of every item of a batch that is sent as JSON lines."""
 

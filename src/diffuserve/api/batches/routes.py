@@ -12,6 +12,9 @@ from starlette.requests import ClientDisconnect
 from diffuserve.api.auth.dependencies import BaseUrl
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.batches.body_parser import OPENAPI_BODY, received_batch
+from diffuserve.api.batches.file_batch_body import FileBatchBody
+from diffuserve.api.batches.file_batch_resources import FileBatchPage, FileBatchResource
+from diffuserve.api.batches.file_batch_routes import FileBatchParts, create_file_batch, file_batches_page
 from diffuserve.api.batches.request_bodies import BatchQuery
 from diffuserve.api.batches.submission import BatchSubmissions
 from diffuserve.api.door.json_route import JsonRoute
@@ -19,6 +22,7 @@ from diffuserve.api.door.upload import BatchUploads
 from diffuserve.api.http.background_tasks import BackgroundTasks
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import BatchId, checked_batch_id
+from diffuserve.api.http.problems import SHARED_RESPONSES, speaks_openai
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.resources.serializers import JobSerializer, batch_resource, page_of
 from diffuserve.api.submit.request_bodies import Storable
@@ -26,7 +30,9 @@ from diffuserve.domain.jobs.batch import BatchStatus
 from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
 from diffuserve.jobs.store import JobStore
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"], route_class=JsonRoute)
+router = APIRouter(
+    prefix="/v1/batches", tags=["batches"], route_class=JsonRoute, responses=dict(SHARED_RESPONSES)
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,7 @@ class BatchParts:
     batch_uploads: BatchUploads
     serializer: JobSerializer
     background_tasks: BackgroundTasks
+    of_files: FileBatchParts
 
 
 Used = Annotated[BatchParts, Depends(Uses(BatchParts))]
@@ -49,7 +56,12 @@ _RESULTS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json
 
 
 @router.post(
-    "", summary="Submit a batch", status_code=202, response_model=BatchResource, openapi_extra=OPENAPI_BODY
+    "",
+    summary="Submit a batch",
+    status_code=202,
+    response_model=BatchResource,
+    responses={200: {"model": FileBatchResource, "description": "It is a batch from a file."}},
+    openapi_extra=OPENAPI_BODY,
 )
 async def submit_batch(
     request: Request,
@@ -65,11 +77,14 @@ async def submit_batch(
     """Submit up to 1,000 items as JSON, or up to 50,000 as JSON lines, whose options are in the query.
 
     Every item is checked before the first is stored. An interrupted call continues where it stopped when
-    it is repeated with its `Idempotency-Key`.
+    it is repeated with its `Idempotency-Key`. JSON with an `input_file_id` is a batch of OpenAI's API, whose
+    items are the lines of that file: the response is `200` with OpenAI's object, and the file is read then.
     """
     tenant_id = caller.tenant_id
     try:
         async with received_batch(request, query, parts.batch_uploads, tenant_id) as received:
+            if isinstance(received, FileBatchBody):
+                return await create_file_batch(parts.of_files, caller, received, base_url, idempotency_key)
             batch = await parts.submissions.submit(tenant_id, received, base_url, idempotency_key)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
@@ -77,15 +92,18 @@ async def submit_batch(
     return json_response(resource, 202, {"location": resource.urls.self})
 
 
-@router.get("", summary="List batches, newest first", response_model=BatchPage)
+@router.get("", summary="List batches, newest first", response_model=BatchPage | FileBatchPage)
 async def list_batches(
+    request: Request,
     parts: Used,
     caller: ClientCaller,
     base_url: BaseUrl,
     after: Annotated[str | None, Query(description="The `next` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
-    """List the caller's batches."""
+    """List the caller's batches; to OpenAI's clients those from files, in that API's form."""
+    if speaks_openai(request):
+        return await file_batches_page(parts.of_files, caller, after, limit)
     batches = await parts.store.batches.list_batches(
         tenant_id=caller.scope, after=None if after is None else checked_batch_id(after), limit=limit + 1
     )

@@ -1,6 +1,6 @@
 """Adapters: list, get, upload, delete."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,9 +14,12 @@ from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.reads.adapter_names import AdapterNames
 from diffuserve.api.reads.catalog import Catalog
+from diffuserve.domain.errors import AdapterNotFound
 from diffuserve.domain.models.adapter_entry import AdapterEntry
+from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.adapter_use import ADAPTER_NAME
-from diffuserve.domain.resources.adapter import AdapterList, AdapterResource, DeletedAdapter
+from diffuserve.domain.resources.adapter import AdapterList, AdapterOrigin, AdapterResource, DeletedAdapter
+from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.jobs.reads.operations import OfferedModel
 
 router = APIRouter(prefix="/v1/adapters", tags=["adapters"], route_class=JsonRoute)
@@ -45,17 +48,20 @@ _OPENAPI_BODY = {
 
 @router.get("", summary="List adapters", response_model=AdapterList)
 async def list_adapters(parts: Used, caller: ClientCaller) -> Response:
-    """List the adapters that the caller's requests may name: its own, and the public ones."""
-    models = await parts.catalog.models()
-    entries = await parts.adapters.visible(caller.tenant_id)
-    return json_response(AdapterList(data=tuple(_resource(entry, models) for entry in entries)))
+    """List the adapters that the caller's requests may name: its own, the public ones, then workers'."""
+    named = await _named(parts, caller.tenant_id)
+    return json_response(AdapterList(data=tuple(named[name] for name in sorted(named))))
 
 
 @router.get("/{name}", summary="Get an adapter", response_model=AdapterResource)
 async def get_adapter(name: AdapterName, parts: Used, caller: ClientCaller) -> Response:
     """Get what is known of an adapter that the caller's requests may name."""
-    entry = await parts.adapters.get(caller.tenant_id, name)
-    return json_response(_resource(entry, await parts.catalog.models()))
+    named = await _named(parts, caller.tenant_id)
+    if name not in named:
+        raise AdapterNotFound(
+            f"there is no adapter {name!r}{did_you_mean(name, named)}; GET /v1/adapters lists all"
+        )
+    return json_response(named[name])
 
 
 @router.post(
@@ -92,10 +98,31 @@ async def delete_adapter(name: AdapterName, parts: Used, caller: ClientCaller) -
     return json_response(DeletedAdapter(name=name))
 
 
+async def _named(parts: AdapterParts, tenant_id: str) -> dict[str, AdapterResource]:
+    """Return what the names of a tenant's requests mean; the store's hide others."""
+    models = await parts.catalog.models()
+    others = await parts.adapters.beside_store(served.spec for served in models.values())
+    stored = await parts.adapters.visible(tenant_id)
+    return {name: _of_workers(name, *found) for name, found in others.items()} | {
+        entry.name: _resource(entry, models) for entry in stored
+    }
+
+
+def _of_workers(name: str, origin: AdapterOrigin, specs: Sequence[ModelSpec]) -> AdapterResource:
+    return AdapterResource(
+        name=name,
+        origin=origin,
+        is_public=True,
+        families=tuple(sorted({spec.family for spec in specs})),
+        models=tuple(sorted(spec.name for spec in specs)),
+    )
+
+
 def _resource(entry: AdapterEntry, models: Mapping[str, OfferedModel]) -> AdapterResource:
     fitting = [name for name, served in models.items() if entry.fits(served.spec)]
     return AdapterResource(
         name=entry.name,
+        origin="store",
         is_public=entry.tenant is None,
         digest=entry.digest,
         bytes=entry.num_bytes,

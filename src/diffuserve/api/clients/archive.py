@@ -5,11 +5,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
+from starlette.background import BackgroundTask, BackgroundTasks
 
 from diffuserve.api.auth.waits import FollowingCaller
 from diffuserve.api.clients.job_queries import JobIdText
 from diffuserve.api.door.json_route import JsonRoute
 from diffuserve.api.files.job_archive import MAX_JOBS, JobArchive
+from diffuserve.api.files.job_files import note_delivered
 from diffuserve.api.http.parts import Uses
 from diffuserve.domain.errors import JobNotFound
 from diffuserve.jobs.store import JobStore
@@ -55,4 +57,8 @@ async def get_archive(
     archive = JobArchive.of(parts.artifacts, [job_id for job_id in wanted if job_id not in own])
     jobs = [own[job_id] for job_id in wanted if job_id in own]
     headers = {"content-disposition": 'attachment; filename="diffuserve.zip"', "cache-control": "no-store"}
-    return StreamingResponse(archive.stream(jobs), media_type="application/zip", headers=headers)
+    response = StreamingResponse(archive.stream(jobs), media_type="application/zip", headers=headers)
+    response.background = BackgroundTasks(
+        [BackgroundTask(note_delivered, parts.store, job.id) for job in jobs if job.forget_delivered]
+    )
+    return response

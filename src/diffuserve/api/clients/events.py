@@ -1,18 +1,18 @@
 """Events of a job, live: by server-sent events and by WebSocket."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Depends, Header, Query, WebSocket
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from diffuserve.api.auth.quota import websocket_caller
 from diffuserve.api.auth.waits import FollowingCaller, WaitSlots
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.door.sent_messages import send_all
 from diffuserve.api.following.job_watcher import JobWatcher
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import MAX_SEQ, JobId
@@ -79,43 +79,13 @@ async def stream_events_by_websocket(
         await send_all(websocket, _texts(parts, job, after))
 
 
-async def send_all(websocket: WebSocket, texts: AsyncGenerator[str]) -> None:
-    """Send every text, until they end or the client disconnects."""
-    await websocket.accept()
-    sending = asyncio.create_task(_send(websocket, texts))
-    disconnecting = asyncio.create_task(_wait_for_disconnect(websocket))
-    try:
-        await asyncio.wait({sending, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
-        if sending.done():
-            sending.result()
-            await websocket.close()
-    finally:
-        sending.cancel()
-        disconnecting.cancel()
-        await asyncio.gather(sending, disconnecting, return_exceptions=True)
-
-
-async def _send(websocket: WebSocket, texts: AsyncGenerator[str]) -> None:
-    try:
-        async for text in texts:
-            await websocket.send_text(text)
-    except WebSocketDisconnect:
-        return
-
-
-async def _wait_for_disconnect(websocket: WebSocket) -> None:
-    """Return when the client has disconnected; messages that it sends are ignored."""
-    while (await websocket.receive())["type"] != "websocket.disconnect":
-        pass
-
-
 async def _server_sent_events(parts: EventParts, job: Job, after: int) -> AsyncGenerator[bytes]:
     async with aclosing(parts.job_watcher.events(job, after)) as events:
         async for event in events:
             yield event.server_sent
 
 
-async def _texts(parts: EventParts, job: Job, after: int) -> AsyncGenerator[str]:
+async def _texts(parts: EventParts, job: Job, after: int) -> AsyncGenerator[str | bytes]:
     async with aclosing(parts.job_watcher.events(job, after)) as events:
         async for event in events:
             yield event.text

@@ -1,6 +1,6 @@
 """Served models, in OpenAI's format with further fields."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Response
@@ -54,9 +54,9 @@ async def get_model(
     parts: Used,
     caller: ClientCaller,
 ) -> Response:
-    """Get a model that workers have offered."""
+    """Get a model that workers have offered, by its name or by another that stands for it."""
     served = await parts.catalog.model(model)
-    return json_response(await _resource(parts, model, served, caller.tenant_id))
+    return json_response(await _resource(parts, served.spec.name, served, caller.tenant_id))
 
 
 async def _resource(parts: ModelParts, name: str, served: OfferedModel, tenant_id: str) -> ModelResource:
@@ -64,7 +64,8 @@ async def _resource(parts: ModelParts, name: str, served: OfferedModel, tenant_i
     workers = await parts.catalog.workers()
     adapters = await parts.adapters.names_for(tenant_id, served.spec)
     load_seconds = served.fit.load_seconds
-    return model_resource(served.spec, status, safety, served.tiers, workers, load_seconds, adapters)
+    resource = model_resource(served.spec, status, safety, served.tiers, workers, load_seconds, adapters)
+    return replace(resource, aliases=parts.catalog.aliases_of(name))
 
 
 async def _safety(parts: ModelParts, model: str) -> ModelSafetyResource:

@@ -8,7 +8,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from diffuserve.api.auth.quota import ClientCaller
 from diffuserve.api.door.json_route import JsonRoute
-from diffuserve.api.files.job_files import JobFiles, content_of
+from diffuserve.api.files.job_files import JobFiles, content_of, delivering
 from diffuserve.api.files.serving import Part, file_responses, serve
 from diffuserve.api.files.signing import UrlSigner
 from diffuserve.api.http.parts import Uses
@@ -86,7 +86,7 @@ async def get_signed_file(
     checked_token(job_id, lease_token)
     await parts.url_signer.check(job_id, lease_token, name, **vars(signed))
     content = content_of(job_id, lease_token, name, signed.sha256)
-    return await serve(parts.artifacts, content, part)
+    return delivering(parts.store, job_id, await serve(parts.artifacts, content, part))
 
 
 def _no_image(job: Job, index: int) -> DiffuserveError:

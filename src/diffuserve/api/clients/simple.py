@@ -12,8 +12,8 @@ from pydantic import Field
 from diffuserve.api.auth.dependencies import BaseUrl, base_url_of
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller, websocket_caller
 from diffuserve.api.auth.waits import WaitSlots
-from diffuserve.api.clients.events import send_all
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.door.sent_messages import send_all
 from diffuserve.api.following.job_watcher import JobWatcher
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import JobId
@@ -25,10 +25,11 @@ from diffuserve.api.submit.request_bodies import (
     Kind,
     ModelName,
     NewJobBody,
+    OptionsBody,
     Prompt,
-    RequestBody,
     input_values,
     takes_fields,
+    takes_options,
 )
 from diffuserve.api.submit.submission import Submission, Submissions, renamed_fields
 from diffuserve.domain.jobs.job import Job, JobStatus
@@ -68,8 +69,9 @@ _STATUSES: dict[JobStatus, FlatStatus] = {
 _FIELDS = {name: declared.name_in(Dialect.FLAT) for name, declared in FIELDS.items()}
 
 
+@takes_options()
 @takes_fields(Dialect.FLAT)
-class GenerateBody(RequestBody):
+class GenerateBody(OptionsBody):
     """Parameters of an image, a clip or a sound. A field that is left out takes the model's default."""
 
     prompt: Prompt
@@ -89,6 +91,7 @@ class GenerateBody(RequestBody):
             model=self.model,
             input=GenerationInput.model_construct(prompt=self.prompt, **said),
             output_format=self.output_format,
+            **vars(self.options),
         )
 
 
@@ -172,7 +175,7 @@ async def watch_job(websocket: WebSocket, job_id: JobId, parts: Used) -> None:
         await send_all(websocket, _changes(parts, job, base_url_of(websocket)))
 
 
-async def _changes(parts: SimpleParts, job: Job, base_url: str) -> AsyncGenerator[str]:
+async def _changes(parts: SimpleParts, job: Job, base_url: str) -> AsyncGenerator[str | bytes]:
     last: FlatJob | None = None
     async with aclosing(parts.job_watcher.watch(job)) as updates:
         async for update in updates:

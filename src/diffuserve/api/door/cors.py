@@ -16,6 +16,10 @@ _EXPOSED = (
     "ratelimit",
     "ratelimit-policy",
     "retry-after",
+    "x-diffuserve-ignored",
+    "x-diffuserve-job-id",
+    "x-diffuserve-seed",
+    "x-diffuserve-warnings",
     "x-request-id",
     "x-should-retry",
 )

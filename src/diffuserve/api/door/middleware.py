@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from diffuserve.api.auth.sessions import drop_other_cookies
 from diffuserve.api.door.head_requests import send_headers_alone
-from diffuserve.api.http.problems import Problem, problem_of, problem_response
+from diffuserve.api.http.problem import Problem
+from diffuserve.api.http.problems import problem_of, problem_response
 from diffuserve.domain.trace_context import TraceContext
 from diffuserve.telemetry import log_context, tracing
 from diffuserve.telemetry.metrics import ControlMetrics

@@ -48,9 +48,10 @@ class InputImages:
         return replace(resolved, image=resolved.images[0]) if len(resolved.images) == 1 else resolved
 
     async def known(self, tenant_id: str, names: Iterable[object]) -> dict[str, InputFile]:
-        """Return those of the tenant's files that are among the names."""
+        """Return those of the tenant's images that are among the names."""
         ids = [name for name in names if isinstance(name, str) and is_file_id(name)]
-        return await self.store.files.get_many(ids, tenant_id)
+        found = await self.store.files.get_many(ids, tenant_id)
+        return {file_id: file for file_id, file in found.items() if file.is_image}
 
     async def bring_in(self, tenant_id: str, field: str, name: str) -> InputFile:
         """Return the tenant's file of an image that comes with a URL."""

@@ -96,6 +96,12 @@ def with_suggestions(errors: Sequence[Any], body: type[BaseModel], depth: int = 
     ]
 
 
+def likely_field(name: str, body: type[BaseModel]) -> str | None:
+    """Return the field of `body` that is known by this name elsewhere, or is spelled much like it."""
+    names = _names_of(name)
+    return next((other for other in names if other in body.model_fields), nearest(name, body.model_fields))
+
+
 def nested_errors(
     location: Location, error: ValidationError, model: type[BaseModel]
 ) -> RequestValidationError:
@@ -147,9 +153,10 @@ def _suggestion(path: Sequence[str | int], body: type[BaseModel]) -> str:
 
 def _meant(name: str, here: Sequence[str], parent: str, paths: Sequence[str]) -> str | None:
     """Return the field that `name` may stand for: one of `here`, or the path of one elsewhere."""
-    wanted = _OTHER_NAMES.get(name, name)
+    names = _names_of(name)
+    wanted = names[0]
     elsewhere = {path.rpartition(".")[2]: path for path in paths if path.rpartition(".")[0] != parent}
-    for other in (wanted, *(other for other, real in _OTHER_NAMES.items() if real == wanted)):
+    for other in names:
         if other in here:
             return other
     if wanted in elsewhere:
@@ -157,6 +164,12 @@ def _meant(name: str, here: Sequence[str], parent: str, paths: Sequence[str]) ->
         return path if "." in path else f"{path} outside of {parent}"
     words = set(name.split("_"))
     return nearest(name, here) or next((field for field in here if words & set(field.split("_"))), None)
+
+
+def _names_of(name: str) -> list[str]:
+    """Return the names of the parameter that is known by this one, its own first."""
+    wanted = _OTHER_NAMES.get(name, name)
+    return [wanted, *(other for other, real in _OTHER_NAMES.items() if real == wanted)]
 
 
 def _fields_at(model: type[BaseModel], parents: Sequence[str]) -> list[str]:

@@ -4,10 +4,9 @@ Each `DiffuserveError` has its status; any other exception is a 500 that reveals
 """
 
 import logging
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -21,13 +20,17 @@ from starlette.websockets import WebSocketState
 from diffuserve.api.http.field_errors import FieldError, described, field_error
 from diffuserve.api.http.negotiation import prefers_html
 from diffuserve.api.http.openai_errors import OpenAIError, OpenAIErrorEnvelope
+from diffuserve.api.http.other_doors import door_at
 from diffuserve.api.http.parts import part_of
+from diffuserve.api.http.problem import Problem
 from diffuserve.api.http.responses import json_response
 from diffuserve.domain.errors import (
     DiffuserveError,
     ImageBlocked,
     InvalidParams,
     LeaseLost,
+    OutputBlocked,
+    PromptBlocked,
     RangeNotSatisfiable,
     TooLarge,
     Unauthorized,
@@ -39,7 +42,15 @@ from diffuserve.web.pages import Pages
 log = logging.getLogger(__name__)
 
 _INTERNAL_ERROR = 1011  # close code of RFC 6455
-_OPENAI_PATH = re.compile(r"/v1/(images|models|videos)(/.*)?")
+_ROOM = re.compile(r"/v1/([^/]*)(/.*)?")
+_OPENAI_BATCH = re.compile(r"/v1/batches/batch_file_.*")
+_SHARED_PATH = re.compile(r"/v1/(batches|files)(/.*)?")
+_OPENAI_HEADER = "x-stainless-lang"  # which OpenAI's clients send, in whatever language
+OWN_ROOMS = frozenset(
+    {"adapters", "batches", "files", "jobs", "leases", "operations"}
+    | {"plan", "session", "usage", "webhooks", "workers"}
+)
+"""Beginnings of this server's own paths after `/v1/`; others are OpenAI's, or its client asks for them."""
 
 _HTTP_CODES: Mapping[int, str] = {
     400: "bad_request",
@@ -48,42 +59,14 @@ _HTTP_CODES: Mapping[int, str] = {
     413: TooLarge.code,
     415: "unsupported_media_type",
 }
+_OPENAI_CODES: Mapping[str, str] = dict.fromkeys(
+    (PromptBlocked.code, ImageBlocked.code, OutputBlocked.code), "moderation_blocked"
+)
 _OPENAI_TYPES: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """Error response before it is written; `retry_after` in seconds."""
-
-    status: int
-    code: str
-    detail: str
-    is_retryable: bool = False
-    retry_after: float | None = None
-    errors: tuple[FieldError, ...] = ()
-    extra: Mapping[str, str | float | None] = field(default_factory=dict)
-    allow: str | None = None  # the methods of a path, which 405 names
-    size: int | None = None  # bytes of a file, which 416 names
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers of the response; `Retry-After` is rounded up to whole seconds."""
-        headers = {}
-        if self.retry_after is not None:
-            headers["retry-after"] = str(max(1, math.ceil(self.retry_after)))
-        if self.status == 401:
-            headers["www-authenticate"] = "Bearer"
-        if self.status == 408:
-            headers["connection"] = "close"  # nobody waits for the rest of the body
-        if self.allow is not None:
-            headers["allow"] = self.allow
-        if self.size is not None:
-            headers["content-range"] = f"bytes */{self.size}"
-        return headers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +95,12 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
+SHARED_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {**response, "model": OpenAIErrorEnvelope} for status, response in PROBLEM_RESPONSES.items()
+}
+"""Of paths that both APIs have: OpenAI's clients get that API's errors."""
+
+
 def problem_of(error: Exception) -> Problem:
     """Return the problem that an exception becomes."""
     if isinstance(error, DiffuserveError):
@@ -131,10 +120,12 @@ def problem_of(error: Exception) -> Problem:
 
 
 def problem_response(problem: Problem, connection: HTTPConnection) -> Response:
-    """Build the error response, in OpenAI's format on OpenAI's paths."""
+    """Build the error response, in OpenAI's format on OpenAI's paths, and in another door's on its own."""
     path = connection.url.path
-    if is_openai_path(path):
+    if is_openai_path(path) or (_SHARED_PATH.fullmatch(path) and speaks_openai(connection)):
         return openai_response(problem)
+    if door := door_at(connection):
+        return door.respond(problem)
     resource = ProblemResource(
         type=f"urn:diffuserve:problem:{problem.code}",
         title=HTTPStatus(problem.status).phrase,
@@ -152,7 +143,16 @@ def problem_response(problem: Problem, connection: HTTPConnection) -> Response:
 
 def is_openai_path(path: str) -> bool:
     """Return whether errors at this path have OpenAI's format, whether there is a route or not."""
-    return _OPENAI_PATH.fullmatch(path) is not None
+    room = _ROOM.fullmatch(path)
+    return room is not None and (room[1] not in OWN_ROOMS or _OPENAI_BATCH.fullmatch(path) is not None)
+
+
+def speaks_openai(connection: HTTPConnection) -> bool:
+    """Return whether OpenAI's client sends a request, or its body is one of that API.
+
+    It decides about paths that both APIs have: `/v1/batches` and `/v1/files`.
+    """
+    return _OPENAI_HEADER in connection.headers or getattr(connection.state, "is_openai", False)
 
 
 def add_problem_handlers(app: FastAPI) -> None:
@@ -188,6 +188,7 @@ def _is_lost_person(error: Exception, request: Request) -> bool:
         and error.status_code == 404
         and request.method in {"GET", "HEAD"}
         and not request.url.path.startswith("/v1/")
+        and door_at(request) is None
         and prefers_html(request.headers.get("accept", ""))
     )
 
@@ -207,6 +208,11 @@ def _routed(error: HTTPException, connection: HTTPConnection) -> HTTPException:
         )
     elif error.status_code == 404 and path.startswith("/v1/videos"):
         told = f"{path} is not implemented; clips are generated by POST /v1/videos"
+    elif error.status_code == 404 and is_openai_path(path):
+        told = (
+            f"{path} is not implemented; of OpenAI's API this server has images, videos, files, batches "
+            "and models"
+        )
     elif error.status_code == 404:
         told = f"there is nothing at {path}; GET / tells what this server offers"
     return HTTPException(error.status_code, told, error.headers)
@@ -252,10 +258,15 @@ def openai_response(problem: Problem) -> Response:
 
     OpenAI's SDK retries 409, 429 and 5xx unless `x-should-retry` forbids it.
     """
-    status = 400 if problem.status in (413, 422) else problem.status
+    status = openai_status(problem)
     should_retry = "true" if problem.is_retryable else "false"
     headers = problem.headers | {"x-should-retry": should_retry}
     return json_response(OpenAIErrorEnvelope(error=openai_error(problem)), status, headers)
+
+
+def openai_status(problem: Problem) -> int:
+    """Return the status of a problem in OpenAI's API, in which invalid input is 400."""
+    return 400 if problem.status in (413, 422) else problem.status
 
 
 def openai_error(problem: Problem) -> OpenAIError:
@@ -265,5 +276,5 @@ def openai_error(problem: Problem) -> OpenAIError:
         message=problem.detail,
         type=_OPENAI_TYPES.get(problem.status, fallback),
         param=problem.errors[0].field if problem.errors else None,
-        code=problem.code,
+        code=_OPENAI_CODES.get(problem.code, problem.code),
     )

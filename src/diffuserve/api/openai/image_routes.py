@@ -1,9 +1,8 @@
 """OpenAI's image API: one request that waits for its images, or streams them."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.requests import ClientDisconnect
@@ -14,12 +13,13 @@ from diffuserve.api.auth.waits import SubmittingFollower
 from diffuserve.api.door.forms import FORM
 from diffuserve.api.door.json_route import JsonRoute, content_type_of, is_json
 from diffuserve.api.door.middleware import CLIENT_CLOSED_REQUEST
+from diffuserve.api.following.awaited_jobs import AwaitedJobs, failure_problem
 from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.problems import openai_response
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.openai.background import check_background
-from diffuserve.api.openai.images import EDIT, GENERATION, ImageParts, OpenAIImageSerializer, failure_problem
+from diffuserve.api.openai.fitting import fitted_images
+from diffuserve.api.openai.images import EDIT, GENERATION, ImageParts, OpenAIImageSerializer
 from diffuserve.api.openai.request_bodies import (
     CommonImageFields,
     EditBody,
@@ -34,6 +34,9 @@ from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.submit.request_bodies import NewJobBody
 from diffuserve.api.submit.submission import InputResolver, Submission, Submissions, renamed_fields
 from diffuserve.domain.jobs.job import Job, JobStatus
+from diffuserve.domain.models.tiers import TierPolicy
+
+Taken = TypeVar("Taken")
 
 router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
@@ -43,6 +46,7 @@ class EditParts:
     """Parts that these routes use."""
 
     images: ImageParts
+    awaited: AwaitedJobs
     submissions: Submissions
     catalog: Catalog
     bodies: ImageBodies
@@ -55,7 +59,15 @@ EDITS, VARIATIONS = "/v1/images/edits", "/v1/images/variations"
 UPLOADS = frozenset({EDITS, VARIATIONS})
 """Paths whose bodies bring images, and are limited by their routes."""
 
-_FIELDS = {"width": "size", "height": "size", "num_images": "n"}
+_FIELDS = {
+    "width": "size",
+    "height": "size",
+    "num_images": "n",
+    "kind": "output_format",
+    "num_frames": "frame_count",
+    "fps": "frame_duration_ms",
+    "output_quality": "output_compression",
+}
 _RESPONSES: Mapping[int | str, dict[str, Any]] = {
     **OPENAI_ERROR_RESPONSES,
     200: {"content": {"text/event-stream": {}}},
@@ -73,7 +85,8 @@ async def generate_images(
 ) -> Response:
     """Run a job of `n` images, which is canceled if the client disconnects."""
     job = await _submit(parts, caller, body, body.job(), base_url)
-    return await _response(request, OpenAIImageSerializer(parts.images, base_url, GENERATION), job, body)
+    serializer = OpenAIImageSerializer(parts.images, base_url, GENERATION, body)
+    return await _response(request, parts, serializer, job)
 
 
 @router.post(
@@ -113,7 +126,8 @@ async def vary_image(
     return await _edited(_submit_variation, request, parts, caller, base_url)
 
 
-_SubmitBody = Callable[[Request, EditParts, Caller, str], Awaitable[tuple[Job, CommonImageFields]]]
+_Submitted = tuple[Job, CommonImageFields]
+_SubmitBody = Callable[[Request, EditParts, Caller, str], Awaitable[_Submitted]]
 
 
 async def _edited(
@@ -124,20 +138,17 @@ async def _edited(
         job, options = await submit_body(request, parts, caller, base_url)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
-    return await _response(request, OpenAIImageSerializer(parts.images, base_url, EDIT), job, options)
+    serializer = OpenAIImageSerializer(parts.images, base_url, EDIT, options)
+    return await _response(request, parts, serializer, job)
 
 
-async def _submit_named(
-    request: Request, parts: EditParts, caller: Caller, base_url: str
-) -> tuple[Job, CommonImageFields]:
+async def _submit_named(request: Request, parts: EditParts, caller: Caller, base_url: str) -> _Submitted:
     """Submit the job of an edit in JSON, whose images have URLs or ids."""
     async with parts.bodies.json(request, caller.tenant_id, EditBody) as options:
         return await _submit(parts, caller, options, options.job(), base_url), options
 
 
-async def _submit_edit(
-    request: Request, parts: EditParts, caller: Caller, base_url: str
-) -> tuple[Job, CommonImageFields]:
+async def _submit_edit(request: Request, parts: EditParts, caller: Caller, base_url: str) -> _Submitted:
     """Submit the job of an edit in a form; nothing keeps its images in memory once it is stored."""
     async with parts.bodies.form(request, caller.tenant_id, FORM, "application/json") as form:
         options, uploads = fields_of(form, EditFields)
@@ -145,9 +156,7 @@ async def _submit_edit(
         return await _submit(parts, caller, options, new, base_url, parts.bodies.resolver(uploads)), options
 
 
-async def _submit_variation(
-    request: Request, parts: EditParts, caller: Caller, base_url: str
-) -> tuple[Job, CommonImageFields]:
+async def _submit_variation(request: Request, parts: EditParts, caller: Caller, base_url: str) -> _Submitted:
     """Submit the job of a variation; nothing keeps its image in memory once it is stored."""
     async with parts.bodies.form(request, caller.tenant_id, FORM) as form:
         options, uploads = fields_of(form, VariationFields)
@@ -164,41 +173,38 @@ async def _submit(
     base_url: str,
     resolve: InputResolver | None = None,
 ) -> Job:
-    served = await parts.catalog.pick(body.model, body.kind)
-    check_background(options.background, body.output_format or "png", served.spec)
+    submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
+    sizes = parts.images.config.openai_sizes
+    return await taken(parts.catalog, sizes, options, submission, parts.submissions.submit)
+
+
+async def taken(
+    catalog: Catalog,
+    sizes: TierPolicy,
+    options: CommonImageFields,
+    submission: Submission,
+    take: Callable[[Submission], Awaitable[Taken]],
+) -> Taken:
+    """Return what `take` makes of a job that fits its model; errors name the fields of `options`."""
+    body = submission.body
     fields = _FIELDS | {"image": "images" if isinstance(options, EditBody) else "image"}
     with renamed_fields(lambda field: fields.get(field, field)):
-        submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
-        return await parts.submissions.submit(submission)
+        served = await catalog.pick(body.model, body.kind)
+        return await take(replace(submission, body=fitted_images(options, body, served, sizes)))
 
 
 async def _response(
-    request: Request, serializer: OpenAIImageSerializer, job: Job, options: CommonImageFields
+    request: Request, parts: EditParts, serializer: OpenAIImageSerializer, job: Job
 ) -> Response:
-    if options.stream:
+    """Return the images, or what became of them; headers name the job either way."""
+    if serializer.fields.stream:
         return serializer.stream(job)
-    final = await _final_unless_disconnected(request, serializer.parts, job)
+    final = await parts.awaited.final(request, job)
     if final is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
-    if final.status is not JobStatus.SUCCEEDED:
-        return openai_response(failure_problem(final))
-    return json_response(await serializer.images(final, as_url=options.response_format == "url"))
-
-
-async def _final_unless_disconnected(request: Request, parts: ImageParts, job: Job) -> Job | None:
-    """Return the job once it is final; cancel it and return `None` if the client disconnects first."""
-    ending = asyncio.create_task(parts.job_watcher.final(job))
-    disconnecting = asyncio.create_task(_wait_for_disconnect(request))
-    try:
-        await asyncio.wait({ending, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
-        return ending.result() if ending.done() else None
-    finally:
-        if not ending.done():
-            parts.background_tasks.start(parts.store.jobs.cancel(job.id))
-        ending.cancel()
-        disconnecting.cancel()
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    if final.status is JobStatus.SUCCEEDED:
+        response = json_response(await serializer.images(final))
+    else:
+        response = openai_response(failure_problem(final))
+    response.headers.update(serializer.headers(final))
+    return response

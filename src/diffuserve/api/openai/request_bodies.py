@@ -1,20 +1,21 @@
 """Bodies of OpenAI's image API, as JSON or as the texts of a form, and the jobs that they ask for."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from diffuserve.api.openai.background import Background
-from diffuserve.api.submit.file_formats import ImageFormat
+from diffuserve.api.openai.tolerant_body import TolerantBody
+from diffuserve.api.submit.file_formats import has_quality
 from diffuserve.api.submit.request_bodies import (
     GenerationInput,
     ImageName,
+    Kind,
     ModelName,
     NewJobBody,
     Prompt,
-    RequestBody,
     Storable,
     input_values,
     takes_fields,
@@ -27,7 +28,10 @@ VARIATION_PROMPT = "an image like this one"
 VARIATION_STRENGTH = 0.6
 
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
-_Word = Annotated[str, Field(max_length=20)]
+_Identifier = Annotated[str, Field(max_length=1_000), Storable]
+_OTHER_QUALITIES = {"standard": "medium", "hd": "high"}
+OutputFormat = Literal["png", "webp", "jpeg", "gif"]
+Quality = Literal["auto", "low", "medium", "high", "xhigh", "max", "standard", "hd"]
 
 
 def check_size(size: str) -> str:
@@ -47,12 +51,12 @@ _Size = Annotated[str, AfterValidator(check_size)]
 
 
 @takes_fields(Dialect.OPENAI_IMAGES)
-class CommonImageFields(RequestBody):
+class CommonImageFields(TolerantBody):
     """Options of every request of OpenAI's image API.
 
-    `quality`, `style`, `moderation` and `output_compression` are accepted and ignored: the models offer no
-    such choice. A transparent `background` is for models whose `limits.has_layers` is true. OpenAI's own API
-    lacks `expand_prompt` and the declared fields of a request; its client sends them as `extra_body`.
+    Other fields of that API are accepted and ignored, and the response names them in `diffuserve_ignored`. A
+    transparent `background` is for models whose `limits.has_layers` is true. OpenAI's own API lacks
+    `expand_prompt` and the declared fields of a request; its client sends them as `extra_body`.
     """
 
     model: ModelName | None = None
@@ -61,29 +65,81 @@ class CommonImageFields(RequestBody):
         default="auto", description="`WIDTHxHEIGHT`, or `auto` for the model's default."
     )
     response_format: Literal["b64_json", "url"] | None = "b64_json"
-    output_format: ImageFormat | None = "png"
+    output_format: OutputFormat | None = Field(
+        default="png", description="`gif` is an animation, of models that make clips."
+    )
     stream: bool | None = False
     partial_images: Annotated[int, Field(ge=0, le=MAX_PREVIEWS)] | None = 0
-    user: Annotated[str, Field(max_length=1_000), Storable] | None = Field(
-        default=None, description="Stored in the job's metadata."
+    user: _Identifier | None = Field(default=None, description="Stored in the job's metadata.")
+    safety_identifier: _Identifier | None = Field(default=None, description="Stored in place of `user`.")
+    quality: Quality | None = Field(
+        default=None, description="Chooses the steps, as `GET /v1/models` tells in `qualities`."
     )
-    quality: _Word | None = None
-    style: _Word | None = None
-    moderation: _Word | None = None
-    output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
+    output_compression: Annotated[int, Field(ge=0, le=100)] | None = Field(
+        default=None, description="Quality of `jpeg` and `webp`."
+    )
+    frame_count: Annotated[int, Field(ge=2, le=16)] | None = Field(
+        default=None, description="Frames of a `gif`, or the nearest number that the model can; by default 9."
+    )
+    frame_duration_ms: Annotated[int, Field(ge=10, le=655_350)] | None = Field(
+        default=None, description="Time of each frame of a `gif`; by default 200."
+    )
     background: Background | None = None
     expand_prompt: bool | None = False
+
+    @property
+    def is_clip(self) -> bool:
+        """True if the frames of a clip are asked for, as an animation."""
+        return self.output_format == "gif"
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the job."""
+        return "video.generate" if self.is_clip else "image.generate"
+
+    @property
+    def known_quality(self) -> str | None:
+        """The quality by its newest name; `None` for the model's own steps."""
+        named = _OTHER_QUALITIES.get(self.quality or "auto", self.quality)
+        return None if named == "auto" else named
+
+    @property
+    def identifier(self) -> str | None:
+        """What the client calls its user."""
+        return self.safety_identifier or self.user or None
+
+    def _unknown(self) -> Iterator[str]:
+        yield from super()._unknown()
+        if self.output_compression is not None and not self._has_quality:
+            yield "output_compression"
+        if self.partial_images and not self.stream:
+            yield "partial_images"
+        says_steps = input_values(self, Dialect.OPENAI_IMAGES)["num_inference_steps"] is not None
+        if self.known_quality and says_steps:
+            yield "quality"
+        if not self.is_clip:
+            yield from (name for name in ("frame_count", "frame_duration_ms") if getattr(self, name))
+
+    @property
+    def _has_quality(self) -> bool:
+        return has_quality(self.kind, self.output_format or "png")
 
     def _job(self, prompt: str, **values: Any) -> NewJobBody:
         width, height = sides_of(self.size)
         said = input_values(self, Dialect.OPENAI_IMAGES) | values
         generation = GenerationInput.model_construct(
-            prompt=prompt, width=width, height=height, num_images=self.n or 1, **said
+            prompt=prompt,
+            width=width,
+            height=height,
+            num_images=self.n or 1,
+            output_quality=self.output_compression if self._has_quality else None,
+            **said,
         )
         return NewJobBody.model_construct(
+            kind=self.kind,
             model=self.model,
             input=generation,
-            metadata={"user": self.user} if self.user else {},
+            metadata={"user": self.identifier} if self.identifier else {},
             output_format=self.output_format or "png",
             num_previews=(self.partial_images or 0) if self.stream else 0,
             expand_prompt=bool(self.expand_prompt),
@@ -102,13 +158,9 @@ class ImagesBody(CommonImageFields):
 
 @takes_fields(Dialect.OPENAI_EDITS)
 class EditFields(CommonImageFields):
-    """Fields of `POST /v1/images/edits` beside its images.
-
-    `input_fidelity` is accepted and ignored; `strength` says how much may change.
-    """
+    """Fields of `POST /v1/images/edits` beside its images; `strength` says how much may change."""
 
     prompt: Prompt
-    input_fidelity: _Word | None = None
 
     def job_on(self, images: Sequence[str], mask: str | None) -> NewJobBody:
         """Build the body of the equivalent job on these images."""
@@ -134,7 +186,7 @@ def _one_or_all(images: Sequence[str]) -> str | list[str]:
     return images[0] if len(images) == 1 else list(images)
 
 
-class NamedImage(RequestBody):
+class NamedImage(TolerantBody):
     """Image by its URL or by the id of an uploaded file."""
 
     image_url: ImageName | None = Field(default=None, description="A `data:` or an `https:` URL.")

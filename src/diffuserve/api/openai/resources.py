@@ -14,12 +14,33 @@ from diffuserve.domain.resource_base import Resource
 
 
 @dataclass(frozen=True, kw_only=True)
+class Noted:
+    """What a response says of its request beyond OpenAI's fields."""
+
+    diffuserve_warnings: tuple[str, ...] = field(
+        metadata={"description": "What was done otherwise than asked, in words."}
+    )
+    diffuserve_ignored: tuple[str, ...] = field(
+        metadata={"description": "Fields of the request that changed nothing."}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotedImages(Noted):
+    """The same of images: the job that drew them, and the client's name of its user."""
+
+    safety_identifier: str | None
+    diffuserve_job_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class OpenAIUsage(Resource):
     """Tokens as the model packs them."""
 
     input_tokens: int
     input_tokens_details: dict[str, int]
     output_tokens: int
+    output_tokens_details: dict[str, int]
     total_tokens: int
 
 
@@ -29,15 +50,17 @@ class OpenAIImage(TypedDict, total=False):
 
     b64_json: str | None
     url: str | None
+    diffuserve_seed: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenAIImages(Resource):
+class OpenAIImages(NotedImages, Resource):
     """Finished images of one request."""
 
     created: int
     background: str
     output_format: str
+    quality: str | None = field(metadata={"description": "As asked for; null for the model's own steps."})
     size: str
     data: tuple[OpenAIImage, ...]
     usage: OpenAIUsage
@@ -64,10 +87,11 @@ class PartialImageEvent(ImageEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompletedImageEvent(ImageEvent):
+class CompletedImageEvent(NotedImages, ImageEvent):
     """Finished image."""
 
     usage: OpenAIUsage
+    diffuserve_seed: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +111,7 @@ class OpenAIVideoError(Resource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenAIVideo(Resource):
+class OpenAIVideo(Noted, Resource):
     """Clip that is generated or being generated; times are seconds since 1970."""
 
     id: str = field(metadata={"description": "`video_x` is the job `job_x`."})

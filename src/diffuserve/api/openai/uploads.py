@@ -1,22 +1,23 @@
 """Forms that bring images to OpenAI's API, and what becomes of their files."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import ValidationError
 
 from diffuserve.api.door.forms import FORM, MAX_FORM_BYTES, Form, FormFile, parse_form
-from diffuserve.api.door.json_route import content_type_of, unsupported_media_type
+from diffuserve.api.door.json_route import content_type_of, is_json, unsupported_media_type
 from diffuserve.api.door.upload import BatchUploads, Body
 from diffuserve.api.files.intake import FileIntake, Received
 from diffuserve.api.http.field_errors import nested_errors, validation_error
 from diffuserve.api.http.json_body import UnreadableJson, parsed_json
-from diffuserve.api.openai.video_bodies import VideoBody
+from diffuserve.api.openai.video_bodies import VideoBody, VideoEditBody
 from diffuserve.api.submit.request_bodies import RequestBody
 from diffuserve.api.submit.submission import InputResolver
 from diffuserve.domain.requests.input_image import ImageInput
@@ -28,6 +29,8 @@ _FILE_FIELDS = ("image", "image[]", "mask")
 _REFERENCE, _NAMES = "input_reference", ("file_id", "image_url")
 _MAY_BE_EMPTY = ("prompt", "negative_prompt")  # otherwise the client sends null as an empty text
 
+_CLIP = "video"
+VideoEdit = TypeVar("VideoEdit", bound=VideoEditBody)
 AnyBody = TypeVar("AnyBody", bound=RequestBody)
 
 
@@ -100,6 +103,20 @@ class ImageBodies:
         async with self._received(request, tenant_id, max_bytes) as body:
             yield await asyncio.to_thread(parse_form, request, body)
 
+    async def edit(
+        self, request: Request, tenant_id: str, model: type[VideoEdit]
+    ) -> tuple[VideoEdit, str | None]:
+        """Return a body that names a clip, and the sha256 of the clip's file if that is in its place.
+
+        Raise `RequestValidationError`.
+        """
+        if is_json(content_type_of(request)):
+            async with self.json(request, tenant_id, model) as named:
+                return named, None
+        async with self.form(request, tenant_id, FORM, "application/json") as form:
+            files = [file.content for file in form.files if file.field == _CLIP]
+            return _edit_fields_of(form, model), sha256(files[0]).hexdigest() if files else None
+
     def resolver(self, uploads: UploadedImages) -> InputResolver:
         """Return what stores the images of a form in place of what stands for them."""
         return partial(uploads.resolve, self.file_intake)
@@ -108,7 +125,7 @@ class ImageBodies:
 def fields_of(form: Form, model: type[AnyBody]) -> tuple[AnyBody, UploadedImages]:
     """Return the texts of a form as `model`, and its images. Raise `RequestValidationError`."""
     try:
-        fields = model.model_validate_strings(_texts(form, _FILE_FIELDS))
+        fields = model.model_validate_strings(_values(form, _FILE_FIELDS, model))
     except ValidationError as error:
         raise nested_errors(("body",), error, model) from error
     return fields, _images(form)
@@ -119,7 +136,7 @@ def video_fields_of(form: Form) -> tuple[VideoBody, UploadedImages | None]:
 
     OpenAI's client sends the parts of a named image as `input_reference[file_id]`.
     """
-    values = dict[str, Any](_texts(form, (_REFERENCE,)))
+    values = dict[str, Any](_values(form, (_REFERENCE,), VideoBody))
     named = {name: values.pop(key) for name in _NAMES if (key := f"{_REFERENCE}[{name}]") in values}
     try:
         body = VideoBody.model_validate_strings(values | ({_REFERENCE: named} if named else {}))
@@ -128,13 +145,22 @@ def video_fields_of(form: Form) -> tuple[VideoBody, UploadedImages | None]:
     return body, _reference(form, bool(named))
 
 
+def _edit_fields_of(form: Form, model: type[VideoEdit]) -> VideoEdit:
+    """Return the texts of a form that names a clip by `video[id]`. Raise `RequestValidationError`."""
+    values = dict[str, Any](_values(form, (_CLIP,), model))
+    if (named := values.pop(f"{_CLIP}[id]", None)) is not None:
+        values[_CLIP] = {"id": named}
+    try:
+        return model.model_validate_strings(values)
+    except ValidationError as error:
+        raise nested_errors(("body",), error, model) from error
+
+
 def _reference(form: Form, is_named: bool) -> UploadedImages | None:
-    for file in form.files:
-        if file.field != _REFERENCE:
-            raise validation_error(("body", file.field), f"is no file of this form; it takes {_REFERENCE}")
-    if len(form.files) + is_named > 1:
+    files = [file for file in form.files if file.field == _REFERENCE]
+    if len(files) + is_named > 1:
         raise validation_error(("body", _REFERENCE), "is sent more than once; send one image")
-    return UploadedImages(form.files) if form.files else None
+    return UploadedImages(files) if files else None
 
 
 def _json_fields(body: Body, model: type[AnyBody]) -> AnyBody:
@@ -147,7 +173,16 @@ def _json_fields(body: Body, model: type[AnyBody]) -> AnyBody:
         raise nested_errors(("body",), error, model) from error
 
 
-def _texts(form: Form, file_fields: Collection[str]) -> Mapping[str, str]:
+def _values(form: Form, file_fields: Collection[str], model: type[RequestBody]) -> dict[str, str]:
+    """Return the texts of a form, and for files that mean nothing here their names: they are ignored."""
+    others = {file.field: file.name or "file" for file in form.files if file.field not in file_fields}
+    for name in others:
+        if name in model.model_fields:
+            raise validation_error(("body", name), "must be a text, not a file")
+    return others | _texts(form, file_fields)
+
+
+def _texts(form: Form, file_fields: Collection[str]) -> dict[str, str]:
     for name, texts in form.texts.items():
         if name in file_fields:
             remedy = "must be a file; images are named by their ids or URLs in JSON"
@@ -158,10 +193,7 @@ def _texts(form: Form, file_fields: Collection[str]) -> Mapping[str, str]:
 
 
 def _images(form: Form) -> UploadedImages:
-    for file in form.files:
-        if file.field not in _FILE_FIELDS:
-            raise validation_error(("body", file.field), "is no file of this form; it takes image and mask")
-    images = [file for file in form.files if file.field != "mask"]
+    images = [file for file in form.files if file.field in ("image", "image[]")]
     masks = [file for file in form.files if file.field == "mask"]
     if masks and not images:
         raise validation_error(("body", "mask"), "needs the image that it belongs to; give image")

@@ -6,19 +6,13 @@ from fastapi import Path
 from pydantic import AfterValidator
 
 from diffuserve.domain.errors import JobNotFound
+from diffuserve.domain.jobs.video_ids import JOB, VIDEO
 from diffuserve.jobs.database.queries import is_job_id
-
-_JOB, _VIDEO = "job_", "video_"
-
-
-def video_id_of(job_id: str) -> str:
-    """Return the id under which OpenAI's client knows a job."""
-    return _VIDEO + job_id.removeprefix(_JOB)
 
 
 def job_id_of(video_id: str) -> str:
     """Return the id of a video's job. Raise `JobNotFound` if no video can have this id."""
-    job_id = _JOB + video_id.removeprefix(_VIDEO) if video_id.startswith(_VIDEO) else video_id
+    job_id = JOB + video_id.removeprefix(VIDEO) if video_id.startswith(VIDEO) else video_id
     if not is_job_id(job_id):
         raise no_such_video(video_id)
     return job_id

@@ -3,12 +3,14 @@
 import math
 from dataclasses import dataclass
 
+from diffuserve.api.openai.notes import warnings_of
 from diffuserve.api.openai.resources import OpenAIVideo, OpenAIVideoError, OpenAIVideoPage
+from diffuserve.api.openai.tolerant_body import TolerantBody
 from diffuserve.api.openai.video_bodies import REMIXED_FROM
-from diffuserve.api.openai.video_ids import video_id_of
 from diffuserve.api.resources.serializers import JobSerializer
 from diffuserve.domain.errors import ArtifactNotFound, DiffuserveError, NotFinished
 from diffuserve.domain.jobs.job import Artifact, Job, JobStatus
+from diffuserve.domain.jobs.video_ids import video_id_of
 from diffuserve.domain.resources.job import ProgressResource
 from diffuserve.jobs.store import JobStore
 
@@ -30,8 +32,10 @@ class VideoParts:
     serializer: JobSerializer
 
 
-async def video_of(parts: VideoParts, job: Job, base_url: str) -> OpenAIVideo:
-    """Build the resource of a clip's job."""
+async def video_of(
+    parts: VideoParts, job: Job, base_url: str, fields: TolerantBody | None = None, *told: str
+) -> OpenAIVideo:
+    """Build the resource of a clip's job; for one just submitted also with what its body's `fields` say."""
     resource = await parts.serializer.listed_job(job, base_url)
     prompt = job.prompt.original if job.prompt else job.input.get("prompt")
     original = job.metadata.get(REMIXED_FROM)
@@ -49,6 +53,8 @@ async def video_of(parts: VideoParts, job: Job, base_url: str) -> OpenAIVideo:
         size=f"{job.input['width']}x{job.input['height']}",
         remixed_from_video_id=original if isinstance(original, str) else None,
         error=_error(job),
+        diffuserve_warnings=(*warnings_of(fields, job), *told),
+        diffuserve_ignored=fields.ignored if fields else (),
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,9 @@ from diffuserve.domain.models.adapter_entry import AdapterEntry
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.adapter_use import AdapterUse, with_digests
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.resources.adapter import AdapterOrigin
 from diffuserve.domain.text.nearest import did_you_mean
+from diffuserve.domain.workers.worker import Worker
 from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,10 @@ class Adapters(Protocol):
         ...
 
 
+ReadWorkers = Callable[[], Awaitable[Sequence[Worker]]]
+"""Returns all workers that are known, lost ones too."""
+
+
 class AdapterNames:
     """The adapters that tenants may ask for: their own, the public ones, then those of workers' own files.
 
@@ -58,11 +64,16 @@ class AdapterNames:
     def __init__(
         self,
         adapters: Adapters | None,
+        read_workers: ReadWorkers,
         own: Collection[str] = (),
         bundled: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
-        """Look names up in a store; workers know the names `own` without it, and those `bundled` by model."""
-        self._adapters, self._own, self._bundled = adapters, own, bundled
+        """Look names up in a store.
+
+        Workers know others without it: those that they tell, the names `own`, and those `bundled` by model.
+        """
+        self._adapters, self._read_workers = adapters, read_workers
+        self._own, self._bundled = own, bundled
         self._listed: TTLCache[str, Sequence[AdapterEntry]] = TTLCache(_MAX_TENANTS, _LISTED_SECONDS)
 
     @property
@@ -96,7 +107,7 @@ class AdapterNames:
         if entry is not None:
             _check_family(field, entry, spec)
             return entry.digest
-        if use.name in self._own_for(spec):
+        if use.name in await self._beside_store(spec):
             return None
         known = await self.names_for(tenant_id, spec)
         shown = ", ".join(known[:_MAX_SHOWN]) or "none"
@@ -106,17 +117,25 @@ class AdapterNames:
         raise InvalidParams(field, use.name, remedy)
 
     async def visible(self, tenant_id: str) -> list[AdapterEntry]:
-        """Return what a tenant's requests may name; its own hide public ones of the same names."""
+        """Return what of the store a tenant's requests may name; its own hide public ones of the same names.
+
+        Raise `ServerUnavailable` if the store does not respond.
+        """
+        if self._adapters is None:
+            return []
         return await asyncio.to_thread(self._visible, tenant_id)
 
-    async def get(self, tenant_id: str, name: str) -> AdapterEntry:
-        """Return the adapter that a name means to a tenant. Raise `AdapterNotFound`."""
-        found = await asyncio.to_thread(self._find, tenant_id, name)
-        if found is None:
-            names = [entry.name for entry in await self.visible(tenant_id)]
-            raise AdapterNotFound(
-                f"there is no adapter {name!r}{did_you_mean(name, names)}; GET /v1/adapters lists all"
-            )
+    async def beside_store(
+        self, specs: Iterable[ModelSpec]
+    ) -> dict[str, tuple[AdapterOrigin, list[ModelSpec]]]:
+        """Return the names that mean something without the store: where from, and to which of these models.
+
+        A name that ships with one model and of which workers have a file besides is of the first kind.
+        """
+        found: dict[str, tuple[AdapterOrigin, list[ModelSpec]]] = {}
+        for spec in specs:
+            for name, origin in (await self._beside_store(spec)).items():
+                found.setdefault(name, (origin, []))[1].append(spec)
         return found
 
     async def names_for(self, tenant_id: str, spec: ModelSpec) -> tuple[str, ...]:
@@ -127,14 +146,21 @@ class AdapterNames:
         if not spec.max_adapters:
             return ()
         entries = await self._as_listed(tenant_id)
-        return tuple(sorted({*self._own_for(spec), *(entry.name for entry in entries if entry.fits(spec))}))
+        stored = (entry.name for entry in entries if entry.fits(spec))
+        return tuple(sorted({*await self._beside_store(spec), *stored}))
 
     def forget(self) -> None:
         """Read what there is anew: it was changed."""
         self._listed.clear()
 
-    def _own_for(self, spec: ModelSpec) -> Collection[str]:
-        return {*self._own, *self._bundled.get(spec.name, ())}
+    async def _beside_store(self, spec: ModelSpec) -> dict[str, AdapterOrigin]:
+        """Return the names that a model's workers know without the store; files of their own go first."""
+        if not spec.max_adapters:
+            return {}
+        workers = await self._read_workers()
+        told = [name for each in workers if spec.name in each.models for name in each.report.own_adapters]
+        names: dict[str, AdapterOrigin] = dict.fromkeys(self._bundled.get(spec.name, ()), "model")
+        return names | dict.fromkeys((*self._own, *told), "worker")
 
     async def _as_listed(self, tenant_id: str) -> Sequence[AdapterEntry]:
         if self._adapters is None:

@@ -1,6 +1,7 @@
 """Models, workers and tenants' plans, cached so that a submission seldom reads them from the store."""
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -26,6 +27,7 @@ _MISSING_SECONDS = 0.1
 _PLAN_SECONDS = 5.0
 _MAX_PLANS = 10_000
 _MAX_LISTED = 20
+_OPENAI_NAME = re.compile(r"(gpt-image|chatgpt-image|dall-e|sora)-.{1,60}")
 _NO_MODEL = "no worker has offered a model yet"
 
 
@@ -42,10 +44,12 @@ class Catalog:
         default_model: str | None,
         tiers: Mapping[str, Tiers] | None = None,
         lets_sounds_out: bool = True,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
         self._store = store
         self._default_model = default_model
         self._tiers = tiers or {}
+        self._aliases = aliases or {}
         self._lets_sounds_out = lets_sounds_out
         self._known_as_impossible: set[str] = set()
         self._models: TTLCache[None, Mapping[str, OfferedModel]] = TTLCache(1, _MODELS_SECONDS)
@@ -94,6 +98,7 @@ class Catalog:
     async def pick(self, name: str | None, kind: str = IMAGE_GENERATE) -> OfferedModel:
         """Return the model called `name`; without a name the default model, or else the only one.
 
+        An alias is as good as a name, and a name of OpenAI's is for the only model that makes such things.
         Clips and sounds without a model's name are for the only model that makes them, unless the default one
         does. Raise `ModelNotFound`, `ModelNotCapable` if the model makes no such thing, `InvalidParams` if
         several models are served and none is the default, and `ServerUnavailable` while no worker has
@@ -105,7 +110,18 @@ class Catalog:
 
     async def model(self, name: str) -> OfferedModel:
         """Return the model called `name`. Raise `ModelNotFound`."""
-        return await self._chosen(lambda models: _named(models, name))
+        return await self._chosen(lambda models: _named(models, self._own_name(name, models)))
+
+    def aliases_of(self, model: str) -> tuple[str, ...]:
+        """Return the other names of a model that are configured."""
+        return tuple(alias for alias, name in self._aliases.items() if name == model)
+
+    def _own_name(self, name: str, makers: Mapping[str, OfferedModel]) -> str:
+        """Return the name of the model that an alias stands for, or else the name itself."""
+        if name in self._aliases:
+            return self._aliases[name]
+        is_foreign = _OPENAI_NAME.fullmatch(name) is not None
+        return next(iter(makers)) if is_foreign and name not in makers and len(makers) == 1 else name
 
     async def _chosen(self, choose: Callable[[Mapping[str, OfferedModel]], OfferedModel]) -> OfferedModel:
         """Return the model chosen from the cache, or else from the store, whose refusal counts."""
@@ -118,7 +134,8 @@ class Catalog:
         if not models:
             raise ServerUnavailable(_NO_MODEL, retry_after=1.0)
         makers = {maker: served for maker, served in models.items() if KINDS[kind].is_made_by(served.spec)}
-        served = _named(models, name or self._default_maker(models, makers))
+        own = self._own_name(name, makers) if name else self._default_maker(models, makers)
+        served = _named(models, own)
         check_makes(served.spec, kind, makers)
         return served
 

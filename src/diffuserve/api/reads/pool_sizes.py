@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from diffuserve.domain.errors import ModelNotFound
 from diffuserve.domain.workers.readiness import workers_of
 from diffuserve.domain.workers.worker import Worker
-from diffuserve.jobs.policy.scaling import DesiredWorkers, PoolDemand, ScaleConfig, desired_workers
+from diffuserve.jobs.policy.scaling import (
+    DesiredWorkers,
+    PoolDemand,
+    ScaleConfig,
+    desired_workers,
+    workers_worth,
+)
 from diffuserve.jobs.reads.demand import Demands
 from diffuserve.jobs.reads.shared_reads import FreshReads
 from diffuserve.jobs.store import JobStore
@@ -51,6 +57,11 @@ class PoolSizes:
         """Return how many workers each offered model should have. Raise `ServerUnavailable`."""
         demands, _ = await self._reads.get()
         return {model: self._desired(model, demands).total for model in demands.by_model}
+
+    async def worth(self) -> float:
+        """Return how many workers the work on all models needs, not rounded. Raise `ServerUnavailable`."""
+        demands, _ = await self._reads.get()
+        return sum(workers_worth(each, demands.now, self._config) for each in demands.by_model.values())
 
     def _desired(self, pool: str, demands: Demands) -> DesiredWorkers:
         floors = self._config.scale_floors.get(pool, ())

@@ -6,6 +6,7 @@ from typing import Any
 
 from diffuserve.domain.jobs.job import MAX_PREVIEWS
 from diffuserve.domain.models.limits import takes
+from diffuserve.domain.models.qualities import quality_steps
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.models.tiers import NO_TIERS, Tiers
 from diffuserve.domain.requests.params import FIELDS, IMAGE_FIELDS
@@ -95,6 +96,7 @@ def model_resource(  # noqa: PLR0913 (what is known of a model)
             _field(spec, declared, defaults) for declared in FIELDS.values() if takes(spec, declared)
         ),
         learned_sizes=_learned_sizes(spec),
+        qualities=quality_steps(spec, tiers.steps),
         tiers=TiersResource(**vars(tiers)) if tiers.steps or tiers.sizes else None,
         example_prompt=spec.example_prompt or None,
         quantizations=quantizations(spec.name, workers),

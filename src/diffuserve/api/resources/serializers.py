@@ -5,7 +5,7 @@ from typing import Any, TypeVar, cast
 
 from diffuserve.api.files.urls import FileUrls
 from diffuserve.domain.jobs.batch import Batch
-from diffuserve.domain.jobs.input_file import CONTENT_TYPE, InputFile
+from diffuserve.domain.jobs.input_file import CONTENT_TYPE, LINES_CONTENT_TYPE, InputFile
 from diffuserve.domain.jobs.job import (
     VIDEO_GENERATE,
     Artifact,
@@ -122,6 +122,12 @@ class JobSerializer:
             deadline=to_rfc3339(job.finish_by),
             best_effort=job.best_effort,
             exact=job.exact,
+            requested_model=job.requested_model,
+            fallback_model=None if job.fallback is None else job.fallback.model,
+            max_attempts=job.max_attempts,
+            worker_hint=job.worker_hint,
+            store=not job.forget_delivered,
+            kept_until=to_rfc3339(self._store.config.kept_until(job)),
             metadata=job.metadata,
             batch_id=job.batch_id,
             custom_id=job.custom_id,
@@ -223,14 +229,15 @@ def worker_fields(worker: Worker) -> dict[str, Any]:
 
 
 def file_resource(file: InputFile) -> FileResource:
-    """Build an uploaded image's resource."""
+    """Build a file's resource."""
     return FileResource(
         id=file.id,
+        purpose=file.purpose,
         filename=file.filename,
-        content_type=CONTENT_TYPE,
+        content_type=CONTENT_TYPE if file.is_image else LINES_CONTENT_TYPE,
         bytes=file.size_bytes,
-        width=file.width,
-        height=file.height,
+        width=file.width or None,
+        height=file.height or None,
         sha256=file.sha256,
         verdict=None if file.verdict is None else _verdict(file.verdict),
         created_at=int(file.created_at),

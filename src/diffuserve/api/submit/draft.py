@@ -2,23 +2,24 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from types import MappingProxyType
 from typing import Self
 
 from diffuserve.api.submit.file_formats import file_format
-from diffuserve.api.submit.request_bodies import MAX_JOB_SECONDS, GenerationInput, NewJobBody
-from diffuserve.domain.errors import BandNotAllowed, InvalidParams, ModelNotCapable
-from diffuserve.domain.jobs.job import AUDIO_GENERATE, VIDEO_GENERATE, Band, NewJob
+from diffuserve.api.submit.request_bodies import GenerationInput, NewJobBody
+from diffuserve.domain.errors import BandNotAllowed, InvalidParams, ModelNotCapable, OptionNotAllowed
+from diffuserve.domain.jobs.job import AUDIO_GENERATE, VIDEO_GENERATE, Band, Fallback, NewJob
+from diffuserve.domain.jobs.job_options import JOB_OPTIONS, MAX_JOB_SECONDS
 from diffuserve.domain.jobs.kinds import with_length
 from diffuserve.domain.jobs.prompt import PromptRecord
 from diffuserve.domain.jobs.webhook import Webhook
 from diffuserve.domain.models.limits import naming_able
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.models.tiers import replaced_values
-from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.params import IMAGE_FIELDS, GenerationParams
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.policy.pricing import predict
 from diffuserve.jobs.reads.operations import OfferedModel
@@ -32,7 +33,8 @@ _NUM_SEEDS = 2**32
 class Draft:
     """A body that a model and a plan permit, with every default filled in; `asked` is what the client gave.
 
-    Until the images are known, their names stand for them.
+    Until the images are known, their names stand for them. `fallback` is the draft of the same body for the
+    job's fallback model; where that draws the job from the beginning, `requested_model` was asked for.
     """
 
     tenant_id: str
@@ -42,6 +44,8 @@ class Draft:
     asked: GenerationParams
     resolved: GenerationParams
     webhook: Webhook | None = None
+    fallback: "Draft | None" = None
+    requested_model: str | None = None
 
     @property
     def has_to_be_in_time(self) -> bool:
@@ -51,12 +55,19 @@ class Draft:
     def with_found(self, asked: GenerationParams) -> Self:
         """Return the draft with what was named: the job's size may follow from its images'."""
         assert self.resolved.seed is not None
-        return replace(self, asked=asked, resolved=_resolved(self.served, asked, self.resolved.seed))
+        resolved = _resolved(self.served, asked, self.resolved.seed)
+        return replace(self, asked=asked, resolved=resolved, fallback=self._fallback_with(asked))
+
+    def _fallback_with(self, asked: GenerationParams) -> "Draft | None":
+        if self.fallback is None:
+            return None
+        named = {name: getattr(asked, name) for name in (*IMAGE_FIELDS, "adapters")}
+        return self.fallback.with_found(replace(self.fallback.asked, **named))
 
     @cached_property
     def job(self) -> NewJob:
         """The job, with its price."""
-        body, served = self.body, self.served
+        body, served, options = self.body, self.served, self.body.options
         price = predict(served.spec, served.fit, self.resolved)
         return NewJob(
             tenant_id=self.tenant_id,
@@ -69,7 +80,7 @@ class Draft:
             step_tokens=price.step_tokens,
             latent_bytes=price.latent_bytes,
             band=self.band,
-            expires_in=body.expires_in,
+            expires_in=body.expires_in or options.start_timeout_seconds,
             finish_in=_finish_in(body.deadline),
             best_effort=body.best_effort,
             exact=body.exact,
@@ -81,7 +92,17 @@ class Draft:
             prompt=PromptRecord(original=body.input.prompt),
             webhook=self.webhook,
             traceparent=None if (trace := tracing.current()) is None else str(trace),
+            retention_seconds=options.retention_seconds,
+            forget_delivered=not options.store,
+            max_attempts=options.max_attempts,
+            fallback=None if self.fallback is None else _fallback_of(self.fallback.job),
+            requested_model=self.requested_model,
+            worker_hint=options.worker_hint,
         )
+
+
+def _fallback_of(new: NewJob) -> Fallback:
+    return Fallback(**{declared.name: getattr(new, declared.name) for declared in fields(Fallback)})
 
 
 def requested_params(kind: str, requested: GenerationInput, spec: ModelSpec) -> GenerationParams:
@@ -120,7 +141,8 @@ def drafted(
     """Return what `body` asks for with `params`, if the model and the plan permit it.
 
     The seed is chosen here, so that a retry generates the same image. Raise `InvalidParams` with the
-    field names of `GenerationParams`, and `BandNotAllowed`. A refusal names those of the `models` that can.
+    field names of `GenerationParams`, `BandNotAllowed` and `OptionNotAllowed`. A refusal names those of the
+    `models` that can.
     """
     try:
         resolved = _resolved(served, params, secrets.randbelow(_NUM_SEEDS))
@@ -129,10 +151,22 @@ def drafted(
         raise naming_able(error, served.spec, others) from error
     band = _band(body.priority, plan)
     _finish_in(body.deadline)
+    _check_options(body, plan)
     _check_watched(body)
     _check_previews(body, served.spec)
     file_format(body.kind, body.output_format, resolved, served.spec)
     return Draft(tenant_id, body, served, band, params, resolved)
+
+
+def _check_options(body: NewJobBody, plan: Plan) -> None:
+    """Raise `OptionNotAllowed` for options that the plan does not include, and `InvalidParams`."""
+    given = {name for name, value in vars(body.options).items() if value != JOB_OPTIONS[name].default}
+    if refused := given.difference(plan.job_options):
+        raise OptionNotAllowed(f"the plan {plan.name!r} does not include {', '.join(sorted(refused))}")
+    seconds = body.options.start_timeout_seconds
+    if seconds is not None and body.expires_in is not None:
+        remedy = "says the same as expires_in; give one of them"
+        raise InvalidParams("start_timeout_seconds", seconds, remedy)
 
 
 def _resolved(served: OfferedModel, params: GenerationParams, seed: int) -> GenerationParams:

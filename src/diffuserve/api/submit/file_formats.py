@@ -45,6 +45,7 @@ def file_format(kind: str, asked: str | None, params: GenerationParams, spec: Mo
     Raise `InvalidParams` for a format of another kind, or one that cannot hold the clip, sound or layers.
     """
     chosen = check_format_fits(kind, asked or _FORMATS_OF[kind][0])
+    _check_quality(kind, chosen, params)
     if kind == VIDEO_GENERATE:
         check_clip(chosen, params.width or 0, params.height or 0, params.num_frames or 1, params.fps or 1)
     elif kind == AUDIO_GENERATE:
@@ -52,6 +53,17 @@ def file_format(kind: str, asked: str | None, params: GenerationParams, spec: Mo
     elif spec.has_layers:
         check_keeps_transparency("output_format", chosen)
     return chosen
+
+
+def has_quality(kind: str, output_format: str) -> bool:
+    """Return whether files of this format are smaller with a lower `output_quality`."""
+    return kind == IMAGE_GENERATE and output_format in ("jpeg", "webp")
+
+
+def _check_quality(kind: str, output_format: str, params: GenerationParams) -> None:
+    if params.output_quality is not None and not has_quality(kind, output_format):
+        remedy = f"is for images in jpeg or webp, not for {output_format}; leave it out"
+        raise InvalidParams("output_quality", params.output_quality, remedy)
 
 
 def check_format_fits(kind: str, output_format: str) -> str:

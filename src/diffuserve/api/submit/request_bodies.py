@@ -1,15 +1,19 @@
 """Bodies of the requests that clients send, as pydantic checks them."""
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, create_model
 
 from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.domain.jobs.job import MAX_PREVIEWS, Band
+from diffuserve.domain.jobs.job_options import JOB_OPTIONS, MAX_JOB_SECONDS, MAX_TEXT_CHARACTERS, JobOptions
+from diffuserve.domain.jobs.job_options import value_type as option_type
 from diffuserve.domain.requests.adapter_use import MAX_ADAPTER_NAME_CHARACTERS, MAX_ADAPTER_WEIGHT
 from diffuserve.domain.requests.control_use import (
     MAX_CONTROL_MODE,
@@ -20,9 +24,9 @@ from diffuserve.domain.requests.params import FIELDS
 from diffuserve.domain.requests.request_bounds import MAX_INPUT_IMAGES, MAX_PROMPT_CHARACTERS
 from diffuserve.domain.requests.request_fields import Dialect, FieldKind, RequestField
 from diffuserve.domain.text.json_text import has_null_character
+from diffuserve.options import option_of
 
 MAX_METADATA_BYTES = 16_384
-MAX_JOB_SECONDS = 30 * 86_400.0
 MAX_IMAGE_NAME_CHARACTERS = 2_048
 """Characters of a file's id or a URL; a data URL is limited by the size of the body and of its image."""
 
@@ -105,7 +109,7 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-Body = TypeVar("Body", bound=RequestBody)
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class AdapterBody(RequestBody):
@@ -206,6 +210,42 @@ class GenerationInput(RequestBody):
 Exact = Annotated[bool, Field(description="Run the job on workers alone whose weights are not quantized.")]
 
 
+def takes_options(*names: str) -> Callable[[type[Body]], type[Body]]:
+    """Give a body those options of jobs, all by default, as they are declared."""
+
+    def decorate(body: type[Body]) -> type[Body]:
+        added: Any = {name: _option_field(JOB_OPTIONS[name]) for name in names or JOB_OPTIONS}
+        return create_model(
+            body.__name__, __base__=body, __module__=body.__module__, __doc__=body.__doc__, **added
+        )
+
+    return decorate
+
+
+def _option_field(declared: dataclasses.Field[Any]) -> Any:
+    option, annotation = option_of(declared), declared.type
+    bounds = {name: bound for name in ("gt", "ge", "le") if (bound := getattr(option, name)) is not None}
+    kind: Any = option_type(declared)
+    if kind is str:
+        kind = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS), Storable]
+    elif kind is float:
+        kind = Annotated[float, Field(allow_inf_nan=False, **bounds)]
+    elif bounds:
+        kind = Annotated[kind, Field(**bounds)]
+    if NoneType in get_args(annotation):
+        kind |= None
+    return (kind, Field(default=declared.default, description=option.help))
+
+
+class OptionsBody(RequestBody):
+    """Base of bodies that take options of jobs."""
+
+    @property
+    def options(self) -> JobOptions:
+        """The options that the body has."""
+        return JobOptions(**{name: getattr(self, name) for name in JOB_OPTIONS if hasattr(self, name)})
+
+
 class WebhookBody(RequestBody):
     """Endpoint to notify when the job has ended, in a message signed after Standard Webhooks."""
 
@@ -215,7 +255,8 @@ class WebhookBody(RequestBody):
     )
 
 
-class NewJobBody(RequestBody):
+@takes_options()
+class NewJobBody(OptionsBody):
     """Job to submit."""
 
     kind: Kind = "image.generate"

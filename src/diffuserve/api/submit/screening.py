@@ -41,6 +41,8 @@ class PromptScreening:
             )
             prompt, verdict = expansion.prompt, verdict.merge(expanded_verdict)
         new = replace(new, input={**new.input, "prompt": prompt})
+        if new.fallback is not None:
+            new = replace(new, fallback=replace(new.fallback, input={**new.fallback.input, "prompt": prompt}))
         return self.recorded(new, verdict, expansion)
 
     def recorded(self, new: NewJob, verdict: Verdict, expansion: Expansion | None = None) -> NewJob:

@@ -15,6 +15,7 @@ from diffuserve.api.outbound.address_policy import AddressPolicy
 from diffuserve.api.reads.adapter_names import AdapterNames
 from diffuserve.api.reads.catalog import Catalog
 from diffuserve.api.submit.draft import Draft, drafted, requested_params
+from diffuserve.api.submit.model_choice import choose_model, naming_fallback
 from diffuserve.api.submit.request_bodies import NewJobBody, WebhookBody
 from diffuserve.api.submit.screening import PromptScreening
 from diffuserve.domain.errors import ImageBlocked, InvalidParams
@@ -23,6 +24,7 @@ from diffuserve.domain.jobs.webhook import JOB_EVENTS, Webhook, WebhookEvent
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.workers.exactness import check_exact
 from diffuserve.jobs.queue.idempotency import Stamp
+from diffuserve.jobs.reads.operations import OfferedModel
 from diffuserve.jobs.store import JobStore
 
 InputResolver = Callable[[str, GenerationParams], Awaitable[GenerationParams]]
@@ -34,6 +36,7 @@ class Submission:
     """Request of a tenant for a job. `base_url` is where it finds this server, for the URLs in webhooks.
 
     `resolve` stores images that came along; others that the body names are files of the tenant, or URLs.
+    `webhook_form` is the form of the message to its webhook.
     """
 
     tenant_id: str
@@ -41,6 +44,7 @@ class Submission:
     base_url: str
     idempotency_key: str | None = None
     resolve: InputResolver | None = None
+    webhook_form: str = ""
 
     @cached_property
     def stamp(self) -> Stamp | None:
@@ -74,23 +78,36 @@ class Submissions:
         `drafted`, `AdapterNames.resolve`, `InputImages.resolve`, `PromptScreening.screened` and
         `JobStore.submit` raise, `ModelNotFound`, and `DeadlineUnreachable`.
         """
-        draft = await self._draft(submission)
-        has_images, has_adapters = bool(draft.asked.input_images), bool(draft.asked.adapters)
-        if has_images or has_adapters or draft.has_to_be_in_time:
+        draft = await self.drafted(submission)
+        if draft.asked.input_images or draft.asked.adapters or draft.has_to_be_in_time:
             earlier = await self.store.jobs.find_room(submission.tenant_id, submission.stamp)
             if earlier is not None:
                 return earlier
         if draft.has_to_be_in_time:
             await self.store.jobs.check_deadline(draft.job)
-        if has_adapters:
-            tenant_id, spec = submission.tenant_id, draft.served.spec
-            draft = draft.with_found(await self.adapters.resolve(tenant_id, draft.asked, spec))
-        if has_images:
-            draft = draft.with_found(await self._with_images(submission, draft.asked))
-        new = await self.screening.screened(draft.job, submission.body.expand_prompt)
+        new = await self._completed(submission, draft)
         job = await self.store.jobs.submit(submission.stamped(new))
         self.job_metrics.record_accepted(job)
         return job
+
+    async def prepared(self, submission: Submission) -> NewJob:
+        """Do all that `submit` does but storing the job, for which room in the queue is reserved."""
+        return await self._completed(submission, await self.drafted(submission))
+
+    async def _completed(self, submission: Submission, draft: Draft) -> NewJob:
+        """Return the job with the adapters and images that it names, and a prompt that may be drawn."""
+        if draft.asked.adapters:
+            draft = draft.with_found(await self._with_adapters(submission.tenant_id, draft))
+        if draft.asked.input_images:
+            draft = draft.with_found(await self._with_images(submission, draft.asked))
+        return await self.screening.screened(draft.job, submission.body.expand_prompt)
+
+    async def _with_adapters(self, tenant_id: str, draft: Draft) -> GenerationParams:
+        """Return the parameters with the adapters' digests, which a fallback model has to fit too."""
+        if draft.fallback is not None:
+            with naming_fallback(draft.body.options.fallback_model):
+                await self.adapters.resolve(tenant_id, draft.asked, draft.fallback.served.spec)
+        return await self.adapters.resolve(tenant_id, draft.asked, draft.served.spec)
 
     async def _with_images(self, submission: Submission, params: GenerationParams) -> GenerationParams:
         """Return the parameters with images in place of names: what came along, then the others."""
@@ -98,28 +115,53 @@ class Submissions:
             params = await submission.resolve(submission.tenant_id, params)
         return await self.inputs.resolve(submission.tenant_id, params)
 
-    async def _draft(self, submission: Submission) -> Draft:
+    async def drafted(self, submission: Submission) -> Draft:
         """Return what is asked for, if this server, the model and the tenant's plan permit it."""
         body = submission.body
         self.screening.prompts.check_offered(body.expand_prompt)
-        served = await self.catalog.pick(body.model, body.kind)
+        _check_retention(body, self.store.config.longest_kept)
+        choice = await choose_model(self.catalog, body)
+        webhook = build_webhook(
+            self.address_policy, body.webhook, submission.base_url, submission.webhook_form
+        )
+        draft = await self._draft_for(submission, choice.served)
+        draft = replace(draft, webhook=webhook, requested_model=choice.requested)
+        if choice.fallback is None:
+            return draft
+        with naming_fallback(body.options.fallback_model):
+            fallback = await self._draft_for(submission, choice.fallback, draft.resolved.seed)
+        return replace(draft, fallback=fallback)
+
+    async def _draft_for(
+        self, submission: Submission, served: OfferedModel, seed: int | None = None
+    ) -> Draft:
+        """Return what is asked for as a job of one model, with this `seed` if there is one."""
+        body, tenant_id = submission.body, submission.tenant_id
         if body.exact:
             check_exact(served.spec.name, await self.catalog.workers())
-        plan = await self.catalog.plan(submission.tenant_id)
-        webhook = build_webhook(self.address_policy, body.webhook, submission.base_url)
+        plan, models = await self.catalog.plan(tenant_id), await self.catalog.models()
         params = requested_params(body.kind, body.input, served.spec)
-        models = await self.catalog.models()
-        draft = drafted(submission.tenant_id, body, params, served, plan, models)
-        return replace(draft, webhook=webhook)
+        params = params if seed is None else replace(params, seed=seed)
+        return drafted(tenant_id, body, params, served, plan, models)
 
 
-def build_webhook(policy: AddressPolicy, body: WebhookBody | None, base_url: str) -> Webhook | None:
+def _check_retention(body: NewJobBody, longest: float) -> None:
+    """Raise `InvalidParams` for a job that shall be kept for longer than any."""
+    seconds = body.options.retention_seconds
+    if seconds is not None and seconds > longest:
+        remedy = f"this server keeps no job for longer than {longest:,.0f} s; give at most that"
+        raise InvalidParams("retention_seconds", seconds, remedy)
+
+
+def build_webhook(
+    policy: AddressPolicy, body: WebhookBody | None, base_url: str, form: str = ""
+) -> Webhook | None:
     """Build the job's webhook, or `None` if the body has none. Raise `InvalidParams` for a forbidden URL."""
     if body is None:
         return None
     policy.check("webhook.url", body.url)
     events = JOB_EVENTS if body.events is None else tuple(map(WebhookEvent, body.events))
-    return Webhook(body.url, events, base_url)
+    return Webhook(body.url, events, base_url, form)
 
 
 @contextmanager

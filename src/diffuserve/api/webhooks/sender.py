@@ -6,7 +6,7 @@ Delivery is at least once: an attempt whose outcome could not be stored is repea
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,12 +17,21 @@ from standardwebhooks import Webhook as Signature
 
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.outbound.guarded_http import MAX_CONNECTIONS, AddressNotAllowed, GuardedHttpClient
+from diffuserve.api.resources.message_forms import MessageForms
 from diffuserve.api.resources.serializers import JobSerializer, batch_resource
 from diffuserve.domain.errors import DiffuserveError, NotFound
-from diffuserve.domain.jobs.webhook import Delivery, DeliveryAttempt, DueDelivery, WebhookEvent
+from diffuserve.domain.jobs.file_batch import batch_id_of
+from diffuserve.domain.jobs.video_ids import video_id_of
+from diffuserve.domain.jobs.webhook import (
+    VIDEO_EVENTS,
+    Delivery,
+    DeliveryAttempt,
+    DueDelivery,
+    WebhookEvent,
+)
 from diffuserve.domain.resources.batch import BatchResource
 from diffuserve.domain.resources.job import JobResource
-from diffuserve.domain.resources.webhook import DeletedSubject, WebhookMessage
+from diffuserve.domain.resources.webhook import DeletedSubject, OpenAISubject, WebhookMessage
 from diffuserve.domain.text.timestamps import to_rfc3339
 from diffuserve.events.base import OUTBOX, EventBus, Subscription
 from diffuserve.jobs.policy.webhook_turns import SendLimits
@@ -56,6 +65,7 @@ class SenderParts:
     config: ApiConfig
     metrics: ControlMetrics
     serializer: JobSerializer
+    forms: MessageForms
 
 
 class WebhookSender:
@@ -161,16 +171,31 @@ class WebhookSender:
             "webhook-signature": " ".join(signatures),
         }
 
-    async def _message(self, delivery: Delivery) -> WebhookMessage:
+    async def _message(self, delivery: Delivery) -> WebhookMessage | Mapping[str, Any]:
         """Build the message from the subject's current state, so that the URLs in it are fresh."""
         try:
+            if form := self._parts.forms.by_name.get(delivery.form):
+                job = await self._parts.store.jobs.get(delivery.subject_id)
+                return await form(job, delivery.base_url)
             subject = await self._subject(delivery)
         except NotFound:  # retention or a client has deleted it; that it ended is still worth a message
             subject = DeletedSubject(id=delivery.subject_id, status=delivery.type.partition(".")[2])
-        return WebhookMessage(type=delivery.type, timestamp=to_rfc3339(delivery.created_at), data=subject)
+        return WebhookMessage(
+            id=delivery.id,
+            type=delivery.type,
+            created_at=int(delivery.created_at),
+            timestamp=to_rfc3339(delivery.created_at),
+            data=subject,
+        )
 
-    async def _subject(self, delivery: Delivery) -> JobResource | BatchResource | DeletedSubject:
+    async def _subject(
+        self, delivery: Delivery
+    ) -> JobResource | BatchResource | DeletedSubject | OpenAISubject:
         store = self._parts.store
+        if batch_id_of(delivery.subject_id) is not None:
+            return OpenAISubject(id=delivery.subject_id)
+        if delivery.type in VIDEO_EVENTS:
+            return OpenAISubject(id=video_id_of(delivery.subject_id))
         if delivery.type is WebhookEvent.BATCH_COMPLETED:
             return batch_resource(await store.batches.get(delivery.subject_id), delivery.base_url)
         job = await store.jobs.get(delivery.subject_id)

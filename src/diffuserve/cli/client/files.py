@@ -118,7 +118,7 @@ def _facts(file: FileResource) -> dict[str, str]:
     return {
         "id": file.id,
         "name": file.filename,
-        "size": f"{file.width}x{file.height}",
+        "size": f"{file.width}x{file.height}" if file.width else "—",
         "bytes": f"{file.bytes:,}",
         "sha256": file.sha256,
         "created": to_rfc3339(file.created_at),

@@ -88,7 +88,7 @@ def generate(
 
 async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> list[GenerationParams]:
     """Return the requests with cleaned prompts, as a control plane does. Raise `PromptBlocked`."""
-    from diffuserve.cli.wiring.safety import open_prompts
+    from diffuserve.wiring.safety import open_prompts
 
     cleaned = [_cleaned(request) for request in requests]
     own = settings.model_copy(update={"prompt_filter_processes": 0})  # nothing else waits for this one

@@ -3,12 +3,11 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diffuserve.cli.display.console import Console
-from diffuserve.engine_process.model.prepared_model import prepared_copy, read_ahead
-from diffuserve.models.folders.companions import companions_of
+from diffuserve.engine_process.model.lone_engine import lone_engine
+from diffuserve.engine_process.model.prepared_model import read_ahead
 from diffuserve.models.machine.torch_environment import prepare_torch
 from diffuserve.protocol.config import EngineProcessConfig
 
@@ -32,14 +31,6 @@ def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
     prepare_torch()
     read_ahead(config)
     with console.status(f"loading {config.model}"):
-        from diffuserve.engine.engine import Engine
-        from diffuserve.engine.loading import adapters_of, load_model, parse_plan
-
-        kept = (config.quantization, config.offload)
-        adapters = adapters_of(config.model, config.adapter_files)
-        plan = parse_plan(config.device, config.dtype, *kept, config.engine.deterministic)
-        companions = companions_of(config.controlnets, config.image_prompter)
-        model = load_model(config.model, replace(plan, copy=prepared_copy(config), companions=companions))
-        engine = Engine.of(model, config.engine, adapters)
+        engine = lone_engine(config)
     console.print(" · ".join(f"{name} {value}" for name, value in engine.describe().items()), style="dim")
     return engine

@@ -40,6 +40,7 @@ _PANELS: Mapping[Topic | None, str | None] = {
     None: None,
     Topic.IMAGE: INPUT_IMAGES,
     Topic.CONTROL: INPUT_IMAGES,
+    Topic.IMAGE_PROMPT: INPUT_IMAGES,
     Topic.CLIP: CLIPS,
 }
 _COMPLETIONS = {"sampler": sampler_names}

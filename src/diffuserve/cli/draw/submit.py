@@ -1,7 +1,8 @@
 """`diffuserve submit`: a job for a server, and its images, clips or sounds."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 from diffuserve.cli import options
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.display.echo import echo
+from diffuserve.cli.draw.job_option_flags import takes_job_options
 from diffuserve.cli.draw.request_options import Asked, takes_request
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.images.destination import Destination
@@ -34,6 +36,8 @@ Examples:
   diffuserve submit "a lighthouse" --size 192x128 --steps 8 --priority batch
 
   diffuserve submit "a lighthouse" --deadline 60 --best-effort
+
+  diffuserve submit "a lighthouse" -o lighthouse.png --no-store
 
   diffuserve submit "a lighthouse" -o lighthouse.png --preview --open
 
@@ -68,6 +72,7 @@ class SubmitOptions:
     deadline: float | str | None = None
     best_effort: bool = False
     exact: bool = False
+    job_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @options.takes_settings("server", "api_key")
@@ -77,6 +82,7 @@ class SubmitOptions:
     width="Width in pixels, instead of --size.",
     height="Height in pixels, instead of --size.",
 )
+@takes_job_options
 def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="Description of the image.")],
@@ -102,6 +108,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     exact: Annotated[
         bool, typer.Option("--exact", help="Run the job on workers alone whose weights are not quantized.")
     ] = False,
+    job_options: Mapping[str, Any],
     preview: Annotated[
         bool,
         typer.Option(
@@ -139,6 +146,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         deadline=_parse_deadline(deadline),
         best_effort=best_effort,
         exact=exact,
+        job_options=job_options,
     )
     raise typer.Exit(_run(submission))
 
@@ -178,7 +186,9 @@ async def _submit(submission: SubmitOptions, submitted: list[str]) -> int:
     from diffuserve.cli.client.connect import connect
     from diffuserve.client.codec import encode
 
-    wanted: dict[str, Any] = {"expand_prompt": True} if submission.expand else {}
+    wanted: dict[str, Any] = dict(submission.job_options)
+    if submission.expand:
+        wanted["expand_prompt"] = True
     if submission.kind != IMAGE_GENERATE and submission.destination is not None:
         wanted["output_format"] = submission.destination.suffix.lower().removeprefix(".")
     if submission.has_previews:
@@ -256,6 +266,9 @@ async def _await_images(submission: SubmitOptions, job_id: str) -> int:
         echo("\n".join(map(str, paths)) if paths else job.id)
     if submission.is_opened and paths:
         open_images(paths, console)
+    if job.requested_model:
+        text = f"warning: {job.model} draws it, in place of {job.requested_model}"
+        console.print(text, style="yellow", highlight=False, soft_wrap=True)
     for warning in job.result.warnings if job.result else ():
         console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     if job.status is JobStatus.SUCCEEDED:

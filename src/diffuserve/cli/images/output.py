@@ -70,7 +70,7 @@ class ImageWriter:
             origin = self._image_output.origin(passed.params, i)
             seed = self._image_output.seed_of(passed, i)
             path = self._destination.path(origin or _named_after(passed, seed), next(self._numbers))
-            save_image(image, path, origin)
+            save_image(image, path, origin, passed.params.output_quality)
             self.paths.setdefault(index, []).append(path)
         return passed
 

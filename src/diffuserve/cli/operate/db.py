@@ -25,7 +25,7 @@ def upgrade(settings: Settings) -> None:
 
 
 async def _upgrade(settings: Settings) -> None:
-    from diffuserve.cli.wiring.control import open_store
+    from diffuserve.wiring.control import open_store
 
     async with open_store(settings):
         pass

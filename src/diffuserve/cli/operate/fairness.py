@@ -59,14 +59,14 @@ def reset(settings: Settings) -> None:
 
 
 async def _read(settings: Settings) -> "list[TenantTime]":
-    from diffuserve.cli.wiring.control import open_store
+    from diffuserve.wiring.control import open_store
 
     async with open_store(settings) as store:
         return await store.virtual_times.read()
 
 
 async def _reset(settings: Settings) -> int:
-    from diffuserve.cli.wiring.control import open_store
+    from diffuserve.wiring.control import open_store
 
     async with open_store(settings) as store:
         return await store.virtual_times.reset()

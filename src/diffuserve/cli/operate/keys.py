@@ -88,7 +88,7 @@ def _check_role(role: Role, tenant: str | None, has_limits: bool) -> None:
 async def _create(
     settings: Settings, role: Role, tenant: str | None, plan: str | None, overrides: PlanOverrides | None
 ) -> tuple[ApiKey, str, bool]:
-    from diffuserve.cli.wiring.control import open_store
+    from diffuserve.wiring.control import open_store
 
     async with open_store(settings) as store:
         is_first = not await store.keys.has_key()
@@ -113,7 +113,7 @@ def list_keys(settings: Settings, as_json: options.Json = False) -> None:
 
 async def _list(settings: Settings) -> list[tuple[ApiKey, Plan | None]]:
     """Return the keys, each with its tenant's plan if it has a tenant."""
-    from diffuserve.cli.wiring.control import open_store
+    from diffuserve.wiring.control import open_store
 
     async with open_store(settings) as store:
         keys = await store.keys.list_keys()
@@ -163,7 +163,7 @@ def rotate(
 
 
 async def _rotate(settings: Settings, key_id: str, overlap_seconds: float) -> tuple[ApiKey, str]:
-    from diffuserve.cli.wiring.control import open_store
+    from diffuserve.wiring.control import open_store
 
     async with open_store(settings) as store:
         return await store.keys.rotate(key_id, overlap_seconds)
@@ -185,7 +185,7 @@ def rotate_url_secret(
 
 
 async def _rotate_url_secret(settings: Settings, overlap_seconds: float) -> None:
-    from diffuserve.cli.wiring.control import open_store
+    from diffuserve.wiring.control import open_store
 
     async with open_store(settings) as store:
         await store.url_secrets.rotate(overlap_seconds)
@@ -211,7 +211,7 @@ def revoke(
 
 async def _revoke(settings: Settings, key_id: str) -> bool:
     """Revoke the key; return whether no valid one is left."""
-    from diffuserve.cli.wiring.control import open_store
+    from diffuserve.wiring.control import open_store
 
     async with open_store(settings) as store:
         await store.keys.revoke(key_id)

@@ -80,8 +80,8 @@ def audit(
 
 
 async def _judge_prompt(settings: Settings, prompt: str, tenant: str) -> tuple[FilterInfo, Verdict]:
-    from diffuserve.cli.wiring.safety import open_prompt_filter
     from diffuserve.prompts.cleaning import clean
+    from diffuserve.wiring.safety import open_prompt_filter
 
     prompt_filter = open_prompt_filter(settings)
     if prompt_filter is None:
@@ -95,7 +95,7 @@ async def _judge_prompt(settings: Settings, prompt: str, tenant: str) -> tuple[F
 def _judge_image(settings: Settings, path: Path) -> tuple[FilterInfo, Verdict]:
     from PIL import Image, UnidentifiedImageError
 
-    from diffuserve.cli.wiring.safety import choose_image_filter
+    from diffuserve.wiring.safety import choose_image_filter
 
     image_filter = choose_image_filter(settings)
     if image_filter is None:
@@ -108,7 +108,7 @@ def _judge_image(settings: Settings, path: Path) -> tuple[FilterInfo, Verdict]:
 
 
 async def _audit(settings: Settings, tenant: str | None, limit: int) -> list[AuditEntry]:
-    from diffuserve.cli.wiring.control import open_store
+    from diffuserve.wiring.control import open_store
 
     async with open_store(settings) as store:
         return await store.audit.newest(tenant, limit)

@@ -4,9 +4,9 @@ import gc
 from contextlib import ExitStack
 
 from diffuserve.cli import options
-from diffuserve.cli.servers.data_folder import locked
 from diffuserve.private_files import private_umask
 from diffuserve.settings import Settings
+from diffuserve.wiring.data_folder import locked
 
 EXAMPLES = """
 Examples:
@@ -18,8 +18,8 @@ Examples:
 
 
 @options.takes_settings(
-    *("host", "port", "data_dir", "database_url", "valkey_url", "prompt_filter", "image_filter"),
-    *("allow_unjudged_audio", "tiers"),
+    *("host", "port", "doors", "data_dir", "database_url", "valkey_url", "prompt_filter"),
+    *("image_filter", "allow_unjudged_audio", "tiers", "model_aliases"),
     *options.LOG_OPTIONS,
     *options.TRACE_OPTIONS,
 )

@@ -116,9 +116,10 @@ def _settings(folder: Path) -> Settings:
 
 async def _demo(settings: Settings, output: Path, console: Console, launch: "Launch") -> list[FinishedJob]:
     """Start a server with an API key for each tenant, run the jobs of each model in turn, and stop it."""
-    from diffuserve.cli.servers.local_worker import server_with_worker, wait_until_ready
-    from diffuserve.cli.wiring.control import open_store
+    from diffuserve.cli.servers.local_worker import server_with_worker
     from diffuserve.client.jobs import Client
+    from diffuserve.wiring.control import open_store
+    from diffuserve.wiring.own_worker import wait_until_ready
 
     async with open_store(settings) as store:
         keys = {name: (await store.keys.create(Role.TENANT, tenant_id=name))[1] for name in TENANTS}
@@ -141,7 +142,8 @@ async def _worker_of(
     model: str, settings: Settings, running: "ServerWithWorker", launch: "Launch", console: Console
 ) -> AsyncIterator[None]:
     """Run a worker of a model within the block, unless the server has started with it."""
-    from diffuserve.cli.servers.local_worker import local_worker, wait_until_ready
+    from diffuserve.cli.servers.local_worker import local_worker
+    from diffuserve.wiring.own_worker import wait_until_ready
 
     if model == _FIRST_MODEL:
         yield

@@ -3,35 +3,25 @@
 import asyncio
 import logging
 import os
-import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffuserve.agent.exit_codes import CANNOT_START
-from diffuserve.backoff import Backoff, RestartPolicy, supervise
+from diffuserve.backoff import supervise
 from diffuserve.cli.options import WORKER_SETTINGS, arguments_for
 from diffuserve.cli.servers.listening import address_of, bind
-from diffuserve.domain.errors import LeaseLost, ServerUnavailable
-from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.tenant import Role
-from diffuserve.domain.workers.readiness import is_ready
-from diffuserve.domain.workers.worker import LoadProgress, Release, ReleaseCause, Worker
 from diffuserve.settings import Settings
+from diffuserve.wiring.own_worker import RESTARTS, STOP_MARGIN, log_restart, name_of, release_jobs_of
 
 if TYPE_CHECKING:
     from diffuserve.cli.servers.server import RunningServer
-    from diffuserve.jobs.store import JobStore
 
 logger = logging.getLogger(__name__)
-
-_RESTARTS = RestartPolicy(Backoff(first_seconds=0.5, longest_seconds=30.0), healthy_seconds=60.0)
-_STOP_MARGIN = 25.0  # seconds for the last checkpoints and uploads
-_LOOK_SECONDS = 0.2
-_MANY = 1_000  # more than any worker holds
 
 
 @dataclass(frozen=True)
@@ -69,9 +59,9 @@ class LocalWorker:
         """Keep a worker running. Return 0 once it was stopped, or the exit code of one that cannot start."""
         code = await supervise(
             self._run_once,
-            _RESTARTS,
+            RESTARTS,
             is_final=lambda code: code == CANNOT_START,
-            on_restart=_log_restart,
+            on_restart=log_restart,
             stop=self._stopping,
         )
         return 0 if self._stopping.is_set() else code
@@ -84,7 +74,7 @@ class LocalWorker:
             return
         process.terminate()
         try:
-            async with asyncio.timeout(self._drain_seconds + _STOP_MARGIN):
+            async with asyncio.timeout(self._drain_seconds + STOP_MARGIN):
                 await process.wait()
         except TimeoutError:
             logger.warning("the worker did not stop in time; killed")
@@ -118,10 +108,6 @@ class LocalWorker:
         await self._admitted.wait()
         with suppress(BrokenPipeError):  # it has ended meanwhile
             os.write(writer, f"{self._key}\n".encode())
-
-
-def _log_restart(code: int, pause_seconds: float) -> None:
-    logger.warning("the worker ended with code %d; starting another in %.1f s", code, pause_seconds)
 
 
 @dataclass(frozen=True)
@@ -182,49 +168,3 @@ def arguments(address: str, settings: Settings, engine_command: str | None) -> l
     if engine_command is not None:
         own += ["--engine-command", engine_command]
     return [*own, *arguments_for(settings, *WORKER_SETTINGS)]
-
-
-def name_of(settings: Settings) -> str:
-    """Return a name for the worker that is the same at each start on this data folder, and unique."""
-    return f"serve:{socket.gethostname()}:{settings.data_dir.resolve()}"
-
-
-async def release_jobs_of(store: "JobStore", name: str) -> None:
-    """Release the jobs that are leased to an earlier worker of that name.
-
-    It died with its server, so there is no need to wait until its leases expire.
-    """
-    dead = {worker.id for worker in await store.operations.workers() if worker.name == name}
-    held = (JobStatus.RUNNING, JobStatus.CANCELING)
-    for job in await store.jobs.list_jobs(statuses=held, limit=_MANY) if dead else ():
-        if job.worker_id in dead:
-            with suppress(LeaseLost):
-                drained = Release(lease_token=job.lease_token, cause=ReleaseCause.DRAIN)
-                await store.leases.release(job.id, drained)
-
-
-async def wait_until_ready(
-    worker: asyncio.Task[int],
-    store: "JobStore",
-    known: Collection[str],
-    timeout: float | None = None,
-    on_look: Callable[[LoadProgress | None], None] = lambda _progress: None,
-) -> None:
-    """Wait until a worker that is not among the `known` ids is ready.
-
-    Its progress is passed to `on_look` at every look. Raise `ServerUnavailable` after `timeout` seconds, or
-    if the worker ends.
-    """
-    try:
-        async with asyncio.timeout(timeout):
-            while not any(map(is_ready, new := await _new_workers(store, known))):
-                if worker.done():
-                    raise ServerUnavailable("the worker could not start; see its log")
-                on_look(new[-1].report.loading if new else None)
-                await asyncio.sleep(_LOOK_SECONDS)
-    except TimeoutError:
-        raise ServerUnavailable(f"no worker was ready after {timeout:g} s") from None
-
-
-async def _new_workers(store: "JobStore", known: Collection[str]) -> list[Worker]:
-    return [worker for worker in await store.operations.workers() if worker.id not in known]

@@ -10,11 +10,11 @@ import typer
 
 from diffuserve.cli import options
 from diffuserve.cli.display.console import Console
-from diffuserve.cli.servers.data_folder import locked
 from diffuserve.domain.errors import InvalidModel, ServerUnavailable
 from diffuserve.private_files import private_umask
 from diffuserve.settings import Settings
 from diffuserve.version import __version__
+from diffuserve.wiring.data_folder import locked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,8 @@ Examples:
 
 
 @options.takes_settings(
-    *("host", "port", "data_dir", "database_url", "prompt_filter", "tiers"), *options.WORKER_SETTINGS
+    *("host", "port", "doors", "data_dir", "database_url", "prompt_filter", "tiers", "model_aliases"),
+    *options.WORKER_SETTINGS,
 )
 def serve(
     settings: Settings, no_auth: options.NoAuth = False, engine_command: options.EngineCommand = None
@@ -106,7 +107,7 @@ async def _show_loading(running: "ServerWithWorker", model: str, console: Consol
     import psutil
 
     from diffuserve.cli.servers.load_display import LoadDisplay
-    from diffuserve.cli.servers.local_worker import wait_until_ready
+    from diffuserve.wiring.own_worker import wait_until_ready
 
     server = running.server
     display = LoadDisplay(console, model, time.time() - psutil.Process().create_time())

@@ -7,17 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
-from diffuserve.api.door.origins import EVERY_ORIGIN
 from diffuserve.api.server.http_server import serving
 from diffuserve.cli.servers.event_loop import stop_on_signals
 from diffuserve.cli.servers.listening import accept, address_of, bind, description_of
-from diffuserve.cli.wiring.control import ControlPlane, control_plane
 from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.tenant import OPERATOR_TENANT
-from diffuserve.jobs.store import JobStore
 from diffuserve.settings import Settings
 from diffuserve.telemetry.redaction import redacted_logs
+from diffuserve.wiring.control import ControlPlane, control_plane
+from diffuserve.wiring.open_server import check_origins, warn_of_open_server, warn_of_shared_name
 
 log = logging.getLogger(__name__)
 
@@ -65,40 +63,6 @@ async def _running_server(
         await warn_of_shared_name(plane.store)
         async with serving(plane.app, listener, settings.connection_limits):
             yield RunningServer(plane, address_of(listener), description_of(listener))
-
-
-def check_origins(plane: ControlPlane) -> None:
-    """Raise `InvalidParams` if the pages of every site could use a server that requires no keys."""
-    if not plane.has_auth and EVERY_ORIGIN in plane.app.state.services.config.allowed_origins:
-        raise InvalidParams(
-            "allowed_origins",
-            EVERY_ORIGIN,
-            "every page that a browser shows could use this server, which requires no key; name the origins, "
-            "or create a key with `diffuserve keys create`",
-        )
-
-
-def warn_of_open_server(address: str, no_auth: bool) -> None:
-    """Log that everyone may do everything, and how to change that."""
-    reason = "--no-auth was given" if no_auth else "there has never been an API key"
-    remedy = "start it without --no-auth" if no_auth else "create a key with `diffuserve keys create`"
-    log.warning(
-        "OPEN SERVER: %s, so everyone who reaches %s may submit, read, cancel and delete every job, "
-        "and act as a worker or an operator; to close it, %s",
-        reason,
-        address,
-        remedy,
-    )
-
-
-async def warn_of_shared_name(store: JobStore) -> None:
-    """Log that a tenant has the name of operators, which was free once."""
-    if await store.keys.has_tenant_key(OPERATOR_TENANT):
-        log.warning(
-            "a key was made for the tenant %r, which sees what operators submit; "
-            "make it one for another tenant with `diffuserve keys create`, and revoke the old one",
-            OPERATOR_TENANT,
-        )
 
 
 async def run_api(settings: Settings, no_auth: bool) -> None:

@@ -138,8 +138,8 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
 
         check_worker(start.engine_processes, start.gpus, replicas, nnodes)
 
-    from diffuserve.cli.wiring.worker import checked, replica, run, run_replicas
     from diffuserve.telemetry.logs import configure_logs
+    from diffuserve.wiring.worker import checked, replica, run, run_replicas
 
     configure_logs(settings.logs)
     config = dataclasses.replace(

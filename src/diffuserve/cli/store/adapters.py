@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +23,7 @@ from diffuserve.cli.store.transfers import transfers
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.adapter_entry import AdapterEntry
 from diffuserve.domain.requests.adapter_use import ADAPTER_NAME
+from diffuserve.models.bundled import bundled_adapters
 from diffuserve.models.folders.folder import open_model
 from diffuserve.modelstore.adapters.adapter_bucket import AdapterBucket, open_adapters
 from diffuserve.modelstore.adapters.adapter_store import AdapterStore
@@ -117,15 +118,24 @@ def pull(settings: Settings, name: Name, tenant: Tenant = None) -> None:
 
 
 @adapters.command("list", epilog=EXAMPLES)
-@options.takes_settings(*_PLACES)
-def list_stored(settings: Settings, as_json: options.Json = False, tenant: Tenant = None) -> None:
-    """List the adapters of a store: everyone's first; with --tenant those that it may ask for."""
+@options.takes_settings(*_PLACES, "adapter_files")
+def list_adapters(settings: Settings, as_json: options.Json = False, tenant: Tenant = None) -> None:
+    """List adapters: a store's, everyone's first, then those that ship with models, and --adapter-files.
+
+    With --tenant the store's are those that it may ask for.
+    """
     with _opened(settings) as bucket:
-        found = bucket.all_entries()
-    if tenant is not None:
-        found = [entry for entry in found if entry.tenant in (None, tenant)]
+        stored = bucket.all_entries()
+    found = [(entry, "store") for entry in stored if tenant is None or entry.tenant in (None, tenant)]
+    found += [
+        (replace(_described(path, name), model=model), "model")
+        for model, files in bundled_adapters().items()
+        for name, path in files.items()
+    ]
+    own: Mapping[str, str] = settings.engine_process.adapter_files
+    found += [(_described(Path(path), name), "file") for name, path in own.items()]
     if as_json:
-        echo(json.dumps([asdict(entry) for entry in found], indent=2))
+        echo(json.dumps([{**asdict(entry), "origin": origin} for entry, origin in found], indent=2))
     else:
         results().print(_table(found))
 
@@ -189,6 +199,11 @@ def _name(name: str | None, path: Path) -> str:
     return name or path.stem
 
 
+def _described(path: Path, name: str) -> AdapterEntry:
+    """Return the entry of a file that is in no store, as old as the file is."""
+    return replace(describe_adapter(path, name), created_at=path.stat().st_mtime)
+
+
 def _console() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -197,13 +212,12 @@ def _time(entry: AdapterEntry) -> str:
     return f"{datetime.fromtimestamp(entry.created_at, UTC):%Y-%m-%d %H:%M}"
 
 
-def _table(found: Sequence[AdapterEntry]) -> Table:
-    columns = ("name", "tenant", "for", "rank", "layers", "size", "hash", "pushed")
+def _table(found: Sequence[tuple[AdapterEntry, str]]) -> Table:
+    columns = ("name", "from", "tenant", "for", "rank", "layers", "size", "hash", "time")
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for entry in found:
+    for entry, origin in found:
         made_for = entry.model or " ".join(entry.families)
         numbers = (str(entry.rank), str(entry.num_layers), human_bytes(entry.num_bytes))
-        table.add_row(
-            entry.name, entry.tenant or "everyone", made_for, *numbers, entry.digest[:12], _time(entry)
-        )
+        whose = (origin, entry.tenant or "everyone", made_for)
+        table.add_row(entry.name, *whose, *numbers, entry.digest[:12], _time(entry))
     return table

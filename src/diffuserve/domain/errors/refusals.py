@@ -46,6 +46,15 @@ class BandNotAllowed(Refused):
     code = "band_not_allowed"
 
 
+class OptionNotAllowed(Refused):
+    """The plan does not include this option of jobs.
+
+    Remedy: leave it out, or use another plan.
+    """
+
+    code = "option_not_allowed"
+
+
 class QueueFull(Refused):
     """The tenant has as many queued jobs, or device-seconds of them, as its plan allows.
 

@@ -147,6 +147,19 @@ class JobError:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fallback:
+    """What a job becomes where another model draws it: as in `NewJob`."""
+
+    model: str
+    input: Mapping[str, Any]
+    asked: Mapping[str, Any] | None
+    cost_seconds: float
+    decode_seconds: float
+    step_tokens: int
+    latent_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class NewJob:
     """A job that is checked and priced, but not yet stored.
 
@@ -158,6 +171,11 @@ class NewJob:
     parts if the job is `live`. `asked` holds the client's values where `input` has the nearest allowed ones.
     An item of a batch has its client's `custom_id`. `fingerprint` is a hash of the body that came with
     `idempotency_key`. `traceparent` is the submission's span in a trace.
+
+    The job is kept for `retention_seconds` after its end, and one to `forget_delivered` only until it is
+    delivered. `max_attempts` bounds those that fail. It becomes its `fallback` if it does not start in time,
+    and had a `requested_model` if it has become that already. `worker_hint` names the jobs that it would
+    share a worker with.
     """
 
     tenant_id: str
@@ -186,6 +204,17 @@ class NewJob:
     idempotency_key: str | None = None
     fingerprint: str = ""
     traceparent: str | None = None
+    retention_seconds: float | None = None
+    forget_delivered: bool = False
+    max_attempts: int | None = None
+    fallback: Fallback | None = None
+    requested_model: str | None = None
+    worker_hint: str | None = None
+
+    @property
+    def most_seconds(self) -> float:
+        """The predicted device-seconds, or those of its fallback if they are more."""
+        return max(self.cost_seconds, self.fallback.cost_seconds if self.fallback else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +256,9 @@ class Job:
     `cost_seconds` for decoding. It must start by `deadline` and end by `finish_by`, which a job of
     `best_effort` may miss. An `exact` job is drawn with unquantized weights. `phase` and `progress` are those
     of a running job at its last heartbeat. A job that `is_denoised` has its latents, and waits for decoding
-    or is being decoded. `traceparent` is the submission's span in a trace.
+    or is being decoded. `traceparent` is the submission's span in a trace. Where its fallback draws a
+    job, `requested_model` is the model that was asked for. The job is deleted at `forget_at`, once it has ended,
+    if that is sooner than the server would; one to `forget_delivered` even sooner, once it is delivered.
     """
 
     id: str
@@ -268,6 +299,12 @@ class Job:
     traceparent: str | None = None
     result: JobResult | None = None
     error: JobError | None = None
+    forget_delivered: bool = False
+    forget_at: float | None = None
+    max_attempts: int | None = None
+    fallback: Fallback | None = None
+    requested_model: str | None = None
+    worker_hint: str | None = None
 
     @property
     def work_seconds(self) -> float:

@@ -13,26 +13,43 @@ class WebhookEvent(StrEnum):
     JOB_CANCELED = "job.canceled"
     JOB_EXPIRED = "job.expired"
     BATCH_COMPLETED = "batch.completed"
+    BATCH_FAILED = "batch.failed"
+    BATCH_EXPIRED = "batch.expired"
+    BATCH_CANCELLED = "batch.cancelled"
+    VIDEO_COMPLETED = "video.completed"
+    VIDEO_FAILED = "video.failed"
 
     @classmethod
-    def of_job(cls, status: str) -> "WebhookEvent":
-        """Return the event of a job that reached the final status `status`."""
-        return cls(f"job.{status}")
+    def of_job(cls, status: str) -> "tuple[WebhookEvent, WebhookEvent]":
+        """Return the events of a job that reached the final status `status`: its own, and OpenAI's."""
+        own = cls(f"job.{status}")
+        return own, cls.VIDEO_COMPLETED if own is cls.JOB_SUCCEEDED else cls.VIDEO_FAILED
+
+    @classmethod
+    def of_file_batch(cls, status: str) -> "WebhookEvent":
+        """Return the event of a batch from a file that ended with `status`, by OpenAI's name."""
+        return cls(f"batch.{status}")
 
 
-JOB_EVENTS = tuple(event for event in WebhookEvent if event is not WebhookEvent.BATCH_COMPLETED)
+JOB_EVENTS = tuple(event for event in WebhookEvent if event.startswith("job."))
+VIDEO_EVENTS = (WebhookEvent.VIDEO_COMPLETED, WebhookEvent.VIDEO_FAILED)
+"""Events of clips that were asked for by OpenAI's API, by the names that its clients know."""
+FILE_BATCH_EVENTS = tuple(event for event in WebhookEvent if event.startswith("batch."))
+"""Events of batches from files; the server's own batches have the first alone."""
 
 
 @dataclass(frozen=True)
 class Webhook:
     """A client's subscription to messages: the URL of its server, and the events to report.
 
-    URLs in a message begin with `base_url`, the address at which the client reached the control plane.
+    URLs in a message begin with `base_url`, the address at which the client reached the control plane. Its
+    `form` is the name of another server whose messages it has; "" for this server's own.
     """
 
     url: str
     events: tuple[WebhookEvent, ...]
     base_url: str
+    form: str = ""
 
 
 class DeliveryStatus(StrEnum):
@@ -64,9 +81,9 @@ class WebhookEndpoint:
 class Delivery:
     """A message to an endpoint, with the state of its attempts. Times are seconds since the epoch.
 
-    `tenant_id` and `host` are the endpoint's. `subject_id` is the id of the job or batch that it is about.
-    `last_status` is the HTTP status of the
-    last attempt, and `last_error` says why there was no response.
+    `tenant_id` and `host` are the endpoint's. `subject_id` is the id of the job or batch that it is about,
+    and `form` that of its webhook. `last_status` is the HTTP status of the last attempt, and `last_error`
+    says why there was no response.
     """
 
     id: str
@@ -83,6 +100,7 @@ class Delivery:
     last_attempt_at: float | None = None
     last_status: int | None = None
     last_error: str | None = None
+    form: str = ""
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,11 @@ Vocabulary = Annotated[int, Field(ge=1, le=1 << 20)]
 def parse_config(schema: type[Config], values: Mapping[str, Any], origin: str) -> Config:
     """Build a `schema` from a config's `values`; raise `InvalidModel` that names `origin` and the value."""
     try:
-        return adapter_of(schema).validate_json(json.dumps(values))
+        found: Config = adapter_of(schema).validate_json(json.dumps(values))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
         raise InvalidModel(f"{origin}: {name}={shortened(first['input'])}: {first['msg']}") from None
     except (RecursionError, ValueError) as error:
         raise InvalidModel(f"{origin}: not a config ({type(error).__name__})") from None
+    return found

@@ -110,13 +110,17 @@ def _check_abilities(spec: ModelAbilities, params: GenerationParams) -> None:
         if declared.refusal and declared.asks_for_something(value) and not takes(spec, declared):
             shown = "an image" if declared.is_image else value
             raise ModelNotCapable(name, shown, f"{spec.name} {declared.refusal}")
-        if value is None and declared.needed_by and getattr(spec, declared.needed_by):
+        is_said = value is not None or (name == "control_image" and params.controls)
+        if not is_said and declared.needed_by and getattr(spec, declared.needed_by):
             raise InvalidParams(name, None, f"{spec.name} {declared.demand}")
 
 
 def _check_controls(spec: ModelAbilities, params: GenerationParams) -> None:
     """Refuse ControlNets that the model does not have, and kinds of control images that they do not know."""
     field = "controls" if params.controls else "control_image"
+    if spec.run_by and len(params.controls or ()) > 1:
+        remedy = f"{spec.name} is run by {spec.run_by}, and has one ControlNet; give one control"
+        raise InvalidParams(field, len(params.controls or ()), remedy)
     for use in spec.control_uses(params):
         if use.name not in spec.controlnets:
             known = ", ".join(spec.controlnets)

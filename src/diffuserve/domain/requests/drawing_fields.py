@@ -183,3 +183,14 @@ class DrawingFields(Sendable):
         hint="noise added in each step",
         step=0.1,
     )
+    output_quality: int | None = request_field(
+        help="Quality of JPEG and WebP images, 0 to 100; by default 95.",
+        description="Quality of images in the formats `jpeg` and `webp`: less makes smaller files.",
+        ge=0,
+        le=100,
+        needs="has_size",
+        refusal="makes sounds, whose files have no such choice; leave output_quality out",
+        standard=95,
+        dialects=FLAT_ALONE,
+        aliases=("output_compression", "jpeg_quality"),
+    )

@@ -39,6 +39,7 @@ class Topic(StrEnum):
     IMAGE = "image"
     MASK = "mask"
     CONTROL = "control"
+    IMAGE_PROMPT = "image_prompt"
     CLIP = "clip"
 
 

@@ -5,6 +5,8 @@ from typing import Literal
 
 from diffuserve.domain.resource_base import Resource
 
+AdapterOrigin = Literal["store", "model", "worker"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterResource(Resource):
@@ -12,19 +14,26 @@ class AdapterResource(Resource):
 
     name: str
     object: Literal["adapter"] = "adapter"
+    origin: AdapterOrigin = field(
+        metadata={
+            "description": "Where it comes from: the store, the model that it ships with, or files of "
+            "workers' own. Of the last two no more is known than the models."
+        }
+    )
     is_public: bool = field(metadata={"description": "True if every tenant may name it."})
-    digest: str = field(metadata={"description": "SHA-256 of the file, in hexadecimal."})
-    bytes: int
+    digest: str | None = field(default=None, metadata={"description": "SHA-256 of the file, in hexadecimal."})
+    bytes: int | None = None
     families: tuple[str, ...] = field(
         metadata={"description": "Families of models whose layers the file names."}
     )
     model: str | None = field(
-        metadata={"description": "Model whose layers it was checked against; null if none was named."}
+        default=None,
+        metadata={"description": "Model whose layers it was checked against; null if none was named."},
     )
     models: tuple[str, ...] = field(metadata={"description": "Served models of its families."})
-    rank: int = field(metadata={"description": "The largest of its layers."})
-    num_layers: int
-    created_at: int = field(metadata={"description": "In Unix seconds."})
+    rank: int | None = field(default=None, metadata={"description": "The largest of its layers."})
+    num_layers: int | None = None
+    created_at: int | None = field(default=None, metadata={"description": "In Unix seconds."})
 
 
 @dataclass(frozen=True, kw_only=True)

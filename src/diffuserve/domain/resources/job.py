@@ -186,6 +186,26 @@ class JobResource(Resource):
         default=False,
         metadata={"description": "Whether it runs on workers alone whose weights are not quantized."},
     )
+    requested_model: str | None = field(
+        default=None,
+        metadata={
+            "description": "Model that was asked for, where the fallback model draws the job; else null."
+        },
+    )
+    fallback_model: str | None = field(
+        default=None, metadata={"description": "Model that draws it if `model` does not start it in time."}
+    )
+    max_attempts: int | None = field(
+        default=None, metadata={"description": "Attempts that may fail; null for the server's own number."}
+    )
+    worker_hint: str | None = None
+    store: bool = field(
+        default=True, metadata={"description": "Whether it stays after its delivery until it is outdated."}
+    )
+    kept_until: str | None = field(
+        default=None,
+        metadata={"description": "When it is deleted with its files; null until it has ended."},
+    )
     metadata: Mapping[str, Any]
     batch_id: str | None
     custom_id: str | None

@@ -121,6 +121,13 @@ class ModelResource(Resource):
             "their result."
         }
     )
+    qualities: Mapping[str, int] = field(
+        default_factory=dict,
+        metadata={"description": "Steps of each `quality` that OpenAI's clients may ask for."},
+    )
+    aliases: tuple[str, ...] = field(
+        default=(), metadata={"description": "Other names by which requests may ask for the model."}
+    )
     tiers: TiersResource | None = field(
         default=None,
         metadata={"description": "Null where requests may have all values within the `limits`."},

@@ -1,6 +1,7 @@
 """Webhook endpoints and deliveries, as the API writes them. Times are RFC 3339 strings."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from diffuserve.domain.jobs.webhook import DeliveryStatus, WebhookEvent
 from diffuserve.domain.resource_base import Page, Resource
@@ -66,9 +67,24 @@ class DeletedSubject(Resource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebhookMessage(Resource):
-    """Body that an endpoint receives; `timestamp` is the time of the event."""
+class OpenAISubject(Resource):
+    """Clip, or batch from a file, as OpenAI's events name it."""
 
+    id: str = field(
+        metadata={"description": "`video_x` is the job `job_x`, and `batch_file_x` the batch `batch_x`."}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebhookMessage(Resource):
+    """Body that an endpoint receives; `timestamp` is the time of the event.
+
+    It is an event of OpenAI's as well: their client's `webhooks.unwrap` reads it.
+    """
+
+    id: str = field(metadata={"description": "The `webhook-id`."})
+    object: Literal["event"] = "event"
     type: WebhookEvent
+    created_at: int = field(metadata={"description": "The same time, in seconds since 1970."})
     timestamp: str
-    data: JobResource | BatchResource | DeletedSubject
+    data: JobResource | BatchResource | DeletedSubject | OpenAISubject

@@ -17,13 +17,15 @@ from diffuserve.domain.models.residency import Residency
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.resource_base import Resource
 from diffuserve.domain.safety import FilterInfo
-from diffuserve.domain.text.path_parts import Id, Sha256, Suffix
+from diffuserve.domain.text.path_parts import FileName, Id, Sha256, Suffix
 from diffuserve.domain.workers.peers import PeerReport
 
 MAX_WORKERS_OF_KEY = 1_000
 """Workers that the control plane remembers for an API key."""
 MAX_RESIDENT_ADAPTERS = 64
 """Adapters in memory that a worker tells of."""
+MAX_OWN_ADAPTERS = 256
+"""Names of adapters' files of its own that a worker tells of."""
 _MAX_PEER_MODELS = 16
 _MAX_LABELS = 32
 
@@ -95,7 +97,7 @@ class WorkerReport:
     versions that do not report it. `withdrawn_models` are those that it offered but cannot load, with
     reasons. `residency` says where its weights are; it is `None` if `quantization` is. `peers` are the models
     that it exchanges with peers. `resident_adapters` are the digests of the adapters in memory, the most
-    recently used ones of each engine.
+    recently used ones of each engine, and `own_adapters` the names for which it has files of its own.
     """
 
     state: WorkerState
@@ -117,6 +119,7 @@ class WorkerReport:
     withdrawn_models: PrintablePairs = field(default_factory=dict)
     peers: Annotated[tuple[PeerReport, ...], Field(max_length=_MAX_PEER_MODELS)] = ()
     resident_adapters: Annotated[tuple[Sha256, ...], Field(max_length=MAX_RESIDENT_ADAPTERS)] = ()
+    own_adapters: Annotated[tuple[FileName, ...], Field(max_length=MAX_OWN_ADAPTERS)] = ()
 
 
 def is_exact(report: WorkerReport) -> bool:

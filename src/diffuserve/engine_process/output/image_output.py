@@ -119,7 +119,7 @@ class ImageOutput:
         files = []
         for index, image in enumerate(result.images):
             path = folder / f"{index}.{output_format}"
-            save_image(image, path, self.origin(result.params, index))
+            save_image(image, path, self.origin(result.params, index), result.params.output_quality)
             files.append(_file(path, image, index, self.seed_of(result, index)))
         return (*files, self.thumbnail(result.images[0], folder, self.origin(result.params, 0)))
 

@@ -57,7 +57,8 @@ class CancelBatchItems(SingleCommand[bool]):
 def cancel_abandoned(transaction: Transaction) -> None:
     """Cancel the batches whose submission was interrupted and not continued for long."""
     until = transaction.now - transaction.config.batch_idle_seconds
-    is_abandoned = sa.and_(sa.text("reserved_jobs > 0"), batches.c.stored_at <= until)
+    is_of_file = sa.exists().where(schema.file_batches.c.id == batches.c.id)  # which continue by themselves
+    is_abandoned = sa.and_(sa.text("reserved_jobs > 0"), batches.c.stored_at <= until, ~is_of_file)
     transaction.execute(sa.update(batches).where(is_abandoned).values(_MARKED))
 
 

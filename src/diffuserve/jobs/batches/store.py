@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import BatchNotFound
 from diffuserve.domain.jobs.batch import Batch, NewBatch
+from diffuserve.domain.jobs.file_batch import RefusedLine
 from diffuserve.domain.jobs.job import FINAL_STATUSES, Job, NewJob
 from diffuserve.jobs.batches.cancellation import CancelBatch, CancelBatchItems
 from diffuserve.jobs.batches.submission import (
@@ -53,7 +54,7 @@ class BatchStore:
         """
         return await self.get(await self._writer.run(OpenBatch(new_batch_id(), new)))
 
-    async def add(self, batch_id: str, start: int, items: Sequence[NewJob]) -> int:
+    async def add(self, batch_id: str, start: int, items: Sequence[NewJob | RefusedLine]) -> int:
         """Store `items`, the first of which has number `start`; return how many the batch has then.
 
         If that is not `start + len(items)`, continue with the item of that number. Raise `Conflict` once

@@ -15,18 +15,20 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import BatchNotFound, Conflict, DiffuserveError
 from diffuserve.domain.jobs.batch import NewBatch
+from diffuserve.domain.jobs.file_batch import RefusedLine
 from diffuserve.domain.jobs.job import NewJob
 from diffuserve.domain.text.timed_ids import timed_id
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.command import SingleCommand
 from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.files.links import NamedFiles
-from diffuserve.jobs.queue import idempotency
+from diffuserve.jobs.queue import batch_items, idempotency
 from diffuserve.jobs.queue.admission import Admission
 from diffuserve.jobs.queue.idempotency import UsedKeys, stamp_of
 from diffuserve.jobs.records import dump
+from diffuserve.jobs.webhooks import outbox
 
-batches = schema.batches
+batches, file_batches = schema.batches, schema.file_batches
 
 _ID = re.compile(r"batch_([0-9a-f]{20})")
 
@@ -88,14 +90,20 @@ class OpenBatch(SingleCommand[str]):
 class AddBatchItems(SingleCommand[int]):
     """Queue items of a batch from number `start` on; the outcome is how many the batch has then.
 
-    Items that do not continue the stored ones are not stored. The outcome is `Conflict` once the batch is
-    canceled, and `FileNotKnown` if an item names an image that is gone. No item is refused for lack of room,
-    which the batch has reserved.
+    A line of a file that is refused is remembered with its answer, and is no job. Items that do not continue
+    the stored ones are not stored. The outcome is `Conflict` once the batch is canceled, and `FileNotKnown`
+    if an item names an image that is gone. No item is refused for lack of room, which the batch has reserved.
     """
 
     batch_id: str
     start: int
-    items: Sequence[NewJob]
+    items: Sequence[NewJob | RefusedLine]
+
+    @property
+    def jobs(self) -> dict[int, NewJob]:
+        """The items that become jobs, by their numbers."""
+        numbered = enumerate(self.items, self.start)
+        return {number: item for number, item in numbered if isinstance(item, NewJob)}
 
     def apply(self, transaction: Transaction) -> int | DiffuserveError:
         row = _find(transaction, self.batch_id)
@@ -106,17 +114,19 @@ class AddBatchItems(SingleCommand[int]):
         # Another request with the same key has stored these items, or a commit whose result was lost.
         if row.num_stored != self.start:
             return int(row.num_stored)
-        named_files = NamedFiles(transaction, self.items)
-        refusal = next((error for item in self.items if (error := named_files.refusal(item))), None)
+        new_jobs = self.jobs.values()
+        named_files = NamedFiles(transaction, new_jobs)
+        refusal = next((error for new in new_jobs if (error := named_files.refusal(new))), None)
         return refusal or self._store(transaction, row)
 
     def _store(self, transaction: Transaction, row: sa.Row[Any]) -> int:
         admission = Admission.open(transaction, {row.tenant_id})
-        for number, item in enumerate(self.items, self.start):
-            admission.admit(item_id(self.batch_id, number), item)
+        for number, new in self.jobs.items():
+            admission.admit(item_id(self.batch_id, number), new)
         admission.save()
+        self._refuse(transaction)
         num_stored = self.start + len(self.items)
-        left = row.reserved_seconds - sum(item.cost_seconds for item in self.items)
+        left = row.reserved_seconds - sum(new.cost_seconds for new in self.jobs.values())
         values = {
             "num_stored": num_stored,
             "reserved_jobs": row.num_items - num_stored,
@@ -124,7 +134,22 @@ class AddBatchItems(SingleCommand[int]):
             "stored_at": transaction.now,
         }
         transaction.execute(sa.update(batches).where(batches.c.id == self.batch_id).values(values))
+        if num_stored == row.num_items:  # the last jobs may have ended before, or nothing become one
+            outbox.write(transaction, batch_items.finish(transaction, [self.batch_id]))
         return num_stored
+
+    def _refuse(self, transaction: Transaction) -> None:
+        """Remember the answers to the lines that are no jobs."""
+        rows = [
+            {"batch_id": self.batch_id, "number": number, "status": item.status, "body": dump(item.body)}
+            for number, item in enumerate(self.items, self.start)
+            if isinstance(item, RefusedLine)
+        ]
+        if rows:
+            transaction.execute(sa.insert(schema.refused_lines), rows)
+            more = file_batches.c.num_refused + len(rows)
+            is_it = file_batches.c.id == self.batch_id
+            transaction.execute(sa.update(file_batches).where(is_it).values(num_refused=more))
 
 
 def new_batch_id() -> str:

@@ -32,9 +32,10 @@ def flag(name: str) -> sa.Column[bool]:
     return sa.Column(name, sa.Boolean, nullable=False, server_default=sa.false())
 
 
-def partial_index(name: str, *columns: str, where: str) -> sa.Index:
+def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
     """Declare an index of those rows that meet a condition."""
-    return sa.Index(name, *columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+    condition = sa.text(where)
+    return sa.Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
 
 
 def columns_of(record: type) -> list[sa.Column[Any]]:
@@ -50,7 +51,7 @@ def _column_of(name: str, hint: Any, default: object) -> sa.Column[Any]:
     if issubclass(kind, bool):  # before int, of which bool is a subclass
         return flag(name)
     if issubclass(kind, int):
-        return count(name)
+        return number(name, null=True) if null else count(name)
     if issubclass(kind, float):
         return double(name, null=null, default="0" if default == 0.0 else None)
     return text(name, null=null, primary_key=name == "id")

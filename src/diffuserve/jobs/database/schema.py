@@ -5,6 +5,7 @@ Times are seconds since the epoch. JSON is stored as text, since no query search
 
 import sqlalchemy as sa
 
+from diffuserve.domain.jobs.input_file import FilePurpose
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, JobStatus
 from diffuserve.jobs.database.columns import columns_of, count, double, flag, number, partial_index, text
 from diffuserve.jobs.records import JobRecord
@@ -15,6 +16,8 @@ metadata = sa.MetaData()
 _HOT = {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.01, "autovacuum_vacuum_threshold": 200}
 
 _IS_CLIP = f"kind = '{VIDEO_GENERATE}'"
+IS_IMAGE = f"purpose = '{FilePurpose.VISION}'"
+"""Condition on a file that is an image; a query must write it as the index does."""
 
 jobs = sa.Table(
     "jobs",
@@ -25,6 +28,7 @@ jobs = sa.Table(
     partial_index("jobs_by_batch", "batch_id", "status", "id", where="batch_id IS NOT NULL"),
     partial_index("jobs_by_end", "status", "finished_at", where="finished_at IS NOT NULL"),
     partial_index("jobs_to_erase", "id", where="is_erased"),
+    partial_index("jobs_to_forget", "forget_at", where="forget_at IS NOT NULL"),
     partial_index("jobs_with_checkpoint", "id", where="checkpoint IS NOT NULL"),
 )
 
@@ -49,22 +53,21 @@ idempotency_keys = sa.Table(
     sa.Index("idempotency_keys_by_age", "created_at"),
 )
 
-# Uploaded images. Each is stored once for a tenant, however often it is uploaded.
+# Files of tenants: uploaded images, of which each is stored once for a tenant, and the lines of batches.
 files = sa.Table(
     "files",
     metadata,
     text("id", primary_key=True),
     text("tenant_id"),
     text("filename"),
-    number("size_bytes"),
-    number("width"),
-    number("height"),
+    *map(number, ("size_bytes", "width", "height")),
     text("sha256"),
     text("verdict", null=True),
     double("created_at"),
     double("expires_at"),
+    text("purpose", server_default=FilePurpose.VISION.value),
     sa.Index("files_by_tenant", "tenant_id", "id", "size_bytes"),  # a tenant's total is read from it alone
-    sa.Index("files_by_content", "tenant_id", "sha256", unique=True),
+    partial_index("files_by_content", "tenant_id", "sha256", where=IS_IMAGE, unique=True),
     sa.Index("files_by_expiry", "expires_at"),
 )
 
@@ -89,19 +92,45 @@ batches = sa.Table(
     text("tenant_id"),
     text("metadata"),
     text("webhook", null=True),
-    count("num_items"),
-    count("num_stored"),
-    count("reserved_jobs"),
+    *map(count, ("num_items", "num_stored", "reserved_jobs")),
     double("reserved_seconds", default="0"),
     double("stored_at", null=True),
     double("created_at"),
     double("finished_at", null=True),
-    flag("is_canceled"),
-    flag("is_canceling"),
+    *map(flag, ("is_canceled", "is_canceling")),
     *(count(name) for name in BATCH_COUNTS.values()),
     sa.Index("batches_by_tenant", "tenant_id", "id"),
     partial_index("batches_to_cancel", "id", where="is_canceling"),
     partial_index("batches_to_store", "tenant_id", where="reserved_jobs > 0"),
+)
+
+# Batches whose items are the lines of a file. Each has the id of its row in `batches`, which it gets once its
+# file was read. It is due at `next_at`; the process that works at it moves that on, so that no other does.
+file_batches = sa.Table(
+    "file_batches",
+    metadata,
+    text("id", primary_key=True),
+    *map(text, ("tenant_id", "endpoint", "input_file_id", "completion_window", "base_url", "status")),
+    *(text(name, null=True) for name in ("metadata", "webhook", "ending", "model", "errors", "tokens")),
+    *(text(name, null=True) for name in ("output_file_id", "error_file_id")),
+    *map(count, ("num_lines", "num_completed", "num_failed", "num_refused")),
+    *(double(name) for name in ("output_seconds", "created_at", "expires_at", "next_at")),
+    *(
+        double(name, null=True)
+        for name in ("cost_seconds", "in_progress_at", "finalizing_at", "cancelling_at", "ended_at")
+    ),
+    sa.Index("file_batches_by_tenant", "tenant_id", "id"),
+    partial_index("file_batches_due", "next_at", where="ended_at IS NULL"),
+)
+
+# Lines that become no job, until the batch's files are written.
+refused_lines = sa.Table(
+    "refused_lines",
+    metadata,
+    text("batch_id", primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    number("status"),
+    text("body"),
 )
 
 # One row for each URL that a tenant has named; an endpoint that responds 410 gets no more messages.
@@ -138,8 +167,7 @@ webhook_deliveries = sa.Table(
     double("last_attempt_at", null=True),
     number("last_status", null=True),
     text("last_error", null=True),
-    text("tenant_id", server_default=""),
-    text("host", server_default=""),
+    *(text(name, server_default="") for name in ("tenant_id", "host", "form")),
     sa.Index("webhook_deliveries_by_endpoint", "endpoint_id", "id"),
     partial_index("webhook_deliveries_due", "tenant_id", "next_at", "id", where="next_at IS NOT NULL"),
     partial_index("webhook_deliveries_failing", "last_attempt_at", where=HAS_FAILED),
@@ -157,7 +185,7 @@ ready = sa.Table(
     double("enqueued_at"),
     double("deadline", null=True),
     double("rises_at", null=True),
-    text("adapters", server_default=""),
+    *(text(name, server_default="") for name in ("adapters", "hint")),
     sa.Index("ready_by_lane", "lane", "seq", unique=True),
     partial_index("ready_by_deadline", "deadline", where="deadline IS NOT NULL"),
     partial_index("ready_by_rise", "rises_at", where="rises_at IS NOT NULL"),
@@ -175,22 +203,19 @@ delayed = sa.Table(
 
 # One row for each band × tenant × model × phase that has ready jobs, so that a choice reads O(lanes) rows,
 # not O(jobs). `head_*` describe its first job: `head_at` its submission, `head_since` when it became so,
-# `head_adapters` the digests of its adapters.
+# `head_adapters` the digests of its adapters, `head_hint` what its worker is chosen by.
 lanes = sa.Table(
     "lanes",
     metadata,
     text("lane", primary_key=True),
-    text("band"),
-    text("tenant_id"),
-    text("model"),
-    flag("is_decode"),
-    flag("is_exact"),
+    *map(text, ("band", "tenant_id", "model")),
+    *map(flag, ("is_decode", "is_exact")),
     number("num_ready"),
     double("work_seconds"),
     number("head_seq"),
     double("head_at"),
     double("head_since"),
-    text("head_adapters", server_default=""),
+    *(text(name, server_default="") for name in ("head_adapters", "head_hint")),
     postgresql_with=_HOT,
 )
 
@@ -201,17 +226,13 @@ leases = sa.Table(
     metadata,
     text("job_id", primary_key=True),
     number("lease_token"),
-    text("tenant_id"),
-    text("model"),
-    text("worker_id"),
-    text("claim_id"),
+    *map(text, ("tenant_id", "model", "worker_id", "claim_id")),
     text("until", server_default="files"),
     double("charged"),
     double("granted_at"),
     double("expires_at"),
     double("stop_at", null=True),
-    flag("is_canceling"),
-    flag("is_preempted"),
+    *map(flag, ("is_canceling", "is_preempted")),
     text("phase", null=True),
     count("step"),
     count("total"),

@@ -1,4 +1,4 @@
-"""Writes to the table of uploaded images."""
+"""Writes to the table of files."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.files.records import dump_verdict, file_of
 
 files, job_files, jobs = schema.files, schema.job_files, schema.jobs
+file_batches = schema.file_batches
 
 _MAX_SWEPT = 200
 _UNFINISHED = sorted(set(JobStatus) - FINAL_STATUSES)
@@ -37,10 +38,10 @@ class KeepFile(SingleCommand[InputFile | None]):
 
 @dataclass(frozen=True)
 class AddFile(SingleCommand[InputFile]):
-    """Enter an image that is stored already, for `seconds`; the outcome is the tenant's file of these pixels.
+    """Enter a file that is stored already, for `seconds`; the outcome is the tenant's file.
 
     That is another one if the same image was uploaded meanwhile. The outcome is `FilesFull` if the plan
-    allows no more, and `TooLarge` for an image that it would never allow.
+    allows no more, and `TooLarge` for a file that it would never allow.
     """
 
     new: NewFile
@@ -48,21 +49,28 @@ class AddFile(SingleCommand[InputFile]):
     plan: Plan
 
     def apply(self, transaction: Transaction) -> InputFile | DiffuserveError:
-        known = _keep(transaction, self.new, self.seconds)
+        known = (
+            _keep(transaction, self.new, self.seconds)
+            if self.new.is_image
+            else _stored(transaction, self.new)
+        )
         if known is not None:
             return known
         refusal = _refusal(transaction, self.new, self.plan)
-        if refusal is not None:
-            return refusal
-        now = transaction.now
-        row = {**vars(self.new), "created_at": now, "expires_at": now + self.seconds}
-        transaction.execute(sa.insert(files), row | {"verdict": dump_verdict(self.new.verdict)})
-        return InputFile(**vars(self.new), created_at=now, expires_at=now + self.seconds)
+        return refusal or enter(transaction, self.new, self.seconds)
+
+
+def enter(transaction: Transaction, new: NewFile, seconds: float) -> InputFile:
+    """Enter a file that is kept for `seconds`, whatever the plan of its tenant."""
+    now = transaction.now
+    row = {**vars(new), "created_at": now, "expires_at": now + seconds}
+    transaction.execute(sa.insert(files), row | {"verdict": dump_verdict(new.verdict)})
+    return InputFile(**vars(new), created_at=now, expires_at=now + seconds)
 
 
 @dataclass(frozen=True)
 class DeleteFile(SingleCommand[None]):
-    """Forget an image. The outcome is `FileNotKnown` for another tenant's, and `FileInUse` for one in use."""
+    """Forget a file. The outcome is `FileNotKnown` for another tenant's, and `FileInUse` for one in use."""
 
     file_id: str
     tenant_id: str | None = None
@@ -76,20 +84,28 @@ class DeleteFile(SingleCommand[None]):
             return FileInUse(
                 f"job {users[0].id}, which has not ended, needs file {self.file_id}; cancel the job, or wait"
             )
+        if _batches_reading(transaction, self.file_id):
+            return FileInUse(
+                f"a batch that has not ended reads file {self.file_id}; cancel the batch, or wait"
+            )
         transaction.execute(sa.delete(files).where(files.c.id == self.file_id))
         return None
 
 
 @dataclass(frozen=True)
 class ForgetExpired(SingleCommand[list[str]]):
-    """Forget images that have expired, some at a time; the outcome is their ids.
+    """Forget files that have expired, some at a time; the outcome is their ids.
 
-    One stays while a job needs it, or may need it again: a job that did not succeed can be requeued.
+    An image stays while a job needs it, or may need it again: a job that did not succeed can be requeued.
     """
 
     def apply(self, transaction: Transaction) -> list[str]:
         is_needed = _jobs_with(files.c.id, _MAY_RUN_AGAIN).where(~jobs.c.is_erased | ~_is_final()).exists()
-        expired = sa.select(files.c.id).where(files.c.expires_at <= transaction.now, ~is_needed)
+        is_read = sa.select(file_batches.c.id).where(
+            file_batches.c.input_file_id == files.c.id, file_batches.c.ended_at.is_(None)
+        )
+        is_due = files.c.expires_at <= transaction.now
+        expired = sa.select(files.c.id).where(is_due, ~is_needed, ~is_read.exists())
         file_ids = [row.id for row in transaction.rows(expired.limit(_MAX_SWEPT))]
         if file_ids:
             transaction.execute(sa.delete(files).where(files.c.id.in_(file_ids)))
@@ -109,8 +125,21 @@ def _jobs_with(file_id: Any, statuses: list[JobStatus]) -> sa.Select[Any]:
     )
 
 
+def _batches_reading(transaction: Transaction, file_id: str) -> bool:
+    is_read = sa.and_(file_batches.c.input_file_id == file_id, file_batches.c.ended_at.is_(None))
+    return bool(transaction.rows(sa.select(file_batches.c.id).where(is_read).limit(1)))
+
+
+def _stored(transaction: Transaction, new: NewFile) -> InputFile | None:
+    """Return the file that an earlier attempt has entered, whose commit was lost."""
+    rows = transaction.rows(sa.select(files).where(files.c.id == new.id)) if transaction.is_retry else []
+    return file_of(rows[0]) if rows else None
+
+
 def _keep(transaction: Transaction, new: NewFile, seconds: float) -> InputFile | None:
-    is_same = sa.and_(files.c.tenant_id == new.tenant_id, files.c.sha256 == new.sha256)
+    is_same = sa.and_(
+        files.c.tenant_id == new.tenant_id, files.c.sha256 == new.sha256, sa.text(schema.IS_IMAGE)
+    )
     expires_at = transaction.now + seconds
     values = {"expires_at": expires_at, "verdict": dump_verdict(new.verdict)}
     transaction.execute(sa.update(files).where(is_same).values(values))
@@ -121,7 +150,7 @@ def _keep(transaction: Transaction, new: NewFile, seconds: float) -> InputFile |
 def _refusal(transaction: Transaction, new: NewFile, plan: Plan) -> DiffuserveError | None:
     size, max_bytes, most = new.size_bytes, plan.max_files_bytes, plan.max_files
     if max_bytes is not None and size > max_bytes:
-        return TooLarge(f"the image has {size:,} bytes; the plan {plan.name!r} allows {max_bytes:,} in all")
+        return TooLarge(f"the file has {size:,} bytes; the plan {plan.name!r} allows {max_bytes:,} in all")
     totals = sa.select(
         sa.func.count().label("num_files"),
         sa.func.coalesce(sa.func.sum(files.c.size_bytes), 0).label("num_bytes"),

@@ -6,6 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, FileNotKnown
+from diffuserve.domain.jobs.input_file import FilePurpose
 from diffuserve.domain.jobs.job import NewJob
 from diffuserve.domain.requests.image_fields import input_ids
 from diffuserve.jobs.database import schema
@@ -24,7 +25,8 @@ class NamedFiles:
         wanted = sorted({file_id for new in submitted for file_id in input_ids(new.input)})
         for start in range(0, len(wanted), _IDS_AT_ONCE):
             chunk = wanted[start : start + _IDS_AT_ONCE]
-            rows = transaction.rows(sa.select(files.c.id, files.c.tenant_id).where(files.c.id.in_(chunk)))
+            is_named = sa.and_(files.c.id.in_(chunk), files.c.purpose == FilePurpose.VISION)
+            rows = transaction.rows(sa.select(files.c.id, files.c.tenant_id).where(is_named))
             self._owners |= {row.id: row.tenant_id for row in rows}
 
     def refusal(self, new: NewJob) -> DiffuserveError | None:
@@ -49,6 +51,16 @@ def link(transaction: Transaction, rows: list[dict[str, Any]]) -> None:
 def unlink(transaction: Transaction, job_ids: Collection[str]) -> None:
     """Delete the links of jobs."""
     transaction.execute(sa.delete(job_files).where(job_files.c.job_id.in_(list(job_ids))))
+
+
+def expire_inputs(transaction: Transaction, job_ids: Collection[str]) -> None:
+    """Let the images expire now that only these jobs name, as far as they are not to be stored."""
+    jobs, others = schema.jobs, job_files.alias()
+    unstored = sa.select(jobs.c.id).where(jobs.c.id.in_(list(job_ids)), jobs.c.forget_delivered)
+    named = sa.select(job_files.c.file_id).where(job_files.c.job_id.in_(unstored))
+    is_shared = sa.exists().where(others.c.file_id == files.c.id, others.c.job_id.not_in(unstored))
+    gone = sa.update(files).where(files.c.id.in_(named), ~is_shared)
+    transaction.execute(gone.values(expires_at=transaction.now))
 
 
 def jobs_without_files(transaction: Transaction, job_ids: Collection[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Rows of uploaded images."""
+"""Rows of files."""
 
 from typing import Any
 
@@ -6,15 +6,16 @@ import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.codec import from_json
-from diffuserve.domain.jobs.input_file import InputFile
+from diffuserve.domain.jobs.input_file import FilePurpose, InputFile
 from diffuserve.domain.safety import Verdict
 
 
 def file_of(row: sa.Row[Any]) -> InputFile:
-    """Return the image in a row of `files`."""
+    """Return the file in a row of `files`."""
     values = row._asdict()
-    verdict = values.pop("verdict")
-    return InputFile(**values, verdict=None if verdict is None else from_json(Verdict, verdict))
+    verdict, purpose = values.pop("verdict"), FilePurpose(values.pop("purpose"))
+    found = None if verdict is None else from_json(Verdict, verdict)
+    return InputFile(**values, verdict=found, purpose=purpose)
 
 
 def dump_verdict(verdict: Verdict | None) -> str | None:

@@ -1,11 +1,11 @@
-"""Uploaded images as tenants, workers and the reaper use them."""
+"""Files as tenants, workers and the reaper use them."""
 
 from collections.abc import Collection
 
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import FileNotKnown
-from diffuserve.domain.jobs.input_file import InputFile, NewFile, is_file_id
+from diffuserve.domain.jobs.input_file import FilePurpose, InputFile, NewFile, is_file_id
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.database import queries
 from diffuserve.jobs.database.connections import IDS, Database
@@ -15,7 +15,7 @@ from diffuserve.jobs.files.records import file_of
 
 
 class FileStore:
-    """Images of tenants. Every method that takes a `tenant_id` accepts `None`, which matches every tenant.
+    """Files of tenants. Every method that takes a `tenant_id` accepts `None`, which matches every tenant.
 
     Every method raises `ServerUnavailable` while the database is unreachable.
     """
@@ -43,7 +43,7 @@ class FileStore:
         return found[file_id]
 
     async def get_many(self, file_ids: Collection[str], tenant_id: str | None = None) -> dict[str, InputFile]:
-        """Return those of the files that exist, by id."""
+        """Return those of the files that exist, by id; the lines of batches as well."""
         wanted = {file_id for file_id in file_ids if is_file_id(file_id)}
         statement = sa.select(files).where(files.c.id.in_(IDS))
         if tenant_id is not None:
@@ -58,14 +58,21 @@ class FileStore:
         return [file_of(row) for row in rows]
 
     async def list_files(
-        self, *, tenant_id: str | None = None, after: str | None = None, limit: int = 50
+        self,
+        *,
+        tenant_id: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+        purposes: Collection[FilePurpose] = (FilePurpose.VISION,),
+        oldest_first: bool = False,
     ) -> list[InputFile]:
-        """Return at most `limit` files, newest first, that are older than the file `after`."""
-        page = sa.select(files).order_by(files.c.id.desc()).limit(limit)
+        """Return at most `limit` files of these purposes, newest first, that come after the file `after`."""
+        order = files.c.id if oldest_first else files.c.id.desc()
+        page = sa.select(files).where(files.c.purpose.in_(sorted(purposes))).order_by(order).limit(limit)
         if tenant_id is not None:
             page = page.where(files.c.tenant_id == tenant_id)
         if after is not None:
-            page = page.where(files.c.id < after)
+            page = page.where(files.c.id > after if oldest_first else files.c.id < after)
         return [file_of(row) for row in await self._database.rows(page)]
 
     async def delete(self, file_id: str, tenant_id: str | None = None) -> None:

@@ -37,7 +37,7 @@ _NEXT_JOBS = (
     sa.select(
         *(
             ready.c[name]
-            for name in ("job_id", "seq", "cost_seconds", "step_tokens", "enqueued_at", "adapters")
+            for name in ("job_id", "seq", "cost_seconds", "step_tokens", "enqueued_at", "adapters", "hint")
         )
     )
     .where(ready.c.lane == sa.bindparam("key"), ready.c.seq > sa.bindparam("after"))
@@ -268,7 +268,7 @@ class ClaimRound:
             self.lanes.remove(lane)
             return
         lane.head_seq, lane.head_at = heads[0].seq, heads[0].enqueued_at
-        lane.head_adapters = heads[0].adapters
+        lane.head_adapters, lane.head_hint = heads[0].adapters, heads[0].hint
         lane.head_since = self.transaction.now
 
     def _heads_of(self, lane: Lane) -> deque[sa.Row[Any]]:

@@ -25,6 +25,7 @@ _LANE_COLUMNS = (
     "is_decode",
     "is_exact",
     "head_adapters",
+    "head_hint",
 )
 _ACCOUNT_COLUMNS = ("vtime", "plan", "weight", "max_running", "max_queued")
 _OPEN_LANES = (

@@ -35,6 +35,8 @@ class Placements:
                 own_adapters=self._adapters.get(worker_id, frozenset()),
                 adapters_elsewhere=self._adapters_beside(worker_id),
             )
+        if any(lane.head_hint for lane in self.lanes):
+            placement = replace(placement, worker_id=worker_id, peers=self._hinted)
         if not any(lane.model in cold for lane in self.lanes):
             return placement
         elsewhere = {model for model in cold if self._holders.get(model, frozenset()) - {worker_id}}
@@ -73,6 +75,16 @@ class Placements:
             if other != worker_id:
                 for model in self._reports[other][1]:
                     found[model].append(adapters)
+        return found
+
+    @cached_property
+    def _hinted(self) -> Mapping[str, list[str]]:
+        """The live workers that start jobs, by model."""
+        found: dict[str, list[str]] = defaultdict(list)
+        columns = (workers.c.id, workers.c.models, workers.c.role)
+        for row in self.transaction.rows(sa.select(*columns).where(_live(self.transaction))):
+            for model in orjson.loads(row.models) if WorkerRole(row.role).denoises else ():
+                found[model].append(row.id)
         return found
 
     @cached_property

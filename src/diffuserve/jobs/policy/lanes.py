@@ -43,8 +43,8 @@ class Lane:
     Jobs of a lane that `is_decode` start from finished latents, and jobs of a lane that `is_exact` need
     unquantized weights. `head_seq` is the head's place in its tenant's queue, `head_at` the time of its
     submission, and `head_since` the time at which it became the head. `head_adapters` are the digests of the
-    adapters that it needs, separated by spaces. The `handicap` is the credit that its tenant does not get for
-    having been idle on this model.
+    adapters that it needs, separated by spaces, and `head_hint` what its worker is chosen by. The `handicap`
+    is the credit that its tenant does not get for having been idle on this model.
     """
 
     key: str
@@ -57,6 +57,7 @@ class Lane:
     is_decode: bool = False
     is_exact: bool = False
     head_adapters: str = ""
+    head_hint: str = ""
     handicap: float = 0.0
 
     @property

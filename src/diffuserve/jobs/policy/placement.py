@@ -4,12 +4,14 @@ A spot worker costs a fraction, and may be taken away. So interactive jobs are l
 batch jobs to spot workers. Each job is left to them for a bounded time only; after that it goes to the first
 worker that asks, so that no job starves and no worker stays idle beside an old queue. In the same way a
 worker that would have to load a model leaves the model's jobs, for a moment, to workers that have it in
-memory; and one that would have to load a job's adapters, to those that have more of them.
+memory; and one that would have to load a job's adapters, to those that have more of them. A job with a hint
+is left to the one worker that all jobs with this hint prefer.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from diffuserve.domain.jobs.job import Band
 from diffuserve.jobs.config import StoreConfig
@@ -23,7 +25,8 @@ class ClaimingWorker:
     `others` holds what workers of the other kind serve, as pairs of a model's name and whether they decode
     it. `resident_elsewhere` are the models that this worker would have to load and that other workers have in
     memory. `own_adapters` are the digests of the adapters that it has in memory, and `adapters_elsewhere`
-    those of each of the other workers, by model.
+    those of each of the other workers, by model. `worker_id` is the worker's own, and `peers` are all workers
+    that may be hinted at, this one included, by model.
     """
 
     is_spot: bool
@@ -31,6 +34,8 @@ class ClaimingWorker:
     resident_elsewhere: Collection[str] = ()
     own_adapters: Collection[str] = ()
     adapters_elsewhere: Mapping[str, Sequence[Collection[str]]] = field(default_factory=dict)
+    worker_id: str = ""
+    peers: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def leaves(self, lane: Lane, now: float, config: StoreConfig) -> bool:
         """Return whether this worker leaves a lane's head to others that suit it better."""
@@ -41,10 +46,15 @@ class ClaimingWorker:
         suited, until = suits_spot(lane), -math.inf
         if lane.model in self.resident_elsewhere or self._others_have_more(lane):
             until = lane.head_at + config.resident_wait_seconds
+        if lane.head_hint and self._is_hinted_elsewhere(lane):
+            until = max(until, lane.head_at + config.hint_wait_seconds)
         is_of_other_kind = suited is not None and suited is not self.is_spot
         if is_of_other_kind and (lane.model, lane.is_decode) in self.others:
             until = max(until, left_until(lane, config))
         return until
+
+    def _is_hinted_elsewhere(self, lane: Lane) -> bool:
+        return favorite(lane.head_hint, self.peers.get(lane.model, ())) not in ("", self.worker_id)
 
     def _others_have_more(self, lane: Lane) -> bool:
         """Return whether another worker has more of a head's adapters in memory than this one."""
@@ -57,11 +67,20 @@ class ClaimingWorker:
     @property
     def leaves_any(self) -> bool:
         """Return whether there can be jobs that this worker leaves to others."""
-        return bool(self.others or self.resident_elsewhere or self.adapters_elsewhere)
+        return bool(self.others or self.resident_elsewhere or self.adapters_elsewhere or self.peers)
 
 
 ANYWHERE = ClaimingWorker(is_spot=False)
 """Placement where there are workers of one kind only."""
+
+
+def favorite(hint: str, worker_ids: Collection[str]) -> str:
+    """Return the worker that jobs with a hint prefer; "" if there is none.
+
+    It is that of the highest hash of hint and worker (Thaler and Ravishankar, 1998): who joins or leaves
+    changes the favorite of few hints.
+    """
+    return max(worker_ids, key=lambda worker_id: sha256(f"{hint}|{worker_id}".encode()).digest(), default="")
 
 
 def _num_had(wanted: Sequence[str], had: Collection[str]) -> int:

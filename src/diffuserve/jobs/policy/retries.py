@@ -1,6 +1,6 @@
 """Decisions whether another attempt follows a failed one: pure, with the causes counted apart."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diffuserve.domain.jobs.job import JobError
 from diffuserve.jobs.config import StoreConfig
@@ -26,7 +26,10 @@ def after_failure(record: JobRecord, error: JobError, config: StoreConfig, jitte
     second half of the pause.
     """
     failures = record.num_transient + 1 if error.retryable else record.num_transient
-    if not error.retryable or failures > config.max_transient_retries:
+    is_last = failures > config.max_transient_retries or not _may_try_again(
+        replace(record, num_transient=failures)
+    )
+    if not error.retryable or is_last:
         return RetryDecision(failures, record.num_worker_lost, error)
     longest = min(config.retry_base_seconds * 2.0 ** (failures - 1), config.retry_cap_seconds)
     return RetryDecision(failures, record.num_worker_lost, pause_seconds=longest * (0.5 + 0.5 * jitter))
@@ -38,12 +41,21 @@ def after_loss(record: JobRecord, config: StoreConfig) -> RetryDecision:
     The next attempt needs no pause, since most losses are not the job's fault.
     """
     losses = record.num_worker_lost + 1
-    if losses <= config.max_worker_losses:
+    if losses <= config.max_worker_losses and _may_try_again(replace(record, num_worker_lost=losses)):
         return RetryDecision(record.num_transient, losses)
-    message = f"{losses} workers were lost while they ran this job; it may be the cause"
+    lost = "1 worker was" if losses == 1 else f"{losses} workers were"
+    message = f"{lost} lost while running this job; it may be the cause"
     return RetryDecision(record.num_transient, losses, JobError("worker_lost", message))
 
 
 def may_start_anew(record: JobRecord) -> bool:
     """Return whether a job whose latents are unusable is denoised again, which happens only once."""
-    return record.is_denoised and record.num_latents_lost < _MAX_LATENTS_LOST
+    num_lost = record.num_latents_lost + 1
+    counted = replace(record, num_latents_lost=num_lost)
+    return record.is_denoised and num_lost <= _MAX_LATENTS_LOST and _may_try_again(counted)
+
+
+def _may_try_again(record: JobRecord) -> bool:
+    """Return whether fewer attempts have failed than may; one that was given back has not failed."""
+    num_failed = record.num_transient + record.num_worker_lost + record.num_latents_lost
+    return record.max_attempts is None or num_failed < record.max_attempts

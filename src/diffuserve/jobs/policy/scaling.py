@@ -115,15 +115,24 @@ def desired_workers(
     A new worker helps only once it has loaded the model, and needs not do what the present workers finish
     until then. So the load time is added to the target.
     """
-    work = demand.queued_seconds + demand.running_seconds
     share = config.scale_useful_share
     return DesiredWorkers(
-        for_work=math.ceil(work / (config.scale_target_seconds + demand.load_seconds)),
+        for_work=math.ceil(_for_work(demand, config)),
         for_rate=math.ceil(recent_rate(demand.accepted, now) / share),
         floor=max((floor.workers for floor in floors if floor.holds_at(now)), default=0),
         predicted=math.ceil(predicted_rate(demand.accepted, demand.known_since, now) / share),
         is_predictive=config.scale_predictive,
     )
+
+
+def workers_worth(demand: PoolDemand, now: float, config: ScaleConfig) -> float:
+    """Return how many workers a pool's work needs, not rounded: it adds up over queues of their own."""
+    return max(_for_work(demand, config), recent_rate(demand.accepted, now) / config.scale_useful_share)
+
+
+def _for_work(demand: PoolDemand, config: ScaleConfig) -> float:
+    work = demand.queued_seconds + demand.running_seconds
+    return work / (config.scale_target_seconds + demand.load_seconds)
 
 
 def bucket_of(at: float) -> int:

@@ -11,6 +11,7 @@ from diffuserve.domain.jobs.job import JobEvent, JobStatus
 from diffuserve.domain.jobs.webhook import WebhookEvent
 from diffuserve.domain.workers.worker import ReleaseCause
 from diffuserve.events.base import job_topic
+from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import IDS, Transaction
 from diffuserve.jobs.database.tally import AttemptKey
@@ -54,8 +55,8 @@ def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
     for change in changes:
         record, num_events = change.record, change.record.num_events + 1
         row = {f"new_{name}": getattr(record, name) for name in CHANGING_COLUMNS}
-        counts = {"new_num_events": num_events, "new_version": record.version + 1}
-        rows.append({"job_id": record.id, **row, **counts})
+        row |= {"new_num_events": num_events, "new_version": record.version + 1}
+        rows.append({"job_id": record.id, **row, "new_forget_at": _forget_at(record, transaction.config)})
         events.append(event_row(record.id, num_events, change.event, transaction.now, change.data))
         moves.append((record.batch_id, change.before, record.status))
         transaction.publish(job_topic(record.id), {"type": "changed", "status": record.status.value})
@@ -68,6 +69,16 @@ def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
         log(transaction, events)
     batch_items.move(transaction, moves)
     _notify_of_ends(transaction, ended)
+
+
+def _forget_at(record: JobRecord, config: StoreConfig) -> float | None:
+    """Return when a job is deleted that names its own time, or is not to be stored; `None` until it ends."""
+    if record.finished_at is None or not record.status.is_final:
+        return None
+    seconds = record.retention_seconds
+    if record.forget_delivered:
+        seconds = min(config.undelivered_seconds, seconds or config.undelivered_seconds)
+    return None if seconds is None else record.finished_at + seconds
 
 
 def _kept_by(record: JobRecord) -> AttemptKey:
@@ -115,9 +126,10 @@ def _notify_of_ends(transaction: Transaction, changes: Sequence[Change]) -> None
         if change.before is JobStatus.QUEUED and change.record.kept_seconds:
             transaction.tally.add_kept(_kept_by(change.record), change.record.kept_seconds)
     notices = [
-        WebhookNotice(record.tenant_id, record.webhook, WebhookEvent.of_job(record.status), record.id)
+        WebhookNotice(record.tenant_id, record.webhook, event, record.id)
         for record in ended
         if record.webhook is not None
+        for event in WebhookEvent.of_job(record.status)
     ]
     batch_ids = {record.batch_id for record in ended if record.batch_id is not None}
     outbox.write(transaction, notices + batch_items.finish(transaction, batch_ids))

@@ -6,16 +6,22 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.jobs.job import JobError, JobStatus
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.queue import ready_queue
 from diffuserve.jobs.queue.changes import Change, load_records, save_changes
-from diffuserve.jobs.records import JobRecord
+from diffuserve.jobs.queue.fallbacks import fall_back, falls_back
+from diffuserve.jobs.records import JobRecord, dump
 
 ready, delayed = schema.ready, schema.delayed
 
 _DUE, _LATE, _RISING = "due", "late", "rising"
+_NOT_STARTED = JobError(
+    "start_timeout",
+    "no worker started the job in time; give it a longer start_timeout_seconds, or a fallback_model",
+)
+_TOO_LATE = JobError("deadline_missed", "the job could no longer be done by its deadline; allow it more time")
 MAX_SWEPT = 1_000
 """Jobs that one sweep takes: it bounds the length of a transaction and of a statement's list of ids."""
 
@@ -61,15 +67,18 @@ def _expire(transaction: Transaction, job_ids: Collection[str]) -> None:
     if not job_ids:
         return
     records = list(load_records(transaction, job_ids).values())
-    ready_queue.leave(transaction, records)
-    expired = [replace(record, status=JobStatus.EXPIRED, finished_at=transaction.now) for record in records]
-    save_changes(transaction, [_expiry(record) for record in expired])
+    fall_back(transaction, [record for record in records if falls_back(record, transaction.now)])
+    late = [record for record in records if not falls_back(record, transaction.now)]
+    ready_queue.leave(transaction, late)
+    save_changes(transaction, [_expiry(record, transaction.now) for record in late])
 
 
-def _expiry(record: JobRecord) -> Change:
+def _expiry(record: JobRecord, now: float) -> Change:
     """Return the end of a job, which says whether its deadline or its limit in the queue has passed."""
     has_waited = record.deadline is not None and record.start_by == record.deadline
-    return Change(record, "expired", JobStatus.QUEUED, {} if has_waited else {"cause": "deadline"})
+    error = _NOT_STARTED if has_waited else _TOO_LATE
+    expired = replace(record, status=JobStatus.EXPIRED, finished_at=now, error=dump(error))
+    return Change(expired, "expired", JobStatus.QUEUED, {} if has_waited else {"cause": "deadline"})
 
 
 def _raise(transaction: Transaction, job_ids: Collection[str]) -> None:

@@ -31,20 +31,13 @@ _CHARGE = (
         num_queued=tenants.c.num_queued + sa.bindparam("queued_change"),
     )
 )
-_HEAD_AT = (
-    sa.select(ready.c.enqueued_at)
-    .where(ready.c.lane == lanes.c.lane)
-    .order_by(ready.c.seq)
-    .limit(1)
-    .scalar_subquery()
-)
-_HEAD_ADAPTERS = (
-    sa.select(ready.c.adapters)
-    .where(ready.c.lane == lanes.c.lane)
-    .order_by(ready.c.seq)
-    .limit(1)
-    .scalar_subquery()
-)
+
+
+def _of_head(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
+    in_lane = sa.select(column).where(ready.c.lane == lanes.c.lane)
+    return in_lane.order_by(ready.c.seq).limit(1).scalar_subquery()
+
+
 _HEAD_SEQ = sa.select(sa.func.min(ready.c.seq)).where(ready.c.lane == lanes.c.lane).scalar_subquery()
 _SHRINK = (
     sa.update(lanes)
@@ -61,8 +54,9 @@ _SHRINK = (
         ),
         head_since=sa.case((lanes.c.head_seq == _HEAD_SEQ, lanes.c.head_since), else_=sa.bindparam("now")),
         head_seq=sa.func.coalesce(_HEAD_SEQ, 0),
-        head_at=sa.func.coalesce(_HEAD_AT, 0.0),
-        head_adapters=sa.func.coalesce(_HEAD_ADAPTERS, ""),
+        head_at=sa.func.coalesce(_of_head(ready.c.enqueued_at), 0.0),
+        head_adapters=sa.func.coalesce(_of_head(ready.c.adapters), ""),
+        head_hint=sa.func.coalesce(_of_head(ready.c.hint), ""),
     )
 )
 
@@ -199,6 +193,7 @@ def _ready_row(record: JobRecord, rises_at: float | None) -> dict[str, Any]:
         "deadline": record.start_by,
         "rises_at": rises_at,
         "adapters": record.adapters,
+        "hint": record.hint,
     }
 
 
@@ -223,6 +218,7 @@ def _grow(dialect: str) -> sa.Executable:
             "head_at": sa.case((is_head, new.head_at), else_=lanes.c.head_at),
             "head_since": sa.case((is_head, new.head_since), else_=lanes.c.head_since),
             "head_adapters": sa.case((is_head, new.head_adapters), else_=lanes.c.head_adapters),
+            "head_hint": sa.case((is_head, new.head_hint), else_=lanes.c.head_hint),
         },
     )
 
@@ -250,6 +246,7 @@ def _lane_row(lane: str, records: Sequence[JobRecord], now: float) -> dict[str, 
         "head_at": head.created_at,
         "head_since": now,
         "head_adapters": head.adapters,
+        "head_hint": head.hint,
     }
 
 

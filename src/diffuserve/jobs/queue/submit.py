@@ -73,7 +73,7 @@ def _admit(
     earlier = used_keys.find(stamp)
     if earlier is not None:
         return earlier
-    refusal = named_files.refusal(new) or admission.refusal(new.tenant_id, 1, new.cost_seconds)
+    refusal = named_files.refusal(new) or admission.refusal(new.tenant_id, 1, new.most_seconds)
     if refusal is not None:
         return refusal
     admission.admit(command.job_id, new)

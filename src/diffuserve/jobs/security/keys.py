@@ -6,7 +6,7 @@ import math
 import re
 import secrets
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -45,6 +45,15 @@ class KeyStore:
             check_tenant_name(tenant_id)
         new = make_key(role, tenant_id, plan, overrides or PlanOverrides())
         return await self._writer.run(new), new.shown
+
+    async def adopt(self, shown: str) -> None:
+        """Accept a key that was made elsewhere, for the default tenant. Raise `Unauthorized` for no key.
+
+        A key that is known already stays as it is.
+        """
+        key_id, secret = split_secret(shown)
+        made = make_key(Role.TENANT, None, None, PlanOverrides())
+        await self._writer.run(replace(made, id=key_id, secret=secret))
 
     async def list_keys(self) -> list[ApiKey]:
         """Return all keys, oldest first, revoked ones included."""

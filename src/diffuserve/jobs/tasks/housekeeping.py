@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
 from diffuserve.domain.jobs.job import FINAL_STATUSES
 from diffuserve.jobs.batches import cancellation as batch_cancellation
+from diffuserve.jobs.batches import file_batches
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import accepted_work, schema, tallies, usage
 from diffuserve.jobs.database.command import SingleCommand
@@ -17,7 +18,7 @@ from diffuserve.jobs.database.connections import IDS, Database, Transaction
 from diffuserve.jobs.database.queries import rows_of
 from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.files.commands import ForgetExpired
-from diffuserve.jobs.files.links import unlink
+from diffuserve.jobs.files.links import expire_inputs, unlink
 from diffuserve.jobs.leases.checkpoints import FindEndedCheckpoints, ForgetCheckpoints
 from diffuserve.jobs.leases.make_room import ANY_TO_PREEMPT, FIRST_URGENT, MakeRoom
 from diffuserve.jobs.queue import idempotency, ready_queue
@@ -154,6 +155,7 @@ class FindOutdated(SingleCommand[list[str]]):
         accepted_work.forget(transaction)
         idempotency.forget(transaction)
         _forget_batches(transaction)
+        file_batches.forget(transaction)
         return _outdated(transaction, self.limit)
 
 
@@ -172,6 +174,7 @@ class ForgetJobs(SingleCommand[list[str]]):
         job_ids = [row.id for row in transaction.rows(wanted)]
         if job_ids:
             transaction.execute(sa.delete(job_events).where(job_events.c.job_id.in_(job_ids)))
+            expire_inputs(transaction, job_ids)
             unlink(transaction, job_ids)
             transaction.execute(sa.delete(jobs).where(jobs.c.id.in_(job_ids)))
         return job_ids
@@ -216,7 +219,7 @@ def _take_turn(transaction: Transaction, holder: str) -> float | None:
 
 def _forget_batches(transaction: Transaction) -> None:
     """Delete the batches that ended long ago and have no items left."""
-    batches, longest = schema.batches, max(transaction.config.retention_seconds.values())
+    batches, longest = schema.batches, transaction.config.longest_kept
     items = sa.select(jobs.c.id).where(jobs.c.batch_id == batches.c.id)
     is_old = batches.c.finished_at <= transaction.now - longest
     transaction.execute(sa.delete(batches).where(is_old, ~items.exists()))
@@ -231,18 +234,20 @@ def _outdated(transaction: Transaction, limit: int) -> list[str]:
 
 
 def _outdated_kinds(transaction: Transaction) -> list[sa.ColumnElement[bool]]:
-    """Return conditions for final jobs: deleted by their client, or past the retention of their status.
+    """Return conditions for final jobs: deleted by their client, past their own retention, or their status's.
 
-    Items of a batch are kept for the longest retention of all, so that a batch stays whole.
+    Items of a batch are kept for the longest retention of all, so that a batch stays whole, and those of a
+    file's until their batch has ended.
     """
     erased = sa.and_(jobs.c.is_erased, jobs.c.status.in_(sorted(FINAL_STATUSES)))
-    kept = transaction.config.retention_seconds
-    longest = max(kept.values())
-    return [erased] + [
+    is_awaited = file_batches.has_to_write(jobs.c.batch_id)
+    kept, longest = transaction.config.retention_seconds, transaction.config.longest_kept
+    return [erased, sa.and_(jobs.c.forget_at <= transaction.now, ~is_awaited)] + [
         sa.and_(
             jobs.c.status == status,
             jobs.c.finished_at <= transaction.now - seconds,
             sa.or_(jobs.c.batch_id.is_(None), jobs.c.finished_at <= transaction.now - longest),
+            ~is_awaited,
         )
         for status, seconds in kept.items()
     ]

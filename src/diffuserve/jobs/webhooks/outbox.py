@@ -27,6 +27,7 @@ from diffuserve.events.base import OUTBOX
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.command import Command, SingleCommand
 from diffuserve.jobs.database.connections import Transaction
+from diffuserve.jobs.webhooks.delivered import note_delivered
 from diffuserve.jobs.webhooks.records import delivery_of, endpoint_of
 
 endpoints, deliveries = schema.webhook_endpoints, schema.webhook_deliveries
@@ -122,6 +123,9 @@ class RecordAttempt(Command[None]):
         rows = [_after(found[attempt.delivery_id], attempt, transaction) for attempt in known]
         if rows:
             transaction.execute(_SAVE, rows)
+        note_delivered(
+            transaction, {found[each.delivery_id].subject_id for each in known if each.is_delivered}
+        )
         gone = {found[attempt.delivery_id].endpoint_id for attempt in known if attempt.is_gone}
         _disable(transaction, gone)
         return [None] * len(commands)
@@ -198,6 +202,7 @@ def _delivery_row(
         "type": notice.event,
         "subject_id": notice.subject_id,
         "base_url": webhook.base_url,
+        "form": webhook.form,
         "status": DeliveryStatus.SKIPPED if is_disabled else DeliveryStatus.PENDING,
         "created_at": now,
         "next_at": None if is_disabled else now,

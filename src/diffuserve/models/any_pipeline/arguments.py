@@ -13,6 +13,7 @@ from diffuserve.models.any_pipeline.reading.layers import layer_arguments, with_
 from diffuserve.models.any_pipeline.reading.signature import Signature
 from diffuserve.models.any_pipeline.reading.tasks import (
     CONTROL_SCALES,
+    CONTROL_TIMES,
     DURATIONS,
     FRAMES,
     MASKS,
@@ -46,6 +47,7 @@ def call_arguments(
         signature.first(*DURATIONS): params.seconds,
         "lyrics": params.lyrics,
         signature.first(*CONTROL_SCALES): params.control_scale,
+        **_control(signature, params),
         **(_clip(signature, params) if spec.is_video else {}),
         **layer_arguments(signature, params),
         **_images(signature, params),
@@ -78,11 +80,26 @@ def _images(signature: Signature, params: GenerationParams) -> dict[str | None, 
     images = [_picture(signature, params, image) for image in params.images]
     named = {
         signature.first(*MASKS): params.mask,
-        control_argument(signature): params.control_image,
+        control_argument(signature): _control_image(params),
         "last_image": params.last_image,
     }
     given = {name: _picture(signature, params, image) for name, image in named.items() if image is not None}
     return {image_argument(signature): images[0] if len(images) == 1 else images or None, **given}
+
+
+def _control_image(params: GenerationParams) -> ImageInput | None:
+    return params.controls[0].image if params.controls else params.control_image
+
+
+def _control(signature: Signature, params: GenerationParams) -> dict[str | None, Any]:
+    """Return how much the ControlNet counts, and in which steps, where a request says so."""
+    if not params.controls:
+        return {}
+    (use,) = params.controls
+    return {
+        signature.first(*CONTROL_SCALES): use.weight,
+        **dict(zip(CONTROL_TIMES, (use.start, use.end), strict=True)),
+    }
 
 
 def _picture(signature: Signature, params: GenerationParams, image: ImageInput) -> Image.Image:

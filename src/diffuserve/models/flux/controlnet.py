@@ -4,7 +4,7 @@ The reference implementation is diffusers' `FluxControlNetModel`, whose paramete
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -80,10 +80,13 @@ class FluxControlNet(FluxBlocks):
 def load_flux_controlnet(
     folder: ControlNetFolder, transformer: FluxConfig, attention: AttentionKernel, plan: LoadPlan
 ) -> FluxControlNet:
-    """Load a ControlNet for a transformer. Raise `InvalidModel` before any weight is read."""
+    """Load a ControlNet for a transformer. Raise `InvalidModel` before any weight is read.
+
+    Ranks do not share it: each runs all of it, over whole sequences.
+    """
     config = FluxControlNetConfig.read(folder, transformer)
     make = partial(FluxControlNet, config, attention)
-    return load_packed(make, TRANSFORMER_LAYERS, folder.weights(), plan.beside)
+    return load_packed(make, TRANSFORMER_LAYERS, folder.weights(), replace(plan.beside, ranks=None))
 
 
 def _products(dim: int, count: int) -> nn.ModuleList:

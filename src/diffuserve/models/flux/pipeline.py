@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
@@ -39,7 +38,7 @@ from diffuserve.models.packed_images.pipeline import PackedImagePipeline
 from diffuserve.models.packed_images.shift import SizeShift
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.weights.load_plan import LoadPlan
-from diffuserve.parallel.plan import ParallelPlan, check_shared
+from diffuserve.parallel.plan import check_shared
 from diffuserve.samplers.base import ScheduleStep
 from diffuserve.samplers.registry import named_sampler
 
@@ -49,7 +48,6 @@ def load_flux(folder: ModelFolder, spec: ModelSpec, plan: LoadPlan) -> "FluxPipe
     plan = with_dtype(plan, folder, "transformer")
     if plan.ranks is not None:
         check_shared(plan.ranks.plan, "attention heads", FluxConfig.read(folder).num_attention_heads)
-        _check_alone(folder, plan.ranks.plan)
     return FluxPipeline(folder, spec, plan)
 
 
@@ -75,7 +73,7 @@ class FluxPipeline(PackedImagePipeline):
         make = functools.partial(FluxTransformer, config, self.attention)
         self.transformer = load_transformer(make, TRANSFORMER_LAYERS, folder, plan.when(parts.denoising))
         nets = {
-            each.name: load_flux_controlnet(each, config, self.attention, plan.when(parts.denoising))
+            each.name: load_flux_controlnet(each, config, self.own_attention, plan.when(parts.denoising))
             for each in folder.controlnets
         }
         self.controls = FluxControls(spec, self.images, nets)
@@ -154,13 +152,6 @@ def _load_prompter(folder: ModelFolder, config: FluxConfig, plan: LoadPlan) -> R
         return None
     own = replace(plan, quantization=Quantization.NONE, copy=None).when(plan.parts.encoding)
     return ReduxPrompter(open_redux(path, config), own)
-
-
-def _check_alone(folder: ModelFolder, plan: ParallelPlan) -> None:
-    """Raise `InvalidParams` for ControlNets, which several ranks do not share."""
-    if folder.controlnets:
-        remedy = "ControlNets of FLUX.1 run on one device; leave controlnets out, or start replicas"
-        raise InvalidParams("parallel", str(plan), remedy)
 
 
 def _conditioning(conditioning: Conditioning) -> FluxConditioning:

@@ -92,6 +92,7 @@ class PackedImagePipeline(ImagePipeline):
             sharing_sequences(ranks),
             PassRanks() if ranks is None else ranks.passes,
         )
+        self.own_attention = kernel  # over whole sequences, whatever ranks share
         self.attention = kernel if self._sequence is None else ulysses(kernel, self._sequence)
         self._layout = functools.lru_cache(maxsize=8)(self._make_layout)
         self._shard = functools.lru_cache(maxsize=8)(self._make_shard)

@@ -10,6 +10,7 @@ from pathlib import Path
 from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.domain.models.adapter_entry import MAX_ADAPTER_BYTES
 from diffuserve.modelstore.adapters.adapter_layout import SUFFIX
+from diffuserve.modelstore.locks import remove_unless_in_use
 from diffuserve.modelstore.partial import explained
 
 _PART = ".part"
@@ -73,7 +74,10 @@ class AdapterCache:
             )
 
     def _make_room(self, num_bytes: int) -> None:
-        """Remove the least recently used files until so many bytes fit, and what killed processes left."""
+        """Remove the least recently used files until so many bytes fit, and what killed processes left.
+
+        What somebody uses stays, and may be more than fits.
+        """
         kept = list[tuple[float, int, Path]]()
         for path in self._folder.iterdir():
             with suppress(FileNotFoundError):  # another process removes files too
@@ -83,8 +87,7 @@ class AdapterCache:
         total = sum(size for _, size, path in kept if path.suffix == SUFFIX) + num_bytes
         for used_at, size, path in sorted(kept):
             if path.suffix == SUFFIX and total > self._max_bytes:
-                total -= size
-                path.unlink(missing_ok=True)
+                total -= size if remove_unless_in_use(path) else 0
             elif path.suffix == _PART and newest - used_at > _STALE_SECONDS:
                 path.unlink(missing_ok=True)
 

@@ -23,9 +23,9 @@ class AdapterStore:
     def fetch(self, digest: str) -> Path:
         """Return the file whose SHA-256 is `digest`, fetching it if necessary. It takes long then.
 
-        It stays while others need less than the cache has room for: open it soon. Raise `AdapterNotFound`,
-        `InvalidAdapter` for a damaged one, `ModelCacheFull`, `InvalidParams`, and `ServerUnavailable` if the
-        bucket is needed and does not respond.
+        It stays while others need less than the cache has room for, or while it is a `PinnedFile`. Raise
+        `AdapterNotFound`, `InvalidAdapter` for a damaged one, `ModelCacheFull`, `InvalidParams`, and
+        `ServerUnavailable` if the bucket is needed and does not respond.
         """
         found = self._cache.find(digest)
         if found is not None:

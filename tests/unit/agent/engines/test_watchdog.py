@@ -54,6 +54,17 @@ def test_what_is_predicted_counts_no_longer_than_the_work_that_it_is_of() -> Non
     assert stall_reason(pulse.after_heartbeat(over, 61.0), True, 61.0, CONFIG) is not None
 
 
+def test_an_engine_whose_requests_all_wait_for_adapters_is_not_stuck_and_is_watched_from_then_on() -> None:
+    def beat(num_awaiting: int) -> EngineHeartbeat:
+        return EngineHeartbeat(num_moves=3, num_unfinished=2, num_awaiting=num_awaiting)
+
+    pulse = Pulse(heartbeat_at=0.0, progress_at=0.0, num_moves=3).after_heartbeat(beat(2), 500.0)
+    assert stall_reason(pulse, True, 501.0, CONFIG) is None
+    here = pulse.after_heartbeat(beat(1), 559.0)
+    assert stall_reason(here, True, 560.0, CONFIG) is None
+    assert stall_reason(here.after_heartbeat(beat(1), 561.0), True, 561.0, CONFIG) is not None
+
+
 def test_a_heartbeat_is_progress_only_if_it_counts_more_moves() -> None:
     pulse = Pulse(heartbeat_at=0.0, progress_at=0.0, num_moves=3)
     same = pulse.after_heartbeat(EngineHeartbeat(num_moves=3, num_unfinished=1), 5.0)

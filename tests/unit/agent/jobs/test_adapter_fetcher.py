@@ -23,19 +23,25 @@ INK = AdapterUse("ink", 0.5, digest_of("ink"))
 class Store:
     """Files by digest, which arrive once they may; it counts what is asked of it."""
 
-    def __init__(self, error: Exception | None = None) -> None:
-        self.asked, self.error, self.may_fetch = list[str](), error, threading.Event()
+    def __init__(self, folder: Path, error: Exception | None = None) -> None:
+        self.folder, self.asked, self.error = folder, list[str](), error
+        self.may_fetch, self.num_evicted = threading.Event(), 0
 
     def fetch(self, digest: str) -> Path:
         self.asked.append(digest)
         assert self.may_fetch.wait(10)
         if self.error is not None:
             raise self.error
-        return Path("/cache") / digest
+        path = self.folder / digest
+        path.write_bytes(b"adapter")
+        if self.num_evicted:
+            self.num_evicted -= 1
+            path.unlink()
+        return path
 
 
-async def test_jobs_share_a_download_which_outlives_a_canceled_one() -> None:
-    store = Store()
+async def test_jobs_share_a_download_which_outlives_a_canceled_one(tmp_path: Path) -> None:
+    store = Store(tmp_path)
     fetcher = AdapterFetcher(store.fetch)
     first, second = (asyncio.create_task(fetcher.fetch([INK])) for _ in range(2))
     await asyncio.sleep(0)
@@ -43,8 +49,19 @@ async def test_jobs_share_a_download_which_outlives_a_canceled_one() -> None:
     first.cancel()
     store.may_fetch.set()
     assert INK.digest is not None
-    assert await second == {INK.digest: Path("/cache") / INK.digest}
+    assert (await second)[INK.digest].path == tmp_path / INK.digest
     assert store.asked == [INK.digest]
+
+
+async def test_what_was_evicted_before_it_was_in_use_is_fetched_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.may_fetch.set()
+    store.num_evicted = 2
+    assert INK.digest is not None
+    assert (await AdapterFetcher(store.fetch).fetch([INK]))[INK.digest].path.exists()
+    store.num_evicted = 3
+    with pytest.raises(DownloadFailed, match="'ink'"):
+        await AdapterFetcher(store.fetch).fetch([INK])
 
 
 @pytest.mark.parametrize(
@@ -57,9 +74,9 @@ async def test_jobs_share_a_download_which_outlives_a_canceled_one() -> None:
     ],
 )
 async def test_a_failure_names_the_adapter_and_no_place_and_is_tried_again(
-    error: Exception, kind: type[DiffuserveError]
+    error: Exception, kind: type[DiffuserveError], tmp_path: Path
 ) -> None:
-    store = Store(error)
+    store = Store(tmp_path, error)
     store.may_fetch.set()
     fetcher = AdapterFetcher(store.fetch)
     for _ in range(2):

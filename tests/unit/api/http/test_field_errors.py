@@ -10,7 +10,7 @@ from diffuserve.api.batches.request_bodies import BatchBody
 from diffuserve.api.clients.simple import GenerateBody
 from diffuserve.api.http.field_errors import MAX_SHOWN_ERRORS, described, with_suggestions
 from diffuserve.api.http.json_body import parsed_json
-from diffuserve.api.openai.request_bodies import EditBody, ImagesBody
+from diffuserve.api.openai.request_bodies import EditBody
 from diffuserve.api.pages.session import SignIn
 from diffuserve.api.submit.request_bodies import NewJobBody
 from diffuserve.domain.errors import InvalidParams
@@ -87,8 +87,6 @@ def test_an_unknown_field_of_the_input_names_the_one_that_is_meant(field: str, m
         (BatchBody, {"items": [], "webhook_url": "x"}, "webhook_url", "webhook"),
         (BatchBody, {"items": [{"prompt": "a"}]}, "items.0.prompt", "items.input.prompt"),
         (GenerateBody, {"prompt": "a", "num_inference_steps": 4}, "num_inference_steps", "steps"),
-        (ImagesBody, {"prompt": "a", "steps": 4}, "steps", "num_inference_steps"),
-        (ImagesBody, {"prompt": "a", "num_images": 2}, "num_images", "n"),
     ],
 )
 def test_every_body_knows_its_own_fields(model: type[BaseModel], values: Any, field: str, meant: str) -> None:
@@ -111,7 +109,6 @@ def test_of_thousands_of_unknown_fields_the_first_are_told() -> None:
         (NewJobBody, JOB | UNKNOWN),
         (NewJobBody, {"input": JOB["input"] | UNKNOWN}),
         (NewJobBody, JOB | {"webhook": {"url": "https://a.b", "events": [*UNKNOWN]}}),
-        (ImagesBody, {"prompt": "a"} | UNKNOWN),
         (EditBody, {"prompt": "a", "images": [*UNKNOWN]}),
         (BatchBody, {"items": [{"custom_id": "a"} | JOB | UNKNOWN]}),
         (SignIn, {"key": "a"} | UNKNOWN),

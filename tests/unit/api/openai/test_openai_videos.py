@@ -6,10 +6,11 @@ import pytest
 from pydantic import ValidationError
 
 from diffuserve.api.openai.video_bodies import VideoBody
-from diffuserve.api.openai.video_ids import job_id_of, video_id_of
+from diffuserve.api.openai.video_ids import job_id_of
 from diffuserve.api.openai.videos import percent_of, shown_seconds
 from diffuserve.domain.errors import JobNotFound
 from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.jobs.video_ids import video_id_of
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.resources.job import ProgressResource
 

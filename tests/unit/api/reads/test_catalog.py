@@ -142,3 +142,22 @@ async def test_models_have_their_tiers_and_what_they_cannot_do_is_logged_once(
     assert [record.getMessage() for record in caplog.records] == [
         "a cannot draw with 70x70; these tiers are left out"
     ]
+
+
+async def test_an_alias_is_as_good_as_a_name() -> None:
+    store = cast(JobStore, serving("a", "b"))
+    models = Catalog(store, None, aliases={"gpt-image-2": "b", "lost": "c"})
+    assert (await models.pick("gpt-image-2")).spec.name == "b"
+    assert (await models.model("gpt-image-2")).spec.name == "b"
+    assert (models.aliases_of("b"), models.aliases_of("a")) == (("gpt-image-2",), ())
+    with pytest.raises(ModelNotFound, match="'c' is not served"):
+        await models.pick("lost")
+
+
+async def test_openais_names_are_for_the_only_model() -> None:
+    for name in ("gpt-image-1", "dall-e-3", "chatgpt-image-latest"):
+        assert (await catalog(serving("a")).pick(name)).spec.name == "a"
+        with pytest.raises(ModelNotFound, match=f"'{name}' is not served; choose one of: a, b"):
+            await catalog(serving("a", "b"), "a").pick(name)
+    with pytest.raises(ModelNotFound):
+        await catalog(serving("a")).pick("gpt-4o")

@@ -13,7 +13,11 @@ from diffuserve.models.registry import read_spec
 from support.foreign_folders import LTX, STABLE_AUDIO, STABLE_DIFFUSION_3, write_folder
 
 ALL = {"prompt", "num_inference_steps", "guidance_scale", "negative_prompt", "seed", "num_images", "adapters"}
-SIZE, CLIP, FROM_IMAGE = {"width", "height"}, {"num_frames", "fps", "seconds"}, {"image", "strength"}
+SIZE, CLIP, FROM_IMAGE = (
+    {"width", "height", "output_quality"},
+    {"num_frames", "fps", "seconds"},
+    {"image", "strength"},
+)
 
 
 @pytest.mark.parametrize(

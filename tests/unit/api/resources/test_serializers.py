@@ -54,6 +54,7 @@ from diffuserve.domain.resources.session import SessionResource
 from diffuserve.domain.resources.webhook import (
     DeletedSubject,
     DeliveryPage,
+    OpenAISubject,
     WebhookEndpointPage,
     WebhookMessage,
     WebhookSecretResource,
@@ -75,6 +76,7 @@ from diffuserve.domain.workers.worker import (
     WorkerState,
 )
 from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HAND_SPEC
 from support.operations import history, operations_of
@@ -192,6 +194,8 @@ LEASE = Lease(
 class Estimates:
     """Part of a job store that estimates every queued job's place."""
 
+    config = StoreConfig()
+
     @property
     def jobs(self) -> "Estimates":
         return self
@@ -237,6 +241,7 @@ ADAPTER = AdapterResource(
     name="ink",
     is_public=True,
     digest="ab" * 32,
+    origin="store",
     bytes=3,
     families=("flux",),
     model=None,
@@ -256,8 +261,14 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
     )
     deleted = DeletedSubject(id="job_1", status="succeeded")
     messages = [
-        WebhookMessage(type=WebhookEvent.JOB_SUCCEEDED, timestamp=batch.created_at, data=subject)
-        for subject in (jobs[2], batch, deleted)
+        WebhookMessage(
+            id="msg_1",
+            type=WebhookEvent.JOB_SUCCEEDED,
+            created_at=1,
+            timestamp=batch.created_at,
+            data=subject,
+        )
+        for subject in (jobs[2], batch, deleted, OpenAISubject(id="video_1"))
     ]
     return [
         *jobs,
@@ -388,6 +399,7 @@ _FREE_FIELDS = frozenset(
     {
         "input",
         "metadata",
+        "qualities",
         "safety",
         "timings",
         "counts",

@@ -1,10 +1,11 @@
 """Writing the images of finished requests, and the table of their timings."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PIL.Image import Image
+from PIL.Image import Image, effect_noise
 
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.images.destination import Destination
@@ -55,6 +56,19 @@ def test_images_of_a_named_file_are_numbered_over_all_requests(
     writer.save(1, result)
     names = [[path.name for path in paths] for paths in writer.paths.values()]
     assert names == [["star-1.webp", "star-2.webp"], ["star-3.webp", "star-4.webp"]]
+
+
+def test_a_request_chooses_the_quality_of_its_files(result: GenerationResult, tmp_path: Path) -> None:
+    noise = effect_noise((64, 64), 50).convert("RGB")
+    noisy = replace(result, media=[replace(media, frames=[noise]) for media in result.media])
+    sizes = []
+    for quality in (5, None):
+        chosen = replace(noisy, params=replace(result.params, output_quality=quality))
+        PLAIN.write(chosen, tmp_path, "jpeg")
+        writer_of(tmp_path / "star.jpeg").save(0, chosen)
+        sizes.append([(tmp_path / name).stat().st_size for name in ("0.jpeg", "star-1.jpeg")])
+    [low, usual] = sizes
+    assert all(small < large for small, large in zip(low, usual, strict=True))
 
 
 def test_files_without_metadata_are_named_alike(result: GenerationResult, tmp_path: Path) -> None:

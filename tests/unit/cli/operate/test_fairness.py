@@ -5,10 +5,10 @@ import json
 
 import sqlalchemy as sa
 
-from diffuserve.cli.wiring.control import open_store
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import Transaction
 from diffuserve.settings import Settings
+from diffuserve.wiring.control import open_store
 from support.command import Invoke
 
 

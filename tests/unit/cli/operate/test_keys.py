@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.cli.wiring.control import open_store
 from diffuserve.domain.errors import Unauthorized
 from diffuserve.domain.tenant import ApiKey, Role, Tenant
 from diffuserve.settings import Settings
+from diffuserve.wiring.control import open_store
 from support.command import Invoke
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from diffuserve.cli.wiring.control import open_store
-from diffuserve.cli.wiring.safety import open_expander, open_prompts
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.safety import Action, AuditEntry, SafetyStage
 from diffuserve.settings import Settings
+from diffuserve.wiring.control import open_store
+from diffuserve.wiring.safety import open_expander, open_prompts
 from support.command import run
 from support.text_classifiers import write_onnx_classifier
 

@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,19 +17,13 @@ from diffuserve.cli.servers.local_worker import (
     Launch,
     LocalWorker,
     arguments,
-    name_of,
-    release_jobs_of,
     server_with_worker,
-    wait_until_ready,
 )
-from diffuserve.cli.wiring.control import open_store
-from diffuserve.domain.errors import ServerUnavailable, Unauthorized
-from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.errors import Unauthorized
 from diffuserve.domain.tenant import Role
-from diffuserve.domain.workers.worker import ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.jobs.store import JobStore
 from diffuserve.settings import Settings
-from support.store_driver import SPEC, claim_one, new_job
+from diffuserve.wiring.control import open_store
 from support.waiting import eventually
 
 READ_KEY = "import os, sys; line = os.read(int(sys.argv[-1]), 99); "
@@ -44,7 +38,7 @@ async def store(tmp_path: Path) -> AsyncIterator[JobStore]:
 @pytest.fixture(autouse=True)
 def restart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = RestartPolicy(Backoff(first_seconds=0.0, longest_seconds=0.0), healthy_seconds=60.0)
-    monkeypatch.setattr(module, "_RESTARTS", policy)
+    monkeypatch.setattr(module, "RESTARTS", policy)
 
 
 def program(code: str, *, drain_seconds: float = 30.0, log: Path | None = None) -> LocalWorker:
@@ -53,12 +47,6 @@ def program(code: str, *, drain_seconds: float = 30.0, log: Path | None = None) 
     worker.admit("s3cret")
     worker._command = [sys.executable, "-c", READ_KEY + code]
     return worker
-
-
-async def register(store: JobStore, name: str, state: WorkerState = WorkerState.READY) -> str:
-    offers = (ModelOffer(spec=SPEC),)
-    registration = Registration(models=offers, report=WorkerReport(state=state), name=name)
-    return await store.leases.register(registration)
 
 
 def test_local_worker_gets_the_settings_of_its_server_and_no_secret() -> None:
@@ -75,47 +63,6 @@ def test_local_worker_gets_the_settings_of_its_server_and_no_secret() -> None:
     assert "--device" not in words, "what has no value is left to the worker's own default"
     assert "s3cret" not in words
     assert "--engine-command" not in arguments("http://127.0.0.1:1", settings, None)
-
-
-def test_workers_of_other_data_folders_have_other_names(tmp_path: Path) -> None:
-    names = {name_of(Settings(data_dir=tmp_path / folder)) for folder in ("a", "b", "b/../a")}
-    assert len(names) == 2
-
-
-async def test_jobs_of_the_last_worker_return_to_the_queue(store: JobStore) -> None:
-    dead, other = await register(store, "serve:here"), await register(store, "elsewhere")
-    first, second = [await store.jobs.submit(new_job()) for _ in range(2)]
-    await claim_one(store, dead)
-    await claim_one(store, other)
-    await release_jobs_of(store, "serve:here")
-    statuses = [(await store.jobs.get(job.id)).status for job in (first, second)]
-    assert sorted(statuses) == [JobStatus.QUEUED, JobStatus.RUNNING]
-
-
-@pytest.mark.parametrize("state", [WorkerState.READY, WorkerState.OCCUPIED])
-async def test_waiting_ends_with_a_new_worker_that_is_ready(store: JobStore, state: WorkerState) -> None:
-    known = await register(store, "known")
-    running: asyncio.Task[int] = asyncio.create_task(cast(Any, asyncio.Event().wait()))
-    waiting = asyncio.create_task(wait_until_ready(running, store, {known}))
-    await register(store, "loading", WorkerState.INITIALIZING)
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    await register(store, "new", state)
-    await waiting
-    running.cancel()
-
-
-async def test_waiting_fails_if_the_worker_cannot_start(store: JobStore) -> None:
-    ended: asyncio.Task[int] = asyncio.create_task(asyncio.sleep(0, 2))
-    with pytest.raises(ServerUnavailable, match="could not start; see its log"):
-        await wait_until_ready(ended, store, set())
-
-
-async def test_waiting_has_a_timeout(store: JobStore) -> None:
-    running: asyncio.Task[int] = asyncio.create_task(cast(Any, asyncio.Event().wait()))
-    with pytest.raises(ServerUnavailable, match="no worker was ready after 0 s"):
-        await wait_until_ready(running, store, set(), timeout=0.0)
-    running.cancel()
 
 
 async def test_the_worker_reads_its_key_from_a_pipe(tmp_path: Path) -> None:
@@ -157,7 +104,7 @@ async def test_stopping_lets_the_worker_drain(tmp_path: Path) -> None:
 async def test_a_worker_that_does_not_drain_in_time_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_STOP_MARGIN", 0.0)
+    monkeypatch.setattr(module, "STOP_MARGIN", 0.0)
     ready = tmp_path / "ready"
     ignore = "import signal, time, pathlib; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     code = ignore + f"pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"

@@ -10,14 +10,14 @@ import httpx
 import pytest
 
 from diffuserve.api.auth import access
-from diffuserve.cli.servers.data_folder import locked
 from diffuserve.cli.servers.serve import _invitation
 from diffuserve.cli.servers.server import RunningServer, running_server
-from diffuserve.cli.wiring.control import open_store
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.tenant import PlanOverrides, Role
 from diffuserve.jobs.security.keys import make_key
 from diffuserve.settings import Settings
+from diffuserve.wiring.control import open_store
+from diffuserve.wiring.data_folder import locked
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         return 7
 
     monkeypatch.setattr("diffuserve.cli.preflight.check_worker", lambda *_: None)
-    monkeypatch.setattr("diffuserve.cli.wiring.worker.run", run)
-    monkeypatch.setattr("diffuserve.cli.wiring.worker.run_replicas", run_replicas)
+    monkeypatch.setattr("diffuserve.wiring.worker.run", run)
+    monkeypatch.setattr("diffuserve.wiring.worker.run_replicas", run_replicas)
     return configs
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import obstore
@@ -22,6 +23,12 @@ def adapter(path: Path, width: int = 192) -> Path:
     return path
 
 
+def stored(invoke: Invoke, *options: str) -> list[dict[str, Any]]:
+    """Return what is listed of the store."""
+    listed = json.loads(invoke("adapters", "list", "--json", *options).out)
+    return [entry for entry in listed if entry["origin"] == "store"]
+
+
 @pytest.fixture(autouse=True)
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DIFFUSERVE_DATA_DIR", str(tmp_path / "data"))
@@ -35,11 +42,9 @@ def test_an_adapter_is_named_shown_fetched_and_removed(invoke: Invoke, tmp_path:
     assert (pushed.code, pushed.out) == (0, "ink"), pushed.err
     assert data.stat().st_mode & 0o077 == 0
     assert invoke("adapters", "push", str(file), "--name", "own", "--tenant", "acme").code == 0
-    listed = json.loads(invoke("adapters", "list", "--json").out)
+    listed = stored(invoke)
     assert [(entry["name"], entry["tenant"]) for entry in listed] == [("ink", None), ("own", "acme")]
-    assert [
-        entry["name"] for entry in json.loads(invoke("adapters", "list", "--json", "--tenant", "b").out)
-    ] == ["ink"]
+    assert [entry["name"] for entry in stored(invoke, "--tenant", "b")] == ["ink"]
     assert "tiny-flux" in invoke("adapters", "list").out
     assert listed[0]["digest"] in invoke("adapters", "show", "ink").out
     pulled = invoke("adapters", "pull", "ink")
@@ -51,6 +56,17 @@ def test_an_adapter_is_named_shown_fetched_and_removed(invoke: Invoke, tmp_path:
     assert "did you mean 'own'" in missing.err
 
 
+def test_adapters_that_are_in_no_store_are_listed_with_where_they_come_from(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    files = json.dumps({"mine": str(adapter(tmp_path / "ink.safetensors"))})
+    listed = json.loads(invoke("adapters", "list", "--json", "--adapter-files", files).out)
+    found = [(entry["name"], entry["origin"], entry["model"]) for entry in listed]
+    assert found == [("copper-moon", "model", "tiny-flux"), ("mine", "file", None)]
+    missing = invoke("adapters", "list", "--adapter-files", '{"mine": "none.safetensors"}')
+    assert (missing.code, "none.safetensors" in missing.err) == (2, True)
+
+
 def test_what_does_not_fit_gets_no_name(invoke: Invoke, tmp_path: Path) -> None:
     foreign = adapter(tmp_path / "wide.safetensors", width=3_072)
     refused = invoke("adapters", "push", str(foreign), "--model", "tiny-flux")
@@ -59,7 +75,7 @@ def test_what_does_not_fit_gets_no_name(invoke: Invoke, tmp_path: Path) -> None:
     assert "give one with --name" in invoke("adapters", "push", str(adapter(tmp_path / "-.safetensors"))).err
     (tmp_path / "ink.bin").write_bytes(b"pickle")
     assert "pickles can run code" in invoke("adapters", "push", str(tmp_path / "ink.bin")).err
-    assert json.loads(invoke("adapters", "list", "--json").out) == []
+    assert stored(invoke) == []
 
 
 def test_an_adapter_comes_from_the_hub(
@@ -86,6 +102,6 @@ def test_an_adapter_comes_from_a_bucket(
     obstore.put(open_place(url, "source")[0], "ink.safetensors", content)
     pushed = invoke("adapters", "push", f"{url}/ink.safetensors", "--adapter-store", url)
     assert (pushed.code, pushed.out) == (0, "ink"), pushed.err
-    assert json.loads(invoke("adapters", "list", "--json", "--adapter-store", url).out)[0]["name"] == "ink"
+    assert stored(invoke, "--adapter-store", url)[0]["name"] == "ink"
     missing = invoke("adapters", "push", f"{url}/none.safetensors", "--adapter-store", url)
     assert "there is no such file" in missing.err

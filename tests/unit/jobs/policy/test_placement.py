@@ -12,7 +12,7 @@ from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.policy.fairness import Claimant, choose_lane, seconds_left
 from diffuserve.jobs.policy.lanes import Lane, TenantAccount, latest_start_at, urgent_place
-from diffuserve.jobs.policy.placement import ClaimingWorker, left_until, suits_spot
+from diffuserve.jobs.policy.placement import ClaimingWorker, favorite, left_until, suits_spot
 
 NOW = 1_800_000_000.0
 CONFIG = StoreConfig(on_demand_wait_seconds=2.0, spot_wait_seconds=60.0, deadline_lead_seconds=30.0)
@@ -175,3 +175,22 @@ def test_adapters_of_workers_of_other_models_do_not_count() -> None:
     ready = replace(lane(Band.STANDARD), head_adapters="r s")
     assert not ClaimingWorker(False, adapters_elsewhere={"wan": ["rs"]}).leaves(ready, NOW, CONFIG)
     assert ClaimingWorker(False, adapters_elsewhere={"flux": ["r"]}).leaves(ready, NOW, CONFIG)
+
+
+WORKERS = st.lists(st.text("abcdef", min_size=1), min_size=2, max_size=6, unique=True)
+
+
+@given(READY_LANES, st.text(min_size=1), WORKERS)
+def test_a_hint_prefers_one_worker_until_that_leaves_and_starves_nowhere(
+    ready: Lane, hint: str, workers: list[str]
+) -> None:
+    """Whatever the order of the workers; and where another one leaves, no hint moves."""
+    fresh = replace(ready, head_hint=hint, head_at=NOW, head_since=NOW)
+    chosen = favorite(hint, workers)
+    assert favorite(hint, workers[::-1]) == chosen
+    for worker_id in workers:
+        worker = ClaimingWorker(False, worker_id=worker_id, peers={"flux": workers})
+        assert worker.leaves(fresh, NOW, CONFIG) is (worker_id != chosen)
+        assert not worker.leaves(fresh, NOW + CONFIG.hint_wait_seconds, CONFIG)
+        if worker_id != chosen:
+            assert favorite(hint, [other for other in workers if other != worker_id]) == chosen

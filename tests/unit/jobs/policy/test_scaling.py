@@ -14,8 +14,10 @@ from diffuserve.jobs.policy.scaling import (
     Floor,
     PoolDemand,
     ScaleConfig,
+    bucket_of,
     desired_workers,
     recent_rate,
+    workers_worth,
 )
 from diffuserve.settings import Settings
 
@@ -135,3 +137,11 @@ def test_a_bad_floor_is_told_with_its_variable(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("DIFFUSERVE_SCALE_FLOORS", '{"tiny": [{"workers": 2, "days": [7]}]}')
     with pytest.raises(InvalidParams, match=r"DIFFUSERVE_SCALE_FLOORS.*day 7"):
         Settings.with_options()
+
+
+def test_work_of_queues_of_their_own_adds_up_before_it_is_rounded() -> None:
+    one = PoolDemand(queued_seconds=CONFIG.scale_target_seconds / 4)
+    assert workers_worth(one, 0.0, CONFIG) == 0.25
+    assert desired_workers(one, 0.0, (), CONFIG).total == 1
+    busy = PoolDemand(accepted={bucket_of(0.0): 600.0 * CONFIG.scale_useful_share})
+    assert workers_worth(busy, 300.0, CONFIG) > 1.0

@@ -19,6 +19,7 @@ from diffuserve.models.any_pipeline.reading.signature import Signature
 from diffuserve.models.any_pipeline.reading.sounds import sounds
 from diffuserve.models.any_pipeline.reading.tasks import (
     CONTROL_SCALES,
+    CONTROL_TIMES,
     FRAMES,
     LAST_FRAMES,
     MASKS,
@@ -207,7 +208,16 @@ def _control(signature: Signature) -> dict[str, Any]:
         "has_control_image": True,
         "needs_control_image": not signature.may_lack(control, otherwise=False),
         "control_scale": _number(signature.default(*CONTROL_SCALES), 1),
+        **_controlnet(signature),
     }
+
+
+def _controlnet(signature: Signature) -> dict[str, Any]:
+    """Return the ControlNet of a class that acts in some of the steps; kinds of images it knows but one."""
+    is_timed = {*CONTROL_TIMES} <= {*signature.arguments}
+    if not is_timed or "controlnet" not in signature.components or "control_mode" in signature.arguments:
+        return {}
+    return {"controlnets": ("controlnet",), "control_modes": (0,)}
 
 
 def _number(value: object, otherwise: int | float) -> float:

@@ -30,6 +30,7 @@ FRAMES: Final = ("num_frames", "video_length", "frames")
 LAST_FRAMES: Final = ("last_image",)
 RATES: Final = ("frame_rate", "fps")
 DURATIONS: Final = ("audio_duration", "audio_length_in_s", "audio_duration_s", "duration", "audio_end_in_s")
+CONTROL_TIMES: Final = ("control_guidance_start", "control_guidance_end")
 CONTROL_SCALES: Final = ("controlnet_conditioning_scale", "adapter_conditioning_scale")
 
 _GIVEN: Final = frozenset({"prompt", "image", "mask_image", "control_image", "height", "width", "num_frames"})

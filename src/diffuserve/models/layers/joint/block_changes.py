@@ -1,7 +1,7 @@
 """What ControlNets add to the image tokens of a packed row after its blocks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -19,6 +19,16 @@ class BlockChanges:
     double: Sequence[Float[Tensor, "changed d"]]
     single: Sequence[Float[Tensor, "changed d"]]
     repeats: bool = False
+
+    def part(self, image_rows: range) -> "BlockChanges":
+        """Return what changes a rank's part of the image row."""
+        mine = ((self.rows >= image_rows.start) & (self.rows < image_rows.stop)).nonzero()[:, 0]
+        return replace(
+            self,
+            rows=self.rows[mine] - image_rows.start,
+            double=[change[mine] for change in self.double],
+            single=[change[mine] for change in self.single],
+        )
 
     def after_double(
         self, image: Float[Tensor, "image d"], index: int, num_blocks: int

@@ -41,6 +41,7 @@ class Shard:
             text=packed.text[self.text],
             layout=self.layout,
             adapters=packed.adapters.part(self.text_rows, self.image_rows),
+            changes=tuple(change.part(self.image_rows) for change in packed.changes),
         )
 
 

@@ -23,7 +23,7 @@ const textOf = (value) => (typeof value === "string" ? value : JSON.stringify(va
 function factsOf(job) {
   const { actual_seconds: actual, cost_seconds: predicted } = job;
   const facts = [
-    ["Model", job.model],
+    ["Model", job.model + (job.requested_model ? `, in place of ${job.requested_model}` : "")],
     ["Kind", { "video.generate": "Clip", "audio.generate": "Sound" }[job.kind] ?? "Image"],
     ["Priority", job.priority],
     ["Tenant", isOperator.value && !session.value.is_open ? job.tenant_id : null],

@@ -7,7 +7,7 @@ const ORDER = [
   ["decode_seconds", "decode"], ["filter_seconds", "filter"], ["video_encode_seconds", "write"],
   ["upload_seconds", "upload"],
 ];
-const AFTER = { denoised: "queue", preempted: "queue", interrupted: "queue", requeued: "queue" };
+const AFTER = { fell_back: "queue", denoised: "queue", preempted: "queue", interrupted: "queue", requeued: "queue" };
 
 // Return [{ name, kind, start, end, attempt, note }] in seconds from the submission, in their order, without
 // gaps. `now` is the end of what still goes on, in milliseconds.

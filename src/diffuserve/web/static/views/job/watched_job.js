@@ -5,7 +5,7 @@ import { FINAL, isFinal, newer } from "../../components/job_state.js";
 import { withPreview } from "../../components/previews.js";
 import { kept } from "../gallery/feed.js";
 
-const STORED = ["queued", "running", "denoised", "preempted", "interrupted", "requeued", "canceling", ...FINAL];
+const STORED = ["queued", "fell_back", "running", "denoised", "preempted", "interrupted", "requeued", "canceling", ...FINAL];
 
 export class WatchedJob {
   constructor(id) {

@@ -12,7 +12,8 @@ import {
   idOf,
 } from "./fields.js";
 import { AdaptersField } from "./adapters_field.js";
-import { ImageField, PictureField, imagesIn } from "./image_field.js";
+import { ControlsField } from "./controls_field.js";
+import { ImageField, ImagePromptsField, PictureField, imagesIn } from "./image_field.js";
 import {
   AUDIO,
   FORMATS,
@@ -21,6 +22,7 @@ import {
   controlled,
   fieldsOf,
   hasControlIn,
+  hasControlNets,
   picturesOf,
   randomSeed,
 } from "./job_request.js";
@@ -33,7 +35,7 @@ import { addImage, change, inputs, kind, model, plan, refusal, server, settings 
 // Fields with a place of their own in the form.
 const ELSEWHERE = [
   ...["prompt", "lyrics", "width", "height", "seconds"],
-  ...["seed", "num_images", "num_frames", "fps", "strength", "adapters"],
+  ...["seed", "num_images", "num_frames", "fps", "strength", "adapters", "image_prompt_scale"],
 ];
 const isAmongMore = ({ name }) => !ELSEWHERE.includes(name);
 const PLACEHOLDER = "Describe the image that you want to see";
@@ -112,6 +114,8 @@ function Choices({ model: chosen }) {
     ${picturesOf(chosen, kind.value).map(
       (field) => html`<${PictureField} key=${field.name} field=${field} isNeeded=${limits[`needs_${field.name}`]} />`,
     )}
+    ${hasControlNets(chosen) && html`<${ControlsField} model=${chosen} />`}
+    ${limits.max_image_prompts > 0 && html`<${ImagePromptsField} model=${chosen} />`}
     ${limits.max_adapters > 0 && html`<${AdaptersField} most=${limits.max_adapters} known=${chosen.adapters} />`}
     <div class="pair count-and-seed">
       <${NumberField} name="num_images" label=${COUNTED[kind.value]}

@@ -2,7 +2,7 @@
 import { html, useState } from "../../vendor/ui.js";
 import { FieldError, RangeField, faultOf, idOf } from "./fields.js";
 import { MaskBrush } from "./mask_brush.js";
-import { addImage, inputs, removeImage, setMask, setNamed } from "./state.js";
+import { addImage, addPrompt, inputs, removeImage, setMask, setNamed, setPrompts } from "./state.js";
 
 const FORMATS = "image/png,image/jpeg,image/webp";
 const ONE = "Drop, paste or choose an image";
@@ -57,7 +57,33 @@ export function PictureField({ field: { name, label, hint }, isNeeded }) {
     </section>`;
 }
 
-function Picker({ name, hint, onPick }) {
+// Images that say what is drawn, beside the prompt, and how much they count.
+export function ImagePromptsField({ model: { limits } }) {
+  const { prompts } = inputs.value;
+  return html`
+    <section class="field image-field" aria-label="Image prompts">
+      <span class="label">Image prompts<span class="hint">optional: what is drawn, beside the words</span></span>
+      <div class="thumbs">
+        ${prompts.map((image) => {
+          const remove = () => setPrompts(prompts.filter((other) => other !== image));
+          return html`<${Thumb} key=${image.id} image=${image} onRemove=${remove} />`;
+        })}
+        ${
+          prompts.length < limits.max_image_prompts &&
+          html`<${Picker} name="image_prompts" hint=${prompts.length ? ANOTHER : "Drop or choose an image"}
+            onPick=${addPrompt} />`
+        }
+      </div>
+      <${FieldError} name="image_prompts" />
+      ${
+        prompts.length > 0 &&
+        html`<${RangeField} name="image_prompt_scale" label="How much they count" min="0" max="2" step="0.05"
+          standard=${1} />`
+      }
+    </section>`;
+}
+
+export function Picker({ name, hint, onPick }) {
   const [isOver, setOver] = useState(false);
   const [isBusy, setBusy] = useState(false);
   const take = async (files) => {
@@ -87,7 +113,7 @@ function Picker({ name, hint, onPick }) {
     </label>`;
 }
 
-function Thumb({ image, onRemove }) {
+export function Thumb({ image, onRemove }) {
   return html`
     <figure class="thumb">
       <img src=${image.url} alt=${`Input image: ${image.name}`} />

@@ -24,7 +24,7 @@ export function kindOf(settings, model) {
 // Return the fields with a control that mean something to a model: in a job of this kind, that brings such
 // inputs along.
 export function fieldsOf(model, kind, { brings = {}, sampler = null } = {}) {
-  const has = { image: true, mask: true, control: true, ...brings, clip: kind === VIDEO };
+  const has = { image: true, mask: true, control: true, image_prompt: true, ...brings, clip: kind === VIDEO };
   const named = sampler ?? model.defaults.sampler;
   return controlled(model).filter(
     ({ name, topic, samplers }) =>
@@ -41,22 +41,28 @@ export const controlled = (model) =>
 // Return the fields of a model, in a job of this kind, that are one image each with an upload of its own.
 export const picturesOf = (model, kind) =>
   model.fields.filter(
-    (field) => field.label !== null && field.kind === "image" && (field.topic !== "clip" || kind === VIDEO),
+    (field) =>
+      field.label !== null &&
+      field.kind === "image" &&
+      (field.topic !== "clip" || kind === VIDEO) &&
+      (field.topic !== "control" || !hasControlNets(model)), // they have their own images
   );
 
-// Return the body of POST /v1/jobs. `inputs` are uploaded files: { images, mask, named }, the last by fields.
+export const hasControlNets = ({ limits }) => (limits.controlnets ?? []).length > 0;
+
+// Return the body of POST /v1/jobs. `inputs` are uploaded files: { images, mask, named, prompts, controls }.
 export function jobRequest(settings, model, inputs) {
   const kind = kindOf(settings, model);
   const { sampler } = settings;
   const image = inputs.images.length > 0;
-  const brings = { image, mask: image && Boolean(inputs.mask), control: hasControlIn(inputs) };
+  const brings = { image, mask: image && Boolean(inputs.mask), control: hasControlIn(inputs), image_prompt: inputs.prompts.length > 0 };
   const fields = fieldsOf(model, kind, { brings, sampler });
   const said = fields.map(({ name }) => [name, settings[name] ?? ""]).filter(([, value]) => value !== "");
   const input = Object.fromEntries(said);
   return {
     model: model.id,
     ...(kind === IMAGE ? {} : { kind }),
-    input: { ...input, ...stillFrames(kind, model), ...imagesOf(inputs), ...namedOf(inputs, model, kind) },
+    input: { ...input, ...stillFrames(kind, model), ...imagesOf(inputs), ...namedOf(inputs, model, kind), ...guidesOf(inputs) },
     ...(settings.priority ? { priority: settings.priority } : {}),
     ...(settings.output_format ? { output_format: settings.output_format } : {}),
     ...(settings.expand_prompt ? { expand_prompt: true } : {}),
@@ -73,6 +79,18 @@ function imagesOf({ images, mask }) {
   if (!images.length) return {};
   const ids = images.map((image) => image.id);
   return { image: ids.length === 1 ? ids[0] : ids, ...(mask ? { mask: mask.id } : {}) };
+}
+
+function guidesOf({ prompts, controls }) {
+  const uses = controls.map(({ image, mode, ...use }) => ({
+    ...use,
+    image: image.id,
+    ...(mode === null ? {} : { mode }),
+  }));
+  return {
+    ...(prompts.length ? { image_prompts: prompts.map(({ id }) => id) } : {}),
+    ...(uses.length ? { controls: uses } : {}),
+  };
 }
 
 export const hasControlIn = ({ named }) => Boolean(named.control_image);
@@ -119,13 +137,22 @@ export function formatOf(job) {
   return format === FORMATS[job.kind]?.[0] ? null : format;
 }
 
-// Return the file ids of a job's images: { images: [id], mask: id | null, named: { field: id } }.
-export function filesOfJob(job) {
-  const { image, mask, ...others } = job.input;
+// Return the file ids of a job's images: { images: [id], mask: id | null, named: { field: id }, prompts: [id],
+// controls: [{ name, image: id, … }] }. A control image is what the first ControlNet follows, if there are any.
+export function filesOfJob(job, model = null) {
+  const { image, mask, image_prompts: prompts, controls = [], ...others } = job.input;
+  const uses = controls.map((use) => ({ ...use, image: use.image.id }));
+  if (model && hasControlNets(model) && others.control_image) {
+    const weight = others.control_scale ?? model.defaults.control_scale ?? 1;
+    uses.push({ name: model.limits.controlnets[0], image: others.control_image.id, weight, start: 0, end: 1 });
+    delete others.control_image;
+  }
   const named = Object.entries(others).filter(([, value]) => value?.id);
   return {
     images: (image ? [image].flat() : []).map(({ id }) => id),
     mask: mask?.id ?? null,
     named: Object.fromEntries(named.map(([name, { id }]) => [name, id])),
+    prompts: (prompts ? [prompts].flat() : []).map(({ id }) => id),
+    controls: uses,
   };
 }

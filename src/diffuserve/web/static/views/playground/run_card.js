@@ -39,9 +39,9 @@ export function RunCard({ run }) {
 }
 
 const factsOf = ({ model, input }) =>
-  [model, sizeOf(input), `${input.num_inference_steps} steps`, ...(input.adapters ?? []).map(adapterOf)].join(" · ");
+  [model, sizeOf(input), `${input.num_inference_steps} steps`, ...[...(input.controls ?? []), ...(input.adapters ?? [])].map(weighed)].join(" · ");
 
-const adapterOf = ({ name, weight }) => `${name} ${weight}`;
+const weighed = ({ name, weight }) => `${name} ${weight}`;
 
 const sizeOf = ({ width, height, seconds }) => (width ? `${width}×${height}` : `${seconds} s`);
 

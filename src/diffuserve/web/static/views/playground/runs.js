@@ -9,7 +9,7 @@ const KEPT = "diffuserve.runs";
 const MOST_KEPT = 12;
 const MOST_STREAMS = 4; // a browser has six connections to a server, and images and requests need some
 const POLL_MS = 1500;
-const LOGGED = ["running", "denoised", "preempted", "interrupted", "requeued", "canceling"];
+const LOGGED = ["fell_back", "running", "denoised", "preempted", "interrupted", "requeued", "canceling"];
 
 export const runs = signal([]); // newest first: { key, body, ids }
 export const watched = signal({}); // by job id: { job, previews, isLive, problem }

@@ -11,7 +11,8 @@ const LONGEST_ICON = 22; // pixels
 export function SizeField({ model }) {
   const { width, height } = settings.value;
   const presets = sizesOf(model);
-  const follows = inputs.value.images.length > 0 || hasControlIn(inputs.value); // it has the image's size
+  const { images, controls } = inputs.value;
+  const follows = images.length + controls.length > 0 || hasControlIn(inputs.value); // it has the image's size
   const chosen = presetOf(presets, { width, height }, model, follows);
   const [isOpen, open] = useState(false);
   const takesOwn = !isLimited(model);

@@ -13,7 +13,10 @@ export const models = signal(null); // null until they are known
 export const plan = signal(null);
 export const server = signal(null); // GET /: { reason, expands_prompts, requires_key, … }
 export const settings = signal(NO_SETTINGS);
-export const NO_INPUTS = { images: [], mask: null, named: {} }; // `named` has images of other fields
+// `named` has images of other fields, `prompts` image prompts; `controls` are those of the request, each with
+// its image.
+export const NO_INPUTS = { images: [], mask: null, named: {}, prompts: [], controls: [] };
+export const MOST_CONTROLS = 3; // of a request
 export const inputs = signal(NO_INPUTS); // uploaded files, with a `url` to show them
 export const refusal = signal(null); // of the last submission: see refusals.js
 
@@ -107,13 +110,15 @@ export function forgive(names) {
 // Fill the form with what a job was asked for; `changes` on top of it.
 export function reuse(job, changes = {}) {
   const known = models.value.find((one) => one.id === job.model);
-  const { images, mask, named } = filesOfJob(job);
+  const { images, mask, named, prompts, controls } = filesOfJob(job, known);
   batch(() => {
     settings.value = { ...settingsOfJob(job, known), ...changes };
     inputs.value = {
       images: images.map(shown),
       mask: mask ? shown(mask) : null,
       named: Object.fromEntries(Object.entries(named).map(([name, file]) => [name, shown(file)])),
+      prompts: prompts.map(shown),
+      controls: controls.map((use) => ({ mode: null, ...use, image: shown(use.image) })),
     };
     refusal.value = null;
   });
@@ -160,6 +165,37 @@ export function removeImage(place) {
   forgive(["image", "mask", "strength"]);
   const images = inputs.value.images.filter((_, index) => index !== place);
   inputs.value = { ...inputs.value, images, mask: null };
+}
+
+export async function addPrompt(file) {
+  const image = await upload(file, "image_prompts");
+  if (image) setPrompts([...inputs.value.prompts, image].slice(0, model.value.limits.max_image_prompts));
+}
+
+export function setPrompts(prompts) {
+  forgive(["image_prompts", "image_prompt_scale"]);
+  inputs.value = { ...inputs.value, prompts };
+}
+
+// Upload an image for the first ControlNet that has none yet.
+export async function addControl(file) {
+  const image = await upload(file, "controls");
+  if (!image) return;
+  const { controls } = inputs.value;
+  const { controlnets } = model.value.limits;
+  const name = controlnets.find((one) => controls.every((other) => other.name !== one)) ?? controlnets[0];
+  const mode = firstMode(model.value.limits, name);
+  setControls([...controls, { name, image, weight: 1, start: 0, end: 1, mode }].slice(0, MOST_CONTROLS));
+}
+
+// Return how many kinds of images a ControlNet knows; 0 for one that knows a single kind.
+export const numModes = ({ controlnets, control_modes }, name) => control_modes[controlnets.indexOf(name)] ?? 0;
+
+export const firstMode = (limits, name) => (numModes(limits, name) > 0 ? 0 : null);
+
+export function setControls(controls) {
+  forgive(["controls", "control_image"]);
+  inputs.value = { ...inputs.value, controls };
 }
 
 // Upload the image of a field that has one; without a file the field has none.

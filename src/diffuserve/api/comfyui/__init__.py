@@ -1,0 +1,1 @@
+"""The door of programs that were written for ComfyUI."""

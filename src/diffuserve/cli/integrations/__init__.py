@@ -1,0 +1,1 @@
+"""Commands that put our engine inside other servers."""

@@ -1,0 +1,1 @@
+"""Modal: an app, and the file that holds it."""

@@ -1,0 +1,1 @@
+"""TorchServe: a model archive, and its handler."""
