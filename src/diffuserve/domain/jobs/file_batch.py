@@ -15,6 +15,7 @@ from diffuserve.domain.jobs.webhook import Webhook
 _BATCH, _FILE_BATCH = "batch_", "batch_file_"
 _ID = re.compile(r"batch_file_([0-9a-f]{20})")
 
+Ending = Literal["expired", "cancelled"]
 Endpoint = Literal["/v1/images/generations", "/v1/images/edits", "/v1/videos"]
 
 
@@ -112,7 +113,7 @@ class FileBatch(NewFileBatch):
     expires_at: float
     counts: LineCounts
     cost_seconds: float | None = None
-    ending: Literal["expired", "cancelled"] | None = None
+    ending: Ending | None = None
     model: str | None = None
     in_progress_at: float | None = None
     finalizing_at: float | None = None

@@ -10,6 +10,7 @@ from diffuserve.domain.codec import from_json
 from diffuserve.domain.errors import BatchNotFound
 from diffuserve.domain.jobs.batch import NewBatch
 from diffuserve.domain.jobs.file_batch import (
+    Ending,
     FileBatch,
     FileBatchStatus,
     FileError,
@@ -42,7 +43,9 @@ from diffuserve.jobs.queue.idempotency import Stamp
 
 batches, file_batches, refused_lines = schema.batches, schema.file_batches, schema.refused_lines
 
-_OF_BATCH = ("num_items", "num_stored", "finished_at", *schema.BATCH_COUNTS.values())
+_CANCELLED: Ending = "cancelled"
+_EXPIRED: Ending = "expired"
+_OF_BATCH = ("num_items", "num_stored", "finished_at", "is_canceled", *schema.BATCH_COUNTS.values())
 _SHOWN = sa.select(file_batches, *(batches.c[name].label(f"of_{name}") for name in _OF_BATCH)).join_from(
     file_batches, batches, batches.c.id == file_batches.c.id, isouter=True
 )
@@ -86,7 +89,7 @@ class FileBatchStore:
 
     async def cancel(self, batch_id: str, tenant_id: str | None = None) -> FileBatch:
         """Let the batch end early. Raise `BatchNotFound`, and `Conflict` for one that has ended otherwise."""
-        await self._writer.run(StopFileBatch(batch_id, FileBatchStatus.CANCELLED.value, tenant_id))
+        await self._writer.run(StopFileBatch(batch_id, _CANCELLED, tenant_id))
         return await self.get(batch_id)
 
     async def find_due(self, busy: Collection[str], limit: int) -> dict[str, str]:
@@ -116,7 +119,7 @@ class FileBatchStore:
 
     async def expire(self, batch_id: str) -> None:
         """Let a batch end because its time is over."""
-        await self._writer.run(StopFileBatch(batch_id, FileBatchStatus.EXPIRED.value))
+        await self._writer.run(StopFileBatch(batch_id, _EXPIRED))
 
     async def finalize(self, batch_id: str) -> None:
         """Begin to write the files of a batch that is over."""
@@ -143,6 +146,7 @@ def _file_batch_of(row: sa.Row[Any]) -> FileBatch:
     return FileBatch(
         **values,
         status=FileBatchStatus(row.status),
+        ending=row.ending or (_CANCELLED if row.of_is_canceled else None),  # by whichever of its two ids
         metadata=None if row.metadata is None else orjson.loads(row.metadata),
         webhook=None if row.webhook is None else from_json(Webhook, row.webhook),
         window_seconds=row.expires_at - row.created_at,
@@ -155,7 +159,7 @@ def _file_batch_of(row: sa.Row[Any]) -> FileBatch:
 
 
 _PLAIN = (
-    *("id", "tenant_id", "endpoint", "input_file_id", "completion_window", "base_url", "ending", "model"),
+    *("id", "tenant_id", "endpoint", "input_file_id", "completion_window", "base_url", "model"),
     *("output_file_id", "error_file_id", "cost_seconds", "output_seconds", "created_at", "expires_at"),
     *("in_progress_at", "finalizing_at", "cancelling_at", "ended_at"),
 )

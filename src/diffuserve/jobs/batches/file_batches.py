@@ -180,8 +180,8 @@ class StopFileBatch(SingleCommand[None]):
         if row is None or self.tenant_id not in (None, row.tenant_id):
             return BatchNotFound(f"no batch {file_batch_id}")
         if row.ended_at is not None:
-            stopped_again = row.ending == self.ending == row.status
-            return None if stopped_again else Conflict(f"batch {file_batch_id} has ended: it is {row.status}")
+            was_stopped = row.status == self.ending
+            return None if was_stopped else Conflict(f"batch {file_batch_id} has ended: it is {row.status}")
         if row.ending is not None or row.status == FileBatchStatus.FINALIZING:
             return None
         asked_at = transaction.now if self.ending == FileBatchStatus.CANCELLED else None
