@@ -51,8 +51,13 @@ def sample(kind: type[DiffuserveError]) -> DiffuserveError:
 
 
 def through_a_server(error: DiffuserveError) -> DiffuserveError:
-    state = {"request_id": "r"}
-    scope = {"type": "http", "path": "/v1/jobs", "headers": [], "state": state, "app": Starlette()}
+    scope = {
+        "type": "http",
+        "path": "/v1/jobs",
+        "headers": [],
+        "app": Starlette(),
+        "state": {"request_id": "r"},
+    }
     response = problem_response(problem_of(error), Request(scope))
     return error_from(
         httpx.Response(response.status_code, headers=response.headers, content=bytes(response.body))
