@@ -11,7 +11,6 @@ import diffuserve
 from diffuserve.domain import errors
 from diffuserve.domain.errors import DiffuserveError, InvalidParams, RequestFailed
 
-
 # Programs, and what hosts run that have packages of their own.
 _NOT_IMPORTED = ("__main__", ".migrations", ".integrations.")
 
