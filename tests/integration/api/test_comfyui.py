@@ -1,6 +1,7 @@
 """Programs that were written for ComfyUI, as its own examples of scripts work: graph, WebSocket, history."""
 
 import asyncio
+import base64
 import copy
 import json
 import struct
@@ -154,6 +155,7 @@ async def test_a_script_sends_a_graph_follows_it_and_fetches_its_images(
         prompt_id = (await asyncio.to_thread(send, server, GRAPH, "me"))["prompt_id"]
         messages = await until_done(ws, prompt_id)
     kinds = [message["type"] for message in messages if isinstance(message, dict)]
+    assert len(kinds) == len(messages), "previews come to clients that ask for them"
     assert kinds[:3] == ["execution_start", "execution_cached", "executing"]
     assert kinds[-3:] == ["executed", "execution_success", "executing"]
     history = (await http.get(f"/history/{prompt_id}")).json()[prompt_id]
@@ -171,11 +173,15 @@ async def test_a_script_sends_a_graph_follows_it_and_fetches_its_images(
     assert list((await http.get("/api/history?max_items=5")).json()) == [prompt_id]
 
 
-async def test_previews_and_images_come_over_the_socket(server: str, painter: HandWorker) -> None:
+async def test_previews_and_images_come_over_the_socket(
+    server: str, painter: HandWorker, http: httpx.AsyncClient
+) -> None:
     graph = changed(n9=node("SaveImageWebsocket", images=["8", 0]), n5={"batch_size": 1})
     async with socket(server, "me") as ws:
-        prompt_id = (await asyncio.to_thread(send, server, graph, "me"))["prompt_id"]
+        body = {"prompt": graph, "client_id": "me", "extra_data": {"preview_method": "auto"}}
+        prompt_id = (await http.post("/prompt", json=body)).json()["prompt_id"]
         [lease] = await painter.claim(wait=10)
+        assert lease.num_previews == 3
         messages: list[Any] = []
         while not any(isinstance(message, bytes) for message in messages):
             await painter.report(lease, 2, 4, PNG)
@@ -334,6 +340,11 @@ async def test_one_tenant_sees_nothing_of_another(
         await worker.complete(lease)
         messages = [message for message in await until_done(ws, own) if isinstance(message, dict)]
     assert {message["data"].get("prompt_id", own) for message in messages} == {own}
+    basic = base64.b64encode(f"any:{ada}".encode()).decode()
+    known = await http.get("/queue", headers={"authorization": f"Basic {basic}"})
+    assert known.status_code == 200
+    page = {"authorization": f"Basic {basic}", "sec-fetch-site": "cross-site"}
+    assert (await http.post("/prompt", json=body, headers=page)).status_code == 401
     told = await http.get("/queue", headers={"authorization": "Bearer wrong"})
     assert (told.status_code, told.json()["error"]["type"]) == (401, "unauthorized")
 

@@ -20,6 +20,7 @@ from diffuserve.domain.tenant import Role, family_of
 from diffuserve.domain.workers.worker_ids import is_owned
 from diffuserve.telemetry import log_context
 
+_OTHER_SITES = ("cross-site", "same-site")
 _ADMITTED = "diffuserve.admitted"
 _HTTP_SCHEMES = {"ws": "http", "wss": "https"}  # a URL in a message over a WebSocket is for a browser
 
@@ -94,12 +95,14 @@ MetricsReader = Depends(_check_metrics_reader)
 def bearer_of(connection: HTTPConnection) -> str | None:
     """Return the token of the `Authorization: Bearer` header, `None` without one.
 
-    At the door of another server's programs the key may be there as they send it.
+    At the door of another server's programs the key may be there as they send it, but not from the page of
+    another site: a browser adds by itself what someone once typed into an address.
     """
     scheme, _, secret = connection.headers.get("authorization", "").partition(" ")
     scheme, secret = scheme.lower(), secret.strip()
     if scheme and scheme != "bearer" and (door := door_at(connection)):
-        return door.secret_of(scheme, secret)
+        is_foreign = connection.headers.get("sec-fetch-site") in _OTHER_SITES
+        return None if is_foreign else door.secret_of(scheme, secret)
     return (secret or None) if scheme == "bearer" else None
 
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from diffuserve.api.comfyui import list_routes, prompt_routes, socket
 from diffuserve.api.comfyui.errors import error_response
-from diffuserve.api.http.other_doors import OtherDoor
+from diffuserve.api.http.other_doors import OtherDoor, basic_key
 
 _PREFIX = "/api"  # every path of ComfyUI is there too
 _NAMES = (
@@ -23,5 +23,6 @@ DOOR = OtherDoor(
     router=router,
     paths=re.compile(rf"({_PREFIX})?/({'|'.join(_NAMES)})(/.*)?"),
     respond=error_response,
+    secret_of=basic_key,
     uploads=frozenset({list_routes.UPLOAD, _PREFIX + list_routes.UPLOAD}),
 )

@@ -1,6 +1,7 @@
 """ComfyUI's routes for prompts: send, list, interrupt, view."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -32,7 +33,6 @@ from diffuserve.api.submit.request_bodies import GenerationInput, NewJobBody
 from diffuserve.api.submit.submission import Submission, Submissions
 from diffuserve.domain.errors import (
     ArtifactNotFound,
-    DiffuserveError,
     ImageBlocked,
     InvalidParams,
     JobNotFound,
@@ -72,12 +72,17 @@ async def send_prompt(request: Request, parts: Used, caller: SubmittingCaller, b
     a request comes from.
     """
     body = _body_in(await request.body())
+    client_id = _client_in(body)
     try:
         graph = Graph(body["prompt"])
         asked = graph.asked()
-        job = await _submitted(parts, caller, base_url, graph, asked, _client_in(body))
+        with _faults_at_nodes(graph, asked):
+            sent = _sent(graph, asked, key_of(caller), client_id)
+            new = await _job_of(parts.catalog, graph, asked, sent, _has_previews(body))
+            job = await parts.submissions.submit(Submission(caller.tenant_id, new, base_url))
     except NodeFault as fault:
         return refusal(fault)
+    parts.bus.publish(client_topic(caller.tenant_id, client_id), {"job_id": job.id})
     number = len(await prompts_of(parts.store, caller, OPEN))
     return json_response({"prompt_id": job.id, "number": number, "node_errors": {}})
 
@@ -102,26 +107,30 @@ def _client_in(body: Mapping[str, Any]) -> str:
     return found
 
 
-async def _submitted(
-    parts: PromptParts, caller: Caller, base_url: str, graph: Graph, asked: GraphRequest, client_id: str
-) -> Job:
-    """Submit the job of a graph. Raise `NodeFault` for what a node asks for in vain."""
-    shown = [node_id for node_id in asked.last_ids if graph.class_of(node_id) == "SaveImageWebsocket"]
-    sent = SentPrompt(key_of(caller), client_id, asked.sampler_id, asked.last_ids, tuple(shown))
-    try:
-        spec = (await parts.catalog.pick(asked.model)).spec
-        body = NewJobBody.model_construct(
-            model=spec.name,
-            input=_input_of(with_sampler(asked, graph, spec), graph, asked),
-            metadata=sent.metadata,
-            output_format="png",
-            num_previews=MAX_PREVIEWS if spec.has_previews else 0,
-        )
-        job = await parts.submissions.submit(Submission(caller.tenant_id, body, base_url))
-    except (InvalidParams, ImageBlocked, ModelNotFound) as error:
-        raise _fault_of(error, graph, asked) from error
-    parts.bus.publish(client_topic(caller.tenant_id, client_id), {"job_id": job.id})
-    return job
+def _has_previews(body: Mapping[str, Any]) -> bool:
+    """Return whether a prompt asks for previews, which ComfyUI sends to nobody else."""
+    extra = body.get("extra_data")
+    method = extra.get("preview_method") if isinstance(extra, dict) else None
+    return method not in (None, "none", "default")
+
+
+def _sent(graph: Graph, asked: GraphRequest, key: str, client_id: str) -> SentPrompt:
+    over_socket = [each for each in asked.last_ids if graph.class_of(each) == "SaveImageWebsocket"]
+    return SentPrompt(key, client_id, asked.sampler_id, asked.last_ids, tuple(over_socket))
+
+
+async def _job_of(
+    catalog: Catalog, graph: Graph, asked: GraphRequest, sent: SentPrompt, has_previews: bool
+) -> NewJobBody:
+    """Return the job of a graph. Raise `NodeFault` and what `Catalog.pick` raises."""
+    spec = (await catalog.pick(asked.model)).spec
+    return NewJobBody.model_construct(
+        model=spec.name,
+        input=_input_of(with_sampler(asked, graph, spec), graph, asked),
+        metadata=sent.metadata,
+        output_format="png",
+        num_previews=MAX_PREVIEWS if has_previews and spec.has_previews else 0,
+    )
 
 
 def _input_of(values: Mapping[str, Any], graph: Graph, asked: GraphRequest) -> GenerationInput:
@@ -135,16 +144,19 @@ def _input_of(values: Mapping[str, Any], graph: Graph, asked: GraphRequest) -> G
         ) from error
 
 
-def _fault_of(error: DiffuserveError, graph: Graph, asked: GraphRequest) -> NodeFault:
-    """Return a refusal as the fault of the node whose input is refused."""
-    if isinstance(error, ModelNotFound):
-        return _fault_at("model", str(error), graph, asked, "value_not_in_list")
-    if isinstance(error, InvalidParams):
+@contextmanager
+def _faults_at_nodes(graph: Graph, asked: GraphRequest) -> Iterator[None]:
+    """Turn refusals within the block into faults of the nodes whose inputs are refused."""
+    try:
+        yield
+    except ModelNotFound as error:
+        raise _fault_at("model", str(error), graph, asked, "value_not_in_list") from error
+    except InvalidParams as error:
         node_id, name = _place(error.field.partition(".")[0], asked)
         told = InvalidParams(name or error.field, error.value, error.remedy)
-        return graph.fault(node_id, str(told), name)
-    assert isinstance(error, ImageBlocked)
-    return _fault_at(error.field, str(error), graph, asked)
+        raise graph.fault(node_id, str(told), name) from error
+    except ImageBlocked as error:
+        raise _fault_at(error.field, str(error), graph, asked) from error
 
 
 def _fault_at(

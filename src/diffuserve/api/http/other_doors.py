@@ -1,6 +1,8 @@
 """Doors for programs that were written for another server: their routes, their errors and their keys."""
 
+import binascii
 import re
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,3 +32,14 @@ def door_at(connection: HTTPConnection) -> OtherDoor | None:
     """Return the open door that a request has come to, `None` for this server's own."""
     doors: Sequence[OtherDoor] = getattr(connection.app.state, "doors", ())
     return next((door for door in doors if door.paths.fullmatch(connection.url.path)), None)
+
+
+def basic_key(scheme: str, value: str) -> str | None:
+    """Return the key in basic authentication: the password, or the user's name where there is none."""
+    if scheme != "basic":
+        return None
+    try:
+        user, _, password = b64decode(value, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return password or user or None

@@ -1,6 +1,7 @@
 """Base of OpenAI's bodies: what it does not know is taken, and named in the response as ignored."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice
 
 from pydantic import ConfigDict
@@ -11,6 +12,7 @@ from diffuserve.api.submit.request_bodies import RequestBody
 MAX_NAMED = 20
 """Ignored fields that a response names."""
 _MAX_CHARACTERS = 64
+_MAX_COMPARED = 5  # each takes up to a millisecond, in which no other request is served
 _SAYS_NOTHING = (None, "", "auto")
 OWN_TO_OPENAI = frozenset(
     {
@@ -48,11 +50,11 @@ class TolerantBody(RequestBody):
         size: str | None = getattr(self, "size", None)
         return size
 
-    @property
+    @cached_property
     def slips(self) -> tuple[str, ...]:
-        """Warnings of ignored fields whose names resemble those of others."""
+        """Warnings of the first ignored fields whose names resemble those of others."""
         named = [name for name in self.ignored if name.partition("[")[0] not in OWN_TO_OPENAI]
-        meant = [(name, likely_field(name, type(self))) for name in named]
+        meant = [(name, likely_field(name, type(self))) for name in named[:_MAX_COMPARED]]
         return tuple(f"{name} was ignored; did you mean {field}?" for name, field in meant if field)
 
     def _unknown(self) -> Iterator[str]:

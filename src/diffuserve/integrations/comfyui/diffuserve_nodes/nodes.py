@@ -153,7 +153,7 @@ def _awaited(job: Mapping[str, Any]) -> Mapping[str, Any]:
 
     def show(kind: str, data: Mapping[str, Any]) -> None:
         if kind == "progress":
-            shown["percent"] = round(100 * data["fraction"])
+            shown["percent"] = max(shown["percent"], round(100 * data["fraction"]))
             bar.update_absolute(shown["percent"], 100)
         elif kind == "preview":
             picture = Image.open(io.BytesIO(base64.b64decode(data["b64"])))
