@@ -74,9 +74,12 @@ def main() -> None:
     told: dict[str, Any] = {"one": num_running()}
     told["drawn"] = ask("/v1/images/generations", {"prompt": "a star"})
     told["refused"] = ask("/v1/images/generations", {"prompt": "a star", "size": "x"})
-    for number in range(100):
-        ask("/v1/jobs", {"input": {"prompt": f"star {number}", "num_inference_steps": 100}})
+    asked = {"prompt": "a star", "num_inference_steps": 100}
+    items = [{"custom_id": f"{number}", "input": asked} for number in range(1_000)]
+    batch = ask("/v1/batches", {"items": items})[1]  # 100 s of work: much more than a model takes to load
     told["grew"] = reached(lambda: num_running() == 2)
+    cancel = f"/v1/batches/{batch['id']}/cancel"
+    assert reached(lambda: ask(cancel, {})[0] < 300)  # the other replica does not know it
     told["shrank"] = reached(lambda: num_running() == 1 and len(engines()) == 1)
     [engine] = engines()
     parent = engine.parent()
