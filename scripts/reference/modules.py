@@ -1,9 +1,11 @@
 """The list of modules by folder, from their docstrings; nothing is imported."""
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tokenize import COMMENT, NL, STRING, generate_tokens
 
 from reference.markdown import code, prose, table
 
@@ -32,6 +34,9 @@ def _section(folder: Path) -> Iterator[str]:
 
 def _summary(path: Path) -> str:
     """Return the first sentence of a module's docstring, on one line."""
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    assert text is not None, f"{path} has no docstring"
+    with path.open(encoding="utf-8") as lines:
+        tokens = generate_tokens(lines.readline)
+        first = next(token for token in tokens if token.type not in (COMMENT, NL))
+    assert first.type == STRING, f"{path} has no docstring"
+    text = inspect.cleandoc(ast.literal_eval(first.string))
     return _END_OF_SENTENCE.split(" ".join(text.split("\n\n")[0].split()))[0]

@@ -16,6 +16,7 @@ import pytest
 from openai import OpenAI
 from openai.types import Batch
 
+from support.file_batches import ANYBODY
 from support.waiting import HANG_SECONDS
 
 NUM_LINES = 600
@@ -47,7 +48,7 @@ def serving(folder: Path, port: str) -> Iterator[OpenAI]:
     assert process.stdout is not None
     try:
         address = process.stdout.readline().strip()
-        with OpenAI(base_url=f"{address}/v1", api_key="any", timeout=HANG_SECONDS) as client:
+        with OpenAI(base_url=f"{address}/v1", api_key=ANYBODY, timeout=HANG_SECONDS) as client:
             yield client
     finally:
         process.kill()

@@ -36,7 +36,7 @@ def test_estimates_are_within_30_percent_of_exclusive_device_seconds(monkeypatch
         for _ in range(40):
             engine.generate([make_request(seen)])
         errors, noise = [], []
-        for _ in range(40):
+        for _ in range(24):
             request = make_request(unseen)
             predicted = engine.estimate(request).seconds
             twin = GenerationParams(**{**request.to_dict(), "prompt": f"request {unseen.random()}"})

@@ -176,6 +176,15 @@ def test_a_step_takes_less_memory_the_more_ranks_share_it(folder: Path) -> None:
         assert shared[0].step_bytes(row) == alone.step_bytes(row) // 2
 
 
+@pytest.mark.parametrize(
+    "folder",
+    [
+        # The others warm up as one of these do.
+        pytest.param(name, marks=[] if name in ("flux", "unet", "wan") else [pytest.mark.slow])
+        for name in WRITERS
+    ],
+    indirect=True,
+)
 @pytest.mark.parametrize("parts", [DENOISING, DECODING])
 def test_an_engine_of_one_phase_warms_up_and_refuses_the_other(
     folder: Path, parts: Parts, caplog: pytest.LogCaptureFixture

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
 PROMPTS = ("a red circle", "a small yellow star at the top left on a blue background", "ring " * 40, "x")
-KINDS: tuple[Kind, ...] = ("xl", "sd", "lcm", "lcm-xl")
 
 Checkpoints = Callable[..., Path]
 
@@ -74,7 +73,7 @@ def assert_parity(engine: Engine, folder: Path, batch: list[GenerationParams]) -
             assert psnr(ours, theirs) >= MIN_PSNR, params
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["xl", "sd", pytest.param("lcm", marks=pytest.mark.slow), "lcm-xl"])
 def test_a_mixed_batch_equals_diffusers(kind: Kind, checkpoint: Checkpoints) -> None:
     folder = checkpoint(kind)
     with load(folder) as engine:

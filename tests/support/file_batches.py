@@ -14,6 +14,7 @@ from diffuserve.api.openai.batch_runner import FileBatchRunner
 from diffuserve.api.openai.batch_work import BatchWorkParts
 from support.waiting import HANG_SECONDS
 
+ANYBODY = "any"  # what a server without keys takes for one
 GENERATIONS: Any = "/v1/images/generations"  # a text that the client's types do not know as one of theirs
 
 

@@ -275,9 +275,13 @@ def _refusal(response: httpx.Response) -> str:
 
 
 def _detail(response: httpx.Response) -> str:
-    """Return the detail of a problem, the error of a bucket, or the beginning of any other body on a line."""
+    """Return the detail of a problem, the error of a bucket, or the beginning of any other body on a line.
+
+    On paths that it does not know, a server answers in OpenAI's format.
+    """
     try:
-        return str(response.json()["detail"])
+        told = response.json()
+        return str(told["detail"] if "detail" in told else told["error"]["message"])
     except (ValueError, KeyError, TypeError):
         bucket_error = _BUCKET_ERROR.search(response.text)
     if bucket_error:

@@ -22,7 +22,7 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.store import JobStore
 from support.clips import CLIPS, MP4, completing
-from support.file_batches import GENERATIONS, create, jsonl, line, lines_of, until, working
+from support.file_batches import ANYBODY, GENERATIONS, create, jsonl, line, lines_of, until, working
 from support.hand_worker import HAND_SPEC, HandWorker
 from support.image_files import png
 from support.waiting import HANG_SECONDS
@@ -90,7 +90,7 @@ async def test_the_blocking_client_has_every_method_of_files_and_batches(
     server: str, busy_worker: HandWorker, runner: None
 ) -> None:
     def use() -> None:
-        with OpenAI(base_url=f"{server}/v1", api_key="any", timeout=HANG_SECONDS) as client:
+        with OpenAI(base_url=f"{server}/v1", api_key=ANYBODY, timeout=HANG_SECONDS) as client:
             kept: Any = {"anchor": "created_at", "seconds": 7_200}
             content = jsonl([line("a")])
             file = client.files.create(

@@ -4,6 +4,7 @@ from inspect import signature
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 from starlette.requests import Request
 
 from diffuserve.api.http.problems import problem_of, problem_response
@@ -50,7 +51,13 @@ def sample(kind: type[DiffuserveError]) -> DiffuserveError:
 
 
 def through_a_server(error: DiffuserveError) -> DiffuserveError:
-    scope = {"type": "http", "path": "/v1/jobs", "headers": [], "state": {"request_id": "r"}}
+    scope = {
+        "type": "http",
+        "path": "/v1/jobs",
+        "headers": [],
+        "app": Starlette(),
+        "state": {"request_id": "r"},
+    }
     response = problem_response(problem_of(error), Request(scope))
     return error_from(
         httpx.Response(response.status_code, headers=response.headers, content=bytes(response.body))

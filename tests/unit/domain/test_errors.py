@@ -11,6 +11,9 @@ import diffuserve
 from diffuserve.domain import errors
 from diffuserve.domain.errors import DiffuserveError, InvalidParams, RequestFailed
 
+# Programs, and what hosts run that have packages of their own.
+_NOT_IMPORTED = ("__main__", ".migrations", ".integrations.")
+
 
 def descendants(kind: type[DiffuserveError]) -> Iterator[type[DiffuserveError]]:
     for child in kind.__subclasses__():
@@ -21,7 +24,7 @@ def descendants(kind: type[DiffuserveError]) -> Iterator[type[DiffuserveError]]:
 def all_errors() -> set[type[DiffuserveError]]:
     """Return the errors of all modules of the package, imported for that."""
     for module in walk_packages(diffuserve.__path__, "diffuserve."):
-        if not module.name.endswith("__main__") and ".migrations" not in module.name:
+        if not any(part in module.name for part in _NOT_IMPORTED):
             import_module(module.name)
     return {DiffuserveError, *descendants(DiffuserveError)}
 

@@ -11,8 +11,8 @@ PACKAGE = Path(diffuserve.__file__).parent
 # The models' own home; and the writers of random checkpoints, which are of one family each by their purpose.
 ALLOWED = (PACKAGE / "models", *(PACKAGE / "testing").glob("*checkpoints.py"))
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not any(path.is_relative_to(at) for at in ALLOWED))
-# Names of checkpoints, which defaults and examples may use.
-CHECKPOINTS = re.compile(r"tiny-flux|FLUX\.1[\w-]*|flux-(schnell|dev)")
+# Names of checkpoints, which defaults and examples may use, and one that others gave a node.
+CHECKPOINTS = re.compile(r"tiny-flux|FLUX\.1[\w-]*|flux-(schnell|dev)|FluxGuidance")
 FAMILY = re.compile("flux", re.IGNORECASE)
 
 

@@ -19,7 +19,7 @@ _DEFAULT = "default"
 async def model_of(catalog: Catalog, application: str) -> OfferedModel:
     """Return the model that an application stands for. Raise `ModelNotFound`.
 
-    `fal-ai/flux/schnell` stands for `flux-schnell`, `schnell` or `flux`, whichever is served, in this order;
+    `fal-ai/sana/sprint` stands for `sana-sprint`, `sprint` or `sana`, the first of them that is served;
     `diffuserve/default` for the model of jobs that name none.
     """
     names = list(_names(application))

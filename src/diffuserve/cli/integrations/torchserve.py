@@ -16,7 +16,7 @@ Examples:
 
   diffuserve integrations torchserve model-store
 
-  diffuserve integrations torchserve model-store --model flux-schnell --name flux --quantization int8
+  diffuserve integrations torchserve model-store --model flux-schnell --name images --quantization int8
 
   torchserve --start --ncs --model-store model-store --models diffuserve=diffuserve.mar
 """

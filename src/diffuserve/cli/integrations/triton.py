@@ -16,7 +16,7 @@ Examples:
 
   diffuserve integrations triton model-repository
 
-  diffuserve integrations triton model-repository --model flux-schnell --name flux --quantization int8
+  diffuserve integrations triton model-repository --model flux-schnell --name images --quantization int8
 
   tritonserver --model-repository=model-repository
 """

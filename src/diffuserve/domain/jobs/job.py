@@ -253,11 +253,11 @@ class Job:
 
     `attempt` counts the leases granted on the job, and `lease_token` is that of the newest one. `version`
     grows with every change. `seq` is the job's place in its tenant's queue. `decode_seconds` is the part of
-    `cost_seconds` for decoding. It must start by `deadline` and end by `finish_by`, which a job of
-    `best_effort` may miss. An `exact` job is drawn with unquantized weights. `phase` and `progress` are those
+    `cost_seconds` for decoding. It must start by `deadline` and end by `finish_by`, which it may miss if it
+    is `best_effort`. An `exact` job is drawn with unquantized weights. `phase` and `progress` are those
     of a running job at its last heartbeat. A job that `is_denoised` has its latents, and waits for decoding
-    or is being decoded. `traceparent` is the submission's span in a trace. Where its fallback draws a
-    job, `requested_model` is the model that was asked for. The job is deleted at `forget_at`, once it has ended,
+    or is being decoded. `traceparent` is the submission's span in a trace. `requested_model` is the
+    model that was asked for, where its fallback draws. The job is deleted at `forget_at`, once it has ended,
     if that is sooner than the server would; one to `forget_delivered` even sooner, once it is delivered.
     """
 
