@@ -17,6 +17,7 @@ def test_without_a_gpu_it_says_so_and_measures_nothing() -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.slow  # test_gpu_day.py plays it in stages
 def test_a_pretended_gpu_is_measured_in_one_way() -> None:
     done = run_without_a_gpu("--pretend", "--only", "eager")
     assert done.returncode == 0, done.stdout

@@ -22,7 +22,8 @@ TOGETHER += ["--bucket-away-seconds", "5", "--database-away-seconds", "20"]
 TOGETHER += ["--seed", "3"]  # it begins with one control plane
 
 
-@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_nothing_accepted_is_lost_or_published_twice(database: str, tmp_path: Path) -> None:
     output = tmp_path / "results"
     chosen = TOGETHER if database == "postgresql" else ALONE

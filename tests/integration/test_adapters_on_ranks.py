@@ -130,7 +130,7 @@ def draw_in_lockstep(
     return told
 
 
-@pytest.mark.parametrize("text", ["sequence=2", "tensor=2"])
+@pytest.mark.parametrize("text", [pytest.param("sequence=2", marks=SLOW), "tensor=2"])
 def test_an_adapter_that_one_rank_cannot_load_fails_its_request_alone(text: str, tmp_path: Path) -> None:
     folder = WRITERS["flux"](tmp_path / "model")
     adapters = random_adapters(folder)
@@ -145,7 +145,7 @@ def test_an_adapter_that_one_rank_cannot_load_fails_its_request_alone(text: str,
         assert "adapter 'b': no_such_layer" in each
 
 
-@pytest.mark.parametrize("text", ["sequence=2", "tensor=2"])
+@pytest.mark.parametrize("text", [pytest.param("sequence=2", marks=SLOW), "tensor=2"])
 def test_adapters_make_room_on_all_ranks(text: str, tmp_path: Path) -> None:
     """There is room for one: requests wait for one another, but no rank for another."""
     folder = WRITERS["flux"](tmp_path / "model")

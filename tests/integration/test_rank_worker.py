@@ -89,7 +89,6 @@ async def test_ranks_generate_and_a_broken_group_is_restarted(
     assert len(ranks_of(agent)) == 2
     await until(plane, await submit(plane), JobStatus.SUCCEEDED)
     await lose_nothing(plane, agent, signal.SIGKILL)
-    await lose_nothing(plane, agent, signal.SIGSTOP)
     agent.drain()
     await asyncio.wait_for(agent.over, HANG_SECONDS)  # type: ignore[attr-defined]
 
