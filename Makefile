@@ -31,7 +31,7 @@ serve: $(READY) ## serve the bundled model on this machine
 
 test: $(READY) ## run the tests, but the slow ones
 	@# More processes than cores: many tests wait for servers and browsers that they started.
-	$(BIN)/pytest -m "not slow and not alone" --numprocesses 4 --dist worksteal
+	$(BIN)/pytest -m "not slow and not alone" --numprocesses 3 --dist worksteal
 	$(BIN)/pytest -m "alone and not slow" $$(grep -rl --include='test_*.py' mark.alone tests)
 
 # Unit tests that import no torch, and start no database and no browser.

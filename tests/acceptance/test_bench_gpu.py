@@ -3,6 +3,8 @@
 import re
 import subprocess
 
+import pytest
+
 from support.benchmark_runs import run_benchmark
 
 
