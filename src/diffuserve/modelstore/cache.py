@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import secrets
 import shutil
 import time
@@ -324,9 +325,13 @@ class ModelCache:
 
 
 def _newest_change(folder: Path) -> int:
-    """Return when a file below a folder was last written to, in nanoseconds; 0 without files."""
+    """Return when a file below a folder was last written to, in nanoseconds; 0 without files.
+
+    The folder may be moved away meanwhile: `os.walk` takes a folder that is gone for an empty one.
+    """
     times = [0]
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # it is being moved away
-            times.append(path.stat().st_mtime_ns)
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with contextlib.suppress(FileNotFoundError):
+                times.append(Path(place, name).stat().st_mtime_ns)
     return max(times)
