@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from diffuserve.bench import http as http_module
 from diffuserve.bench.http import Http
 from diffuserve.bench.load_request import LoadKind, LoadRequest
 from diffuserve.bench.outcomes import Output, RequestFault, Trouble
@@ -113,10 +114,28 @@ async def test_any_other_by_a_template(tmp_path: Path) -> None:
         (Reply({"error": {"message": "no such size"}}, status=400), Trouble.REFUSED),
         (Reply({"data": []}), Trouble.WRONG_OUTPUT),
         (Reply({"nothing": 1}), Trouble.BROKEN),
+        (Reply(b"[" * 100_000), Trouble.BROKEN),
+        (Reply({"data": [{"url": "http://a:port/"}]}), Trouble.BROKEN),
+        (Reply(b"x", headers={"content-encoding": "gzip"}), Trouble.BROKEN),
+        (Reply(b"", is_endless=True), Trouble.BROKEN),
     ],
-    ids=["closed", "half-closed", "overloaded", "refused", "empty", "unexpected"],
+    ids=[
+        "closed",
+        "half-closed",
+        "overloaded",
+        "refused",
+        "empty",
+        "unexpected",
+        "deep",
+        "no URL",
+        "no gzip",
+        "endless",
+    ],
 )
-async def test_faults_of_a_server_are_told_by_kind(reply: Reply | None, trouble: Trouble) -> None:
+async def test_faults_of_a_server_are_told_by_kind(
+    reply: Reply | None, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_module, "_MAX_BYTES", 2**20)
     async with listening(ScriptedServer(always=reply)) as server:
         http = Http(server.url, None, 30.0)
         target = make_target(Address("openai", server.url), TargetOptions())

@@ -1,6 +1,8 @@
 """One exchange over HTTP, whose failures are told by kind and never retried."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -9,6 +11,20 @@ from diffuserve.bench.outcomes import RequestFault, Trouble
 
 _OVERLOADED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_DETAIL = 120
+_MAX_BYTES = 512 * 2**20
+"""A response's most; a server under load is not one to be trusted."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response that was read to its end."""
+
+    status: int
+    content: bytes
+
+    def json(self) -> Any:
+        """Return the JSON that it holds. Raise `ValueError`."""
+        return json.loads(self.content)
 
 
 class Http:
@@ -46,32 +62,43 @@ class Http:
 
     async def send(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> httpx.Response:
+    ) -> Answer:
         """Return the response, which is no error. Raise `RequestFault`."""
         given = {**self._headers, **(headers or {})}
         given = {name: value for name, value in given.items() if value}
         try:
-            response = await self._client.request(method, path, json=body, headers=given)
+            async with self._client.stream(method, path, json=body, headers=given) as response:
+                answer = Answer(response.status_code, await _read(response))
         except httpx.TimeoutException as error:
             is_early = isinstance(error, httpx.ConnectTimeout)
             raise RequestFault(Trouble.CONNECT if is_early else Trouble.TIMEOUT) from error
         except httpx.ConnectError as error:
             raise RequestFault(Trouble.CONNECT, str(error)[:_MAX_DETAIL]) from error
-        except httpx.TransportError as error:
+        except (httpx.RequestError, httpx.InvalidURL) as error:
             raise RequestFault(Trouble.BROKEN, type(error).__name__) from error
         if response.is_error:
-            trouble = Trouble.OVERLOADED if response.status_code in _OVERLOADED else Trouble.REFUSED
-            raise RequestFault(trouble, _detail(response))
-        return response
+            trouble = Trouble.OVERLOADED if answer.status in _OVERLOADED else Trouble.REFUSED
+            raise RequestFault(trouble, _detail(answer))
+        return answer
 
 
-def _detail(response: httpx.Response) -> str:
+async def _read(response: httpx.Response) -> bytes:
+    """Return the content. Raise `RequestFault` if it does not end."""
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) > _MAX_BYTES:
+            raise RequestFault(Trouble.BROKEN, f"more than {_MAX_BYTES} bytes")
+    return bytes(content)
+
+
+def _detail(answer: Answer) -> str:
     """Return the status with the server's code or sentence, in the forms that servers use."""
     told = ""
     try:
-        body = response.json()
+        body = answer.json()
         error = body.get("error", body) if isinstance(body, dict) else {}
         told = error if isinstance(error, str) else error.get("code") or error.get("message") or ""
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass
-    return f"{response.status_code} {told}".strip()[:_MAX_DETAIL]
+    return f"{answer.status} {told}".strip()[:_MAX_DETAIL]

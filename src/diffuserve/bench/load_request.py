@@ -36,5 +36,5 @@ class LoadRequest:
 
     @property
     def num_outputs(self) -> int:
-        """How many images or clips it asks for."""
+        """Number of images or clips that it asks for."""
         return int(self.fields.get("num_images", 1)) if self.kind is LoadKind.IMAGE else 1

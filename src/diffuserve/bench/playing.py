@@ -32,7 +32,7 @@ class Played:
 
     @property
     def seconds(self) -> float:
-        """From the first due time to the last end."""
+        """Seconds from the first due time to the last end."""
         if not self.outcomes:
             return 0.0
         return max(each.ended for each in self.outcomes) - min(each.due for each in self.outcomes)
@@ -102,7 +102,7 @@ class Player:
             return Reply(()), error
         except TimeoutError:
             return Reply(()), RequestFault(Trouble.TIMEOUT)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except Exception as error:  # whatever a server sends, it ends no load
             return Reply(()), RequestFault(Trouble.BROKEN, f"unexpected response: {error!r}"[:120])
 
     def _now(self) -> float:
@@ -114,4 +114,6 @@ def _fault_of(asked: LoadRequest, reply: Reply) -> RequestFault | None:
         check_outputs(asked, reply.outputs)
     except RequestFault as error:
         return error
+    except Exception as error:  # broken files lead their readers to errors of many kinds
+        return RequestFault(Trouble.WRONG_OUTPUT, repr(error)[:120])
     return None
