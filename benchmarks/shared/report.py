@@ -1,17 +1,12 @@
 """Result files, and the conditions of a measurement."""
 
 import json
-import os
-import platform
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 
-_X86_FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
-_FLAGS = (*_X86_FLAGS, "asimd", "sve", "bf16", "i8mm")
+from diffuserve.bench.conditions import read_conditions as read_machine
 
 
 def read_conditions(packages: Collection[str]) -> dict[str, str]:
@@ -19,15 +14,9 @@ def read_conditions(packages: Collection[str]) -> dict[str, str]:
 
     Where torch is among them: also the dtype that engines on this CPU compute in, unless told another.
     """
-    return {
-        "date": date.today().isoformat(),
-        "commit": read_commit(),
-        "cpu": f"{read_cpu_name()}, {len(os.sched_getaffinity(0))} cores",
-        "cpu flags": read_cpu_flags(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in packages},
-        **({"dtype": _engine_dtype()} if "torch" in packages else {}),
-    }
+    read = read_machine(packages)
+    dtype = {"dtype": _engine_dtype()} if "torch" in packages else {}
+    return {"date": read["date"], "commit": read_commit()} | read | dtype
 
 
 def read_commit() -> str:
@@ -38,21 +27,6 @@ def read_commit() -> str:
         ["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False
     )
     return told.stdout.strip() or "unknown"
-
-
-def read_cpu_name() -> str:
-    return _read_cpu("model name") or platform.processor()
-
-
-def read_cpu_flags() -> str:
-    """Return which of the instructions that products use this CPU has."""
-    flags = set((_read_cpu("flags") or _read_cpu("Features")).split())  # x86 or Arm
-    return " ".join(flag for flag in _FLAGS if flag in flags) or "none known"
-
-
-def _read_cpu(name: str) -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(": ")[2] for line in lines if line.startswith(name)), "")
 
 
 def _engine_dtype() -> str:
