@@ -114,7 +114,7 @@ class JobRecord:
 
     @property
     def hint(self) -> str:
-        """What its worker is chosen by, of this tenant alone; "" if any will do, as for decoding."""
+        """Key that its worker is chosen by, of this tenant alone; "" if any will do, as for decoding."""
         return f"{self.tenant_id}|{self.worker_hint}" if self.worker_hint and not self.is_denoised else ""
 
     @property

@@ -15,6 +15,7 @@ from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.auth.waits import FollowingCaller, SubmittingFollower
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.door.middleware import CLIENT_CLOSED_REQUEST
 from diffuserve.api.fal.applications import model_of
 from diffuserve.api.fal.errors import error_response
 from diffuserve.api.fal.request_bodies import FalArguments, QueueHeaders, name_in_arguments
@@ -34,7 +35,6 @@ from diffuserve.jobs.store import JobStore
 
 router = APIRouter(tags=["fal"], route_class=JsonRoute)
 
-CLIENT_CLOSED_REQUEST = 499
 _REQUEST = QUEUE + "/{owner}/{alias}/requests/{job_id}"
 _IN_PROGRESS = Problem(status=400, code="in_progress", detail="Request is still in progress")
 

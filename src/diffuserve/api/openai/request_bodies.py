@@ -105,7 +105,7 @@ class CommonImageFields(TolerantBody):
 
     @property
     def identifier(self) -> str | None:
-        """What the client calls its user."""
+        """The client's name for its user."""
         return self.safety_identifier or self.user or None
 
     def _unknown(self) -> Iterator[str]:
