@@ -1,6 +1,5 @@
 """Figures of a load, from the outcomes of its requests: pure functions, and aiperf's names."""
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,16 +34,15 @@ class Spread:
             min=ranked[0],
             max=ranked[-1],
             std=statistics.pstdev(ranked),
-            percentiles={percent: percentile(ranked, percent) for percent in PERCENTS},
+            percentiles=_percentiles(ranked),
         )
 
 
-def percentile(ranked: Sequence[float], percent: float) -> float:
-    """Return a percentile of values in order, between two by their distance (as NumPy's `linear`)."""
-    place = (len(ranked) - 1) * percent / 100
-    below = math.floor(place)
-    above = min(below + 1, len(ranked) - 1)
-    return ranked[below] + (ranked[above] - ranked[below]) * (place - below)
+def _percentiles(ranked: Sequence[float]) -> dict[int, float]:
+    """Return the percentiles of values, between two by their distance (as NumPy's `linear`)."""
+    values = ranked if len(ranked) > 1 else [*ranked, *ranked]  # the library refuses a single one
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return {percent: cuts[percent - 1] for percent in PERCENTS}
 
 
 @dataclass(frozen=True, kw_only=True)
