@@ -19,11 +19,20 @@ from diffuserve.api.http.openapi import DocumentedApi
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
+from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import HandWorker
+from support.painting import shared_pool
 from support.waiting import HANG_SECONDS
 
 _DOCUMENTS: dict[str, dict[str, Any]] = {}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[IntakePool]:
+    """Share the processes that read images among the tests of a module."""
+    with shared_pool() as pool:
+        yield pool
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import io
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -25,17 +25,11 @@ from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import HAND_SPEC, PNG, HandWorker
 from support.image_files import png
-from support.painting import PAINTER, shared_pool
+from support.painting import PAINTER
 from support.waiting import eventually
 
 CONTROLLED = replace(PAINTER, name="controlled", controlnets=("canny",), control_modes=(0,), max_adapters=2)
 SPECS = [PAINTER, replace(HAND_SPEC, has_previews=True), CONTROLLED]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[IntakePool]:
-    with shared_pool() as pool:
-        yield pool
 
 
 @pytest.fixture

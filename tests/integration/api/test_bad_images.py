@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import io
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from diffuserve.storage.local import LocalArtifactStore
 from support import image_files
 from support.hand_worker import HAND_SPEC, HandWorker
 from support.image_files import file_of, png
-from support.painting import EDITOR, PAINTER, shared_pool
+from support.painting import EDITOR, PAINTER
 
 MAX_BYTES = 100_000
 FILLER = replace(PAINTER, name="filler", min_input_images=1, needs_mask=True)
@@ -30,12 +29,6 @@ ROUTES = ("/v1/jobs", "/generate", "/v1/images/edits")
 CAT = png()
 BEGINNING = base64.b64encode(CAT)[:24].decode()
 UNKNOWN_FILE = f"file-{'0' * 26}"
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[IntakePool]:
-    with shared_pool() as pool:
-        yield pool
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 import struct
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import PNG, HandWorker
 from support.image_files import file_of, png
-from support.painting import PAINTER, shared_pool
+from support.painting import PAINTER
 
 CHECKPOINT = "v1-5-pruned-emaonly.ckpt"
 SPEC = replace(
@@ -73,12 +73,6 @@ def changed(graph: Mapping[str, Any] = GRAPH, /, **nodes: Any) -> dict[str, Any]
         else:
             copied[node_id]["inputs"] |= values
     return copied
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[IntakePool]:
-    with shared_pool() as pool:
-        yield pool
 
 
 @pytest.fixture

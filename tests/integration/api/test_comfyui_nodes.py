@@ -29,16 +29,10 @@ from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support.clips import CLIPS, complete_clip, drawn_clip
 from support.hand_worker import PNG, HandWorker
-from support.painting import PAINTER, shared_pool
+from support.painting import PAINTER
 
 NODES = ("diffuserve_submit", "diffuserve_image", "diffuserve_video")
 SPEC: ModelSpec = replace(PAINTER, has_previews=True)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[IntakePool]:
-    with shared_pool() as pool:
-        yield pool
 
 
 @pytest.fixture

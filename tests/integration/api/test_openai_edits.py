@@ -4,7 +4,7 @@ import asyncio
 import base64
 import io
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,8 @@ from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import PNG, HandWorker
 from support.image_files import file_of, image_in, png
-from support.painting import EDITOR, PAINTER, shared_pool
+from support.painting import EDITOR, PAINTER
 from support.waiting import HANG_SECONDS
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[IntakePool]:
-    with shared_pool() as pool:
-        yield pool
 
 
 @pytest.fixture
