@@ -13,7 +13,7 @@ from benchmarks.chaos.plan import InjectedFaults, Plan
 from benchmarks.chaos.tenants import NUM_TENANTS, Crossings
 from benchmarks.chaos.webhooks import WebhookCounts
 from benchmarks.shared.places import RESULTS, ROOT
-from benchmarks.shared.report import read_conditions, write_report
+from benchmarks.shared.report import read_conditions, write_counted
 from diffuserve.jobs.policy.webhook_turns import SendLimits
 
 DOCUMENT = ROOT / "docs" / "reliability.md"
@@ -204,7 +204,7 @@ def write_results(outcomes: Sequence[Outcome], folder: Path, name: str) -> None:
     content = {"runs": [{**asdict(outcome), "shortfalls": outcome.shortfalls} for outcome in outcomes]}
     rows = table(outcomes)
     text = f"# Jobs while processes are killed\n\n{rows}"
-    write_report(folder / name, content, text, conditions)
+    write_counted(folder / name, content, text, conditions)
     if folder == RESULTS and len(outcomes) > 1:
         told = "; ".join(f"{key} {value}" for key, value in conditions.items())
         result = f"[result](../benchmarks/results/{name}_{conditions['date']}.md)"
