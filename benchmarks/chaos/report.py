@@ -201,7 +201,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def write_results(outcomes: Sequence[Outcome], folder: Path, name: str) -> None:
     """Write the result files; those of a run on all databases for `RESULTS` go into the document as well."""
     conditions = read_conditions(("sqlalchemy", "asyncpg", "aiosqlite", "uvicorn"))
-    content = {"runs": [{**asdict(outcome), "shortfalls": outcome.shortfalls} for outcome in outcomes]}
+    content = {"runs": [_kept(outcome) for outcome in outcomes]}
     rows = table(outcomes)
     text = f"# Jobs while processes are killed\n\n{rows}"
     write_counted(folder / name, content, text, conditions)
@@ -209,6 +209,13 @@ def write_results(outcomes: Sequence[Outcome], folder: Path, name: str) -> None:
         told = "; ".join(f"{key} {value}" for key, value in conditions.items())
         result = f"[result](../benchmarks/results/{name}_{conditions['date']}.md)"
         refresh(DOCUMENT, name, f"The last run ({result}):\n\n{rows}\n\nConditions: {told}.")
+
+
+def _kept(outcome: Outcome) -> dict[str, object]:
+    """Return what a result file keeps: how many attempts were hurt, without their names."""
+    kept = asdict(outcome)
+    counts = {name: len(kept["toll"][name]) for name in ("hurt", "excused")}
+    return {**kept, "toll": kept["toll"] | counts, "shortfalls": outcome.shortfalls}
 
 
 def refresh(document: Path, name: str, text: str) -> None:
