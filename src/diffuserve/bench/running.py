@@ -129,7 +129,8 @@ async def _sweep(server: Server, draw: Draw, plan: BenchPlan, run: BenchRun, sho
 async def _measure(
     server: Server, draw: Draw, plan: BenchPlan, ramp: Ramp | None, run: BenchRun, show: Show
 ) -> Measured:
-    player, meter, is_whole = Player(draw, plan.timeout_seconds), OwnLoadMeter(), False
+    player, is_whole = Player(draw, plan.timeout_seconds), False
+    meter = OwnLoadMeter(server.address.local_processes())
     title = str(server.address) if ramp is None else f"{server.address}: {_rate(ramp)}"
     try:
         async with _shown(title, player.played, show):
