@@ -43,6 +43,7 @@ BENCHMARKS = {
     "peers": "start.peers",
     "image-filter": "safety.image_filter",
     "judging": "safety.judging",
+    "claims": "claims.claims",
     "chaos": "chaos.run",
     "autoscaling": "simulate.autoscaling",
     "adversaries": "simulate.adversaries",
