@@ -32,6 +32,7 @@ from diffuserve.models.folders.folder import (
 )
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.memory_need import MemoryNeed, memory_needs, part_bytes
 from diffuserve.models.weights.read_ahead import start_reading
 from diffuserve.models.weights.stored_quantization import choose_quantization
 from diffuserve.parallel.plan import ParallelPlan, check_passes, check_shared, encoder_sharing
@@ -174,6 +175,23 @@ class CheckedModel:
         """Return the size of the files whose weights are loaded for `parts`, and of what is beside them."""
         own = self.folder.num_weight_bytes(self.family.weight_folders(self.folder, parts))
         return own + _companion_bytes(self.folder, self.capabilities)
+
+    def memory_needs(self, parts: Parts, item_bytes: int, stored: Quantization) -> list[MemoryNeed]:
+        """Return the memory of the device that each way to keep the weights takes, the fastest way first.
+
+        Numbers that are not quantized take `item_bytes`; files that are `stored` quantized are kept so.
+        """
+        layers = self.capabilities.quantized_layers
+        kinds = [stored] if stored is not Quantization.NONE or not layers else list(Quantization)
+        names = self.family.weight_folders(self.folder, parts)
+        found = {
+            kind: [
+                part_bytes(name, self.folder.weights(name), item_bytes, layers.get(name), kind)
+                for name in names
+            ]
+            for kind in kinds
+        }
+        return memory_needs(found, self.capabilities.offloads)
 
     def min_bytes(self, params: GenerationParams) -> int:
         """Return what a request, whose defaults are filled in, takes at least: a step, or decoding a clip."""

@@ -34,8 +34,8 @@ class ModelAbilities:
     width and height are 1, and each token covers `pixels_per_token` samples. If `has_lyrics`, it sings.
 
     `size_multiple` divides both sides of an image. `sampler` is the name of the checkpoint's own sampler, ""
-    if it has no name, and `samplers` are those that a request may ask for. `replaced_scheduler` is the class of
-    the checkpoint's scheduler where `sampler` stands in for it, else "".
+    if it has no name, and `samplers` are those that a request may ask for. `replaced_scheduler` is the class
+    of the checkpoint's scheduler where `sampler` stands in for it, else "".
 
     A request has at least `min_input_images` and at most `max_input_images` images. If `has_strength`,
     drawing starts from the image, with the default `strength`, or `mask_strength` if there is a mask

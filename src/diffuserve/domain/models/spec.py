@@ -197,7 +197,7 @@ class ModelSpec(ModelAbilities):
         return tuple(warnings)
 
     def sampler_warnings(self, params: GenerationParams) -> tuple[str, ...]:
-        """Return a warning where the checkpoint's own sampler was asked for, and another one stands in for it."""
+        """Return a warning where the checkpoint's own sampler is wanted, and another one stands in for it."""
         if not self.replaced_scheduler or params.sampler is not None:
             return ()
         return (
