@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from diffuserve.bench.checks import check_outputs
 from diffuserve.bench.load_request import LoadRequest
-from diffuserve.bench.outcomes import Reply, RequestFault, RequestOutcome, Trouble
+from diffuserve.bench.outcomes import Output, Reply, RequestFault, RequestOutcome, Trouble
 
 Draw = Callable[[LoadRequest], Coroutine[None, None, Reply]]
 
@@ -41,8 +41,13 @@ class Played:
 class Player:
     """Sends requests to one server and notes what becomes of them."""
 
-    def __init__(self, draw: Draw, timeout_seconds: float) -> None:
-        self._draw = draw
+    def __init__(
+        self,
+        draw: Draw,
+        timeout_seconds: float,
+        check: Callable[[LoadRequest, tuple[Output, ...]], None] = check_outputs,
+    ) -> None:
+        self._draw, self._check = draw, check
         self._timeout_seconds = timeout_seconds
         self.played = Played()
         self._zero = 0.0
@@ -80,7 +85,7 @@ class Player:
             raise
         finally:
             played.num_under_way -= 1
-        failure = failure or _fault_of(due.asked, reply)
+        failure = failure or self._fault_of(due.asked, reply)
         played.outcomes.append(
             RequestOutcome(
                 asked=due.asked,
@@ -105,15 +110,14 @@ class Player:
         except Exception as error:  # whatever a server sends, it ends no load
             return Reply(()), RequestFault(Trouble.BROKEN, f"unexpected response: {error!r}"[:120])
 
+    def _fault_of(self, asked: LoadRequest, reply: Reply) -> RequestFault | None:
+        try:
+            self._check(asked, reply.outputs)
+        except RequestFault as error:
+            return error
+        except Exception as error:  # broken files lead their readers to errors of many kinds
+            return RequestFault(Trouble.WRONG_OUTPUT, repr(error)[:120])
+        return None
+
     def _now(self) -> float:
         return asyncio.get_running_loop().time() - self._zero
-
-
-def _fault_of(asked: LoadRequest, reply: Reply) -> RequestFault | None:
-    try:
-        check_outputs(asked, reply.outputs)
-    except RequestFault as error:
-        return error
-    except Exception as error:  # broken files lead their readers to errors of many kinds
-        return RequestFault(Trouble.WRONG_OUTPUT, repr(error)[:120])
-    return None
