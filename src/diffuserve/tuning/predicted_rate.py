@@ -67,13 +67,18 @@ class PredictedLoad:
             is_beaten = least is not None and bool(probes) and not probes[0].is_kept
             if rate is None or is_beaten or rate > _MOST_RATE * saturated.rate:
                 break
-            probes.append(Probe(rate, self.slo.is_kept(self._played(saturated, options, rate))))
+            probes.append(Probe(rate, self._is_kept(saturated, options, rate)))
         return knee(probes) or 0.0
 
-    def _played(self, saturated: Saturated, options: TunedOptions, rate: float) -> list[float]:
+    def _is_kept(self, saturated: Saturated, options: TunedOptions, rate: float) -> bool:
         due = arrivals(Ramp.steady(rate), 1.0, self.seed)
         count = min(_MOST_REQUESTS, max(len(self.sizes), round(_SLO_SECONDS * self.slo.seconds * rate)))
         sizes = islice(cycle(self.sizes), count)
         requests = [SimulatedRequest(second, size) for second, size in zip(due, sizes, strict=False)]
         limits = fixed(options.token_budget or saturated.token_budget, options.max_batch_size)
-        return SimulatedEngine(saturated.fit, limits, saturated.num_slots).play(requests)
+        left = (1 - self.slo.share) * count
+        for seconds in SimulatedEngine(saturated.fit, limits, saturated.num_slots).play(requests):
+            left -= not self.slo.is_good(seconds)
+            if left < 0:
+                return False
+        return True

@@ -21,7 +21,9 @@ _MOST_PROBES = 8
 _MIN_REQUESTS, _FEWEST_REQUESTS = 40, 8
 _SLO_SECONDS = 3.0
 """A trial lasts several times the objective's seconds, so that a growing queue shows."""
-_MOST_OF_TIME = 1 / 8
+_MOST_OF_TIME = 1 / 12
+_FIRST_LOAD = 0.7
+"""Of the rate when always busy: where the search for the defaults' rate begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,7 @@ class Tuner:
     def __post_init__(self) -> None:
         self._end = self.clock() + self.plan.seconds
         self._trial_seconds: list[float] = []
+        self._most = 0.0
 
     async def search(self) -> None:
         """Try until nothing is left to try, or no time."""
@@ -115,7 +118,7 @@ class Tuner:
         for number, compute in enumerate(self.plan.computes):
             self.on_try(f"{_named(compute)}: always busy", self._left(len(self.plan.computes) - number))
             found.append(await self.bench.saturate(compute, seconds))
-        best = max(each.rate for each in found)
+        best = self._most = max(each.rate for each in found)
         for each in found:
             if each.rate < _WORTH_A_LOOK * best and each.compute != Compute():
                 options = TunedOptions(dtype=each.compute.dtype, num_threads=each.compute.num_threads)
@@ -155,7 +158,7 @@ class Tuner:
     async def _measure(self, tried: TriedOptions, num_left: int) -> bool:
         """Find the highest rate, or that it is below the best so far; return `False` without time for it."""
         best = max((each.rate or 0.0 for each in self.run.tried), default=0.0)
-        first = best * _BETTER or tried.predicted_rate or 1.0
+        first = best * _BETTER or _FIRST_LOAD * self._most
         probes: list[Probe] = []
         for _ in range(_MOST_PROBES):
             rate = next_rate(probes, first, _PRECISION)

@@ -58,7 +58,7 @@ def followed(slo: Slo | None, requests: Sequence[SimulatedRequest], judged_by: S
         FIT, lambda: StepLimits(adaptive.limited(TOKENS), 2**60), on_step=on_step, on_ended=on_ended
     )
     adaptive = AdaptiveSteps(slo, lambda: FIT, stats, clock=lambda: engine.now)
-    latencies = engine.play(requests)
+    latencies = list(engine.play(requests))
     return Followed(sum(map(judged_by.is_good, latencies)) / len(latencies), limits)
 
 

@@ -14,7 +14,7 @@ from diffuserve.tuning.predicted_rate import Compute, Saturated
 from diffuserve.tuning.simulated_engine import SimulatedEngine, SimulatedRequest, fixed
 from diffuserve.tuning.tuner import Trial, Tuner, TuningPlan, TuningRun
 
-SLO = Slo(0.95, 2.0)
+SLO = Slo(0.95, 0.6)
 IMAGE = Workload(1, 96, 32, 128 * 128, 4)
 FIT = CostFit((0.001, 1e-6), (0.02, 1e-4, 0.0, 0.0), (0.001, 1e-8))
 
@@ -46,7 +46,7 @@ class SimulatedBench:
         due = arrivals(Ramp.steady(rate), 1.0, seed=1)
         requests = [SimulatedRequest(second, IMAGE) for second, _ in zip(due, range(count), strict=False)]
         limits = fixed(options.token_budget or self.token_budget, options.max_batch_size)
-        latencies = SimulatedEngine(fit, limits).play(requests)
+        latencies = list(SimulatedEngine(fit, limits).play(requests))
         return Trial(SLO.is_kept(latencies), sorted(latencies)[int(0.95 * count)])
 
 
@@ -89,7 +89,7 @@ def test_faster_threads_win_and_slow_ones_are_dropped_unplayed() -> None:
     assert dropped.remark.startswith("when always busy")
 
 
-@pytest.mark.parametrize("seconds", [15.0, 30.0])
+@pytest.mark.parametrize("seconds", [6.0, 12.0])
 def test_the_time_limit_holds_and_leaves_the_best_so_far(seconds: float) -> None:
     bench = SimulatedBench({Compute(): FIT})
     search = tuner(bench, seconds=seconds)
