@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from diffuserve.bench.checks import check_outputs
@@ -10,6 +11,7 @@ from diffuserve.bench.load_request import LoadRequest
 from diffuserve.bench.outcomes import Output, Reply, RequestFault, RequestOutcome, Trouble
 
 Draw = Callable[[LoadRequest], Coroutine[None, None, Reply]]
+Check = Callable[[LoadRequest, tuple[Output, ...]], None]
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,22 @@ class Played:
 
 
 class Player:
-    """Sends requests to one server and notes what becomes of them."""
+    """Sends requests to one server and notes what becomes of them.
+
+    Outputs are looked at in the threads of `checker`, since decoding pictures would hold up what arrives
+    meanwhile, and its latency with it; without one, where they are. `check` raises `RequestFault` for those
+    that are not what was asked for.
+    """
 
     def __init__(
         self,
         draw: Draw,
         timeout_seconds: float,
-        check: Callable[[LoadRequest, tuple[Output, ...]], None] = check_outputs,
+        checker: Executor | None = None,
+        check: Check = check_outputs,
     ) -> None:
         self._draw, self._check = draw, check
+        self._checker = checker
         self._timeout_seconds = timeout_seconds
         self.played = Played()
         self._zero = 0.0
@@ -80,12 +89,12 @@ class Player:
         try:
             reply, failure = await self._reply(due.asked)
             ended = self._now()
+            failure = failure or await self._fault_of(due.asked, reply)
         except asyncio.CancelledError:
             played.num_not_ended += 1
             raise
         finally:
             played.num_under_way -= 1
-        failure = failure or self._fault_of(due.asked, reply)
         played.outcomes.append(
             RequestOutcome(
                 asked=due.asked,
@@ -110,14 +119,21 @@ class Player:
         except Exception as error:  # whatever a server sends, it ends no load
             return Reply(()), RequestFault(Trouble.BROKEN, f"unexpected response: {error!r}"[:120])
 
-    def _fault_of(self, asked: LoadRequest, reply: Reply) -> RequestFault | None:
-        try:
-            self._check(asked, reply.outputs)
-        except RequestFault as error:
-            return error
-        except Exception as error:  # broken files lead their readers to errors of many kinds
-            return RequestFault(Trouble.WRONG_OUTPUT, repr(error)[:120])
-        return None
+    async def _fault_of(self, asked: LoadRequest, reply: Reply) -> RequestFault | None:
+        if self._checker is None:
+            return _fault_of(self._check, asked, reply)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._checker, _fault_of, self._check, asked, reply)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time() - self._zero
+
+
+def _fault_of(check: Check, asked: LoadRequest, reply: Reply) -> RequestFault | None:
+    try:
+        check(asked, reply.outputs)
+    except RequestFault as error:
+        return error
+    except Exception as error:  # broken files lead their readers to errors of many kinds
+        return RequestFault(Trouble.WRONG_OUTPUT, repr(error)[:120])
+    return None
