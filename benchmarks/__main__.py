@@ -32,6 +32,7 @@ BENCHMARKS = {
     "kernels": "gpu.kernels",
     "serve": "serve.serve",
     "triton": "serve.triton",
+    "referee": "serve.referee",
     "decode-workers": "serve.decode_workers",
     "control": "control.control",
     "fleet": "control.fleet",

@@ -13,7 +13,7 @@ from diffuserve.bench.conditions import read_conditions as read_machine
 from diffuserve.bench.machine_load import MachineLoadMeter
 
 KEEP_BUSY = "BENCHMARKS_KEEP_BUSY"
-"""Variable that `python -m benchmarks NAME --keep-busy` sets, to keep results of a busy machine as others."""
+"""Variable that `make bench NAME=… ARGS=--keep-busy` sets, to keep results of a busy machine as others."""
 _METER = MachineLoadMeter()
 """Measures from the import on, with which a benchmark begins."""
 

@@ -36,8 +36,9 @@ class TargetOptions:
 _MAKERS: Mapping[str, Callable[[TargetOptions], LoadTarget]] = {
     "diffuserve": lambda options: Diffuserve(options.model),
     "openai": lambda options: OpenAI(options.model),
+    # docs.sglang.io/diffusion/api/openai_api, docs.vllm.ai/projects/vllm-omni/en/stable/serving/videos_api
     "sglang": lambda options: OpenAI(options.model, extra="top-level"),
-    "vllm-omni": lambda options: OpenAI(options.model, extra="top-level"),
+    "vllm-omni": lambda options: OpenAI(options.model, extra="top-level", clips_by="form"),
     "a1111": lambda options: A1111(options.model),
     "comfyui": lambda options: ComfyUI(options.model),
     "http": lambda options: Template.load(options.template, options.model),
