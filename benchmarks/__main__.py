@@ -28,6 +28,7 @@ BENCHMARKS = {
     "gpu": "gpu.gpu",
     "kernels": "gpu.kernels",
     "serve": "serve.serve",
+    "serve-peers": "serve.serve_peers",
     "triton": "serve.triton",
     "decode-workers": "serve.decode_workers",
     "control": "control.control",
