@@ -36,13 +36,14 @@ class Endings:
 
     def finish(self, state: RequestState, media: list[Media], latents: Tensor | None = None) -> StepOutput:
         """End a request with what it has made."""
+        spec = self._runner.pipeline.spec
         encoded = () if state.conditioning is None else state.conditioning.warnings
         result = GenerationResult(
             request_id=state.request_id,
             params=state.params,
             media=media,
             timings=state.stopwatch.timings(),
-            warnings=(*encoded, *self._runner.pipeline.spec.size_warnings(state.params)),
+            warnings=(*encoded, *spec.size_warnings(state.params), *spec.sampler_warnings(state.params)),
             latents=latents,
         )
         self._forget(state)
