@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from diffuserve.bench.checks import check_outputs
@@ -39,10 +40,15 @@ class Played:
 
 
 class Player:
-    """Sends requests to one server and notes what becomes of them."""
+    """Sends requests to one server and notes what becomes of them.
 
-    def __init__(self, draw: Draw, timeout_seconds: float) -> None:
+    Outputs are looked at in the threads of `checker`, since decoding pictures would hold up what arrives
+    meanwhile, and its latency with it; without one, where they are.
+    """
+
+    def __init__(self, draw: Draw, timeout_seconds: float, checker: Executor | None = None) -> None:
         self._draw = draw
+        self._checker = checker
         self._timeout_seconds = timeout_seconds
         self.played = Played()
         self._zero = 0.0
@@ -75,12 +81,12 @@ class Player:
         try:
             reply, failure = await self._reply(due.asked)
             ended = self._now()
+            failure = failure or await self._fault_of(due.asked, reply)
         except asyncio.CancelledError:
             played.num_not_ended += 1
             raise
         finally:
             played.num_under_way -= 1
-        failure = failure or _fault_of(due.asked, reply)
         played.outcomes.append(
             RequestOutcome(
                 asked=due.asked,
@@ -104,6 +110,12 @@ class Player:
             return Reply(()), RequestFault(Trouble.TIMEOUT)
         except Exception as error:  # whatever a server sends, it ends no load
             return Reply(()), RequestFault(Trouble.BROKEN, f"unexpected response: {error!r}"[:120])
+
+    async def _fault_of(self, asked: LoadRequest, reply: Reply) -> RequestFault | None:
+        if self._checker is None:
+            return _fault_of(asked, reply)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._checker, _fault_of, asked, reply)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time() - self._zero

@@ -161,6 +161,16 @@ class Engine(AbstractContextManager["Engine"]):
         return self._core.budgets.tokens
 
     @property
+    def adaptive_limit(self) -> int | None:
+        """Tokens that may share a step now, where an objective is followed."""
+        return self._core.adaptive.limited(self.token_budget) if self._core.adaptive.follows else None
+
+    @property
+    def good_share(self) -> float | None:
+        """Share of the latest requests, in 0…1, that kept the objective; `None` until there were enough."""
+        return self._core.adaptive.good_share
+
+    @property
     def predicted_seconds(self) -> float:
         """Predicted duration in seconds of the work now running."""
         return self._core.predicted_seconds

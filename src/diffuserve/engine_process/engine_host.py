@@ -177,6 +177,8 @@ class EngineHost:
             denoise_seconds=stats.denoise_seconds,
             fit=self._engine.cost_model.settled_fit,
             adapters=tuple(self._engine.resident_adapters[:MAX_RESIDENT_ADAPTERS]),
+            adaptive_limit=self._engine.adaptive_limit,
+            good_share=self._engine.good_share,
         )
 
     def _ready(self) -> EngineReady:

@@ -34,7 +34,8 @@ class ModelAbilities:
     width and height are 1, and each token covers `pixels_per_token` samples. If `has_lyrics`, it sings.
 
     `size_multiple` divides both sides of an image. `sampler` is the name of the checkpoint's own sampler, ""
-    if it has no name, and `samplers` are those that a request may ask for.
+    if it has no name, and `samplers` are those that a request may ask for. `replaced_scheduler` is the class of
+    the checkpoint's scheduler where `sampler` stands in for it, else "".
 
     A request has at least `min_input_images` and at most `max_input_images` images. If `has_strength`,
     drawing starts from the image, with the default `strength`, or `mask_strength` if there is a mask
@@ -93,6 +94,7 @@ class ModelAbilities:
     size_multiple: Positive = 16
     sampler: str = ""
     samplers: tuple[str, ...] = ()
+    replaced_scheduler: Printable = ""
     min_input_images: Count = 0
     max_input_images: Count = 0
     has_mask: Flag = False

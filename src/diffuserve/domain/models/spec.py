@@ -196,6 +196,15 @@ class ModelSpec(ModelAbilities):
             )
         return tuple(warnings)
 
+    def sampler_warnings(self, params: GenerationParams) -> tuple[str, ...]:
+        """Return a warning where the checkpoint's own sampler was asked for, and another one stands in for it."""
+        if not self.replaced_scheduler or params.sampler is not None:
+            return ()
+        return (
+            f"{self.name} was published with {self.replaced_scheduler}, which is not supported; "
+            f"{self.sampler} draws in its place. Name a sampler to choose: {', '.join(self.samplers)}",
+        )
+
     def _stretched(self, params: GenerationParams) -> list[tuple[str, InputImage]]:
         """Return the images that are brought to the size of the result, with their fields."""
         resized = len(params.images) if self.has_strength or self.has_first_frame else 0

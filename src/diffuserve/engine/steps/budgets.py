@@ -5,6 +5,7 @@ from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.decoding.decoder import Decoder
 from diffuserve.engine.policy.scheduler import StepLimits
 from diffuserve.engine.stages import Stage, StageExecutor
+from diffuserve.engine.steps.adaptive_steps import AdaptiveSteps
 from diffuserve.engine.steps.prompt_encoder import PromptEncoder
 
 _MAX_AHEAD = 1 / 8  # of the memory, for requests that run by themselves and wait
@@ -25,13 +26,15 @@ class Budgets:
         stages: StageExecutor,
         prompts: PromptEncoder,
         decoder: Decoder,
+        adaptive: AdaptiveSteps,
     ) -> None:
         self._config, self.memory_bytes = config, memory_bytes
         self._cost_model, self._stages, self._prompts, self._decoder = cost_model, stages, prompts, decoder
+        self._adaptive = adaptive
 
     @property
     def tokens(self) -> int:
-        """Tokens that may share a step: as configured, else the cost model's knee for every core slot."""
+        """Tokens that may ordinarily share a step: as configured, else the fit's knee for every core slot."""
         if self._config.token_budget is not None:
             return self._config.token_budget
         knee = min(max(self._cost_model.knee_tokens(), _MIN_KNEE_TOKENS), _MAX_KNEE_TOKENS)
@@ -42,4 +45,5 @@ class Budgets:
         held = self._prompts.parked_bytes
         room = self.memory_bytes - self._decoder.held_bytes - self._prompts.held_bytes - held
         encodes_ahead = held <= self.memory_bytes * _MAX_AHEAD
-        return StepLimits(self.tokens, room, self._config.max_batch_size, encodes_ahead)
+        tokens = self._adaptive.limited(self.tokens)
+        return StepLimits(tokens, room, self._config.max_batch_size, encodes_ahead)

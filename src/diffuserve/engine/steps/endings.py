@@ -58,12 +58,12 @@ class Endings:
         return state.output(state.num_decoded, finished=True, result=result)
 
     def _warnings_of(self, params: GenerationParams) -> tuple[str, ...]:
-        """Return what is told of a request's size and words; an adapter may have taught any word."""
+        """Return what is told of a request's size, sampler and words; an adapter may have taught any word."""
         spec = self._runner.pipeline.spec
-        of_size = spec.size_warnings(params)
+        told = (*spec.size_warnings(params), *spec.sampler_warnings(params))
         if self._vocabulary is None or params.adapters:
-            return of_size
-        return (*of_size, *self._vocabulary.warnings(params.prompt or "", spec.name))
+            return told
+        return (*told, *self._vocabulary.warnings(params.prompt or "", spec.name))
 
     def finish_denoised(self, state: RequestState) -> StepOutput:
         """End a request with its latents, unless there are numbers among them that are not finite."""

@@ -25,6 +25,7 @@ _ARCHITECTURE = frozenset(
         "size_multiple",
         "sampler",
         "samplers",
+        "replaced_scheduler",
         "min_input_images",
         "max_input_images",
         "has_mask",

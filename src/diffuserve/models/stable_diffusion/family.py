@@ -22,6 +22,7 @@ from diffuserve.models.stable_diffusion.image_prompts.ip_adapter import open_ip_
 from diffuserve.models.stable_diffusion.scheduler import (
     default_steps,
     own_sampler,
+    replaced_scheduler,
     samplers,
     scheduler_config,
 )
@@ -68,6 +69,7 @@ class StableDiffusionFamily:
             "size_multiple": vae.scale,
             "sampler": own_sampler(scheduler),
             "samplers": samplers(scheduler),
+            "replaced_scheduler": replaced_scheduler(folder),
             **_images(folder, config),
             **_controls(folder, config, vae),
             **_image_prompts(folder, config),

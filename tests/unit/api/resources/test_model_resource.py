@@ -32,6 +32,7 @@ def test_a_model_tells_each_ability_and_default_once() -> None:
         "control_work",
         "image_prompt_tokens",
         "averages_image_prompts",
+        "replaced_scheduler",
     }
     of_all = {
         "max_prompt_characters",
