@@ -14,7 +14,9 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import DiffuserveError, InvalidModel, InvalidParams
+from diffuserve.domain.models.config import parse_config
 from diffuserve.domain.models.cost import CostFit
+from diffuserve.domain.models.known_words import KnownWords
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.quantization import Quantization
@@ -24,6 +26,7 @@ from diffuserve.domain.workers.worker import ModelOffer
 from diffuserve.models.family import Capabilities, PipelineFamily
 from diffuserve.models.folders.folder import (
     ALONE,
+    VOCABULARY_FILE,
     Companions,
     ModelFolder,
     find_local_model,
@@ -148,6 +151,14 @@ def read_weights_ahead(
             return []  # loading the model reports why
 
     return start_reading(find)
+
+
+def read_vocabulary(model: str) -> KnownWords | None:
+    """Return the words that a model's folder says it knows, if it does. Raise `InvalidModel`."""
+    folder = open_configs(model)
+    if not (folder.path / VOCABULARY_FILE).is_file():
+        return None
+    return parse_config(KnownWords, folder.json(VOCABULARY_FILE), f"{folder.path}/{VOCABULARY_FILE}")
 
 
 def read_spec(model: str) -> ModelSpec:

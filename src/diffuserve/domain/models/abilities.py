@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from diffuserve.domain.bounds import Count, Flag, Number, Positive, Printable
+from diffuserve.domain.bounds import AllPrintable, Count, Flag, Number, Positive, Printable
 from diffuserve.domain.requests.control_use import ControlUse
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
@@ -62,7 +62,7 @@ class ModelAbilities:
 
     `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
     unknown. Other sizes are drawn too, with a warning. `example_prompt` is a prompt that it draws well; "" if
-    its folder has none.
+    its folder has none. `example_prompts` are that and more of them.
     """
 
     name: Annotated[Printable, Field(min_length=1)]
@@ -126,6 +126,7 @@ class ModelAbilities:
     learned_min_size: Count = 0
     learned_max_size: Count = 0
     example_prompt: str = ""
+    example_prompts: Annotated[tuple[str, ...], AllPrintable, Field(max_length=24)] = ()
     run_by: str = ""
     shares_passes: Flag = True
     resumes: Flag = True
