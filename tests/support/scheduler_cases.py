@@ -77,6 +77,4 @@ def reference_draws(reference: Any) -> bool:
     kinds = (diffusers.EulerAncestralDiscreteScheduler, diffusers.LCMScheduler)
     is_sde = reference.config.get("algorithm_type") == "sde-dpmsolver++"
     is_dpm = type(reference).__name__ == "DPMSolverMultistepScheduler"
-    return isinstance(reference, kinds) or (
-        is_sde and type(reference).__name__ == "DPMSolverMultistepScheduler"
-    )
+    return isinstance(reference, kinds) or (is_sde and is_dpm)
