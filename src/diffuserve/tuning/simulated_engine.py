@@ -3,7 +3,7 @@
 A simulation takes milliseconds where a trial takes a minute. It ranks options; what is kept is measured.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from diffuserve.domain.models.cost import CostFit, Workload, dot, step_features
@@ -56,8 +56,8 @@ class SimulatedEngine:
         """The seconds at which the requests arrived that have not ended."""
         return [request.second for request, _ in (*self._waiting.values(), *self._decodes)]
 
-    def play(self, requests: Sequence[SimulatedRequest]) -> list[float]:
-        """Return the seconds of each request from its arrival to its images, in the order of their ends."""
+    def play(self, requests: Sequence[SimulatedRequest]) -> Iterator[float]:
+        """Yield the seconds of each request from its arrival to its images, in the order of their ends."""
         coming, ended = list(reversed(requests)), list[float]()
         while coming or self._waiting or self._decodes:
             while coming and coming[-1].second <= self.now:
@@ -68,7 +68,8 @@ class SimulatedEngine:
                 self._decode(self._decodes[0][1], ended)
             else:
                 self.now = coming[-1].second
-        return ended
+            yield from ended
+            ended.clear()
 
     def _arrive(self, request: SimulatedRequest, num_left: int) -> None:
         name, workload = str(num_left), request.workload

@@ -12,12 +12,13 @@ the next, until requests have been in time for long at the ordinary budget.
 
 from dataclasses import dataclass, replace
 
-_CUT, _RAISE = 0.7, 0.1
+_CUT, _RAISE = 0.7, 0.2
 _LEAST_SHARE = 0.1
+_WORTH_TRYING = 0.9
 _MOST_BUSY = 0.85
 """Of the time: what a cut may make of the device's load."""
 _FREE_COST = 1.02
-"""What a cut may cost on a device without idle time: it may still decide who is in time."""
+"""Seconds of a token, in those of a full step's, that a cut may cost a device without idle time."""
 _HELPED = 0.03
 _MOST_VARIATION = 0.8
 _FIRST_PAUSE, _LONGEST_PAUSE = 4, 64
@@ -80,7 +81,9 @@ class AdaptiveLimit:
 
     def _cut(self, seen: SeenWindow) -> "AdaptiveLimit":
         lower = max(_CUT * min(self.share, seen.used_share), self._floor(seen))
-        return replace(self, share=lower, before=seen.good_share) if lower < self.share else self
+        if lower > _WORTH_TRYING * self.share:
+            return self
+        return replace(self, share=lower, before=seen.good_share)
 
     def _raised(self) -> "AdaptiveLimit":
         return replace(self, share=min(1.0, self.share + _RAISE))
@@ -91,7 +94,7 @@ class AdaptiveLimit:
             return 1.0
         constant = seen.constant_share
         now = _cost(min(self.share, max(seen.used_share, _LEAST_SHARE)), constant)
-        most_cost = now * max(_FREE_COST, _MOST_BUSY / max(seen.busy_share, 1e-9))
+        most_cost = max(_FREE_COST, now * _MOST_BUSY / max(seen.busy_share, 1e-9))
         return max(_LEAST_SHARE, constant / (most_cost - (1 - constant)))
 
 
