@@ -30,6 +30,7 @@ BENCHMARKS = {
     "serve": "serve.serve",
     "triton": "serve.triton",
     "referee": "serve.referee",
+    "eta": "serve.eta",
     "decode-workers": "serve.decode_workers",
     "control": "control.control",
     "fleet": "control.fleet",
