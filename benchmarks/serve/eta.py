@@ -6,7 +6,7 @@
 A real `diffuserve serve` draws small images by the bundled model. Loads are a burst, arrivals at random, and
 bursts at random in three bands; then jobs with a deadline come together that not all can meet. An end is
 inside if it is between both ends of the range in the first response, a start if it is no earlier than the low
-end less the job's own seconds and no later than the high end. Jobs that had started by then were told no
+end less what the job took and no later than the high end. Jobs that had started by then were told no
 range. Ranges follow predicted seconds, which know nothing of other programs: leave the machine alone.
 """
 
@@ -33,6 +33,8 @@ from diffuserve.bench.outcomes import RequestFault
 _SIDES, _STEPS = (128, 192, 256), (4, 8, 12)
 _BANDS = (None, "standard", "interactive", "batch")
 _LOAD = 0.75
+_LEARN_SECONDS = 15.0
+"""A worker tells the server what jobs cost with its heartbeat, each ten seconds."""
 _FINAL = frozenset({"succeeded", "failed", "canceled", "expired"})
 
 
@@ -57,7 +59,7 @@ class Told:
 
     @property
     def starts_inside(self) -> bool:
-        return self.low - self.cost <= self.start <= self.high
+        return self.low - self.actual <= self.start <= self.high
 
     @property
     def ends_inside(self) -> bool:
@@ -154,8 +156,9 @@ def loads(count: int, mean: float, number: int) -> dict[str, list[Asked]]:
 
 
 async def mean_seconds(http: Http, count: int) -> float:
-    """Return the seconds of the day that a job of a queue takes, from the second of two bursts."""
-    for _ in range(2):
+    """Return the seconds that a job of a queue takes, once the server has learned what its jobs cost."""
+    begun = asyncio.get_running_loop().time()
+    while asyncio.get_running_loop().time() < begun + _LEARN_SECONDS:
         jobs = await asyncio.gather(*(submit(http, {}, number) for number in range(count // 2)))
         ended = [await wait(http, job) for job in jobs]
         begin = min(at(job, "created_at") for job in ended)
