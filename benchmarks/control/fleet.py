@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from benchmarks.control.database import POSTGRESQL, Database, open_database
+from benchmarks.control.database import POSTGRESQL, Database, adopt_orphans, open_database
 from benchmarks.control.jobs import REGISTRATION, ControlPlane, bodies_of
 from benchmarks.control.load import Connection, submit_jobs
 from benchmarks.control.processes import cpu_seconds
@@ -59,6 +59,7 @@ class FleetFigures:
 
 
 def main() -> None:
+    adopt_orphans()
     arguments = parse_arguments()
     fleets = ((2, 1.0),) if arguments.quick else _FLEETS
     window = 4.0 if arguments.quick else _WINDOW_SECONDS

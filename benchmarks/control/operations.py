@@ -24,7 +24,7 @@ from pathlib import Path
 import orjson
 import psutil
 
-from benchmarks.control.database import NAMES, SQLITE, open_database
+from benchmarks.control.database import NAMES, SQLITE, adopt_orphans, open_database
 from benchmarks.control.operations_load import Size, fill, move
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
@@ -61,6 +61,7 @@ class Figures:
 
 
 def main() -> None:
+    adopt_orphans()
     arguments = parse_arguments()
     size = Size(num_queued=10_000) if arguments.quick else Size()
     names = (SQLITE,) if arguments.quick else NAMES

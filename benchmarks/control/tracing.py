@@ -21,7 +21,7 @@ from multiprocessing import Event, Pipe, Process, synchronize
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.control.database import POSTGRESQL, open_database
+from benchmarks.control.database import POSTGRESQL, adopt_orphans, open_database
 from benchmarks.control.jobs import Load, measure_jobs
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
@@ -59,6 +59,7 @@ class ServerFigures:
 
 
 def main() -> None:
+    adopt_orphans()
     arguments = parse_arguments()
     with collector() as url:
         spans = measure_spans(url, arguments.rounds)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 from benchmarks.engine.policy_plot import plotted
 from benchmarks.shared import workloads
@@ -92,8 +93,8 @@ def main() -> None:
             "capacity": capacity,
             "figures": [asdict(each) for each in figures],
         }
-        write_report(stem, content, f"# What waiting for a batch costs\n\n{about}\n\n{table}", conditions)
-        plot = stem.with_name(f"{stem.name}_{conditions['date']}.svg")
+        text = f"# What waiting for a batch costs\n\n{about}\n\n{table}"
+        plot = Path(f"{write_report(stem, content, text, conditions)}.svg")
         plot.write_text(plotted({way: [*chain(*runs)] for way, runs in measured.items()}))
         print(f"wrote {plot}")
 

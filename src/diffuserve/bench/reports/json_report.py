@@ -60,8 +60,10 @@ def result_of(measured: Measured) -> dict[str, Any]:
         "server": _server(measured.watched),
         "client": {
             "cores": measured.own.cores,
-            "load_before": measured.own.load_before,
-            "load_after": measured.own.load_after,
+            "load_before": measured.own.machine.load_before,
+            "load_after": measured.own.machine.load_after,
+            "other_cores": measured.own.machine.other_cores,
+            "busy": measured.own.machine.is_busy,
             "warning": warning_of(measured.own, figures.send_delay, figures.latency),
         },
     }

@@ -20,7 +20,7 @@ from diffuserve.jobs.records import dump
 
 workers, models = schema.workers, schema.models
 _SLOWNESS = "decode_slowness"  # beside the coefficients of a fit
-_DESCRIPTIONS = ("encodes_clip", "learned_min_size", "learned_max_size", "example_prompt")
+_DESCRIPTIONS = ("encodes_clip", "learned_min_size", "learned_max_size", "example_prompt", "example_prompts")
 
 _SAVE_FIT = (
     sa.update(models)
