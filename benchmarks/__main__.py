@@ -32,6 +32,7 @@ BENCHMARKS = {
     "gpu": "gpu.gpu",
     "kernels": "gpu.kernels",
     "serve": "serve.serve",
+    "serve-peers": "serve.serve_peers",
     "triton": "serve.triton",
     "referee": "serve.referee",
     "decode-workers": "serve.decode_workers",

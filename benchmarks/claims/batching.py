@@ -24,6 +24,7 @@ _LOW_LOAD, _BURST_LOAD = 0.2, 0.6  # of what the engine draws one at a time
 _BURSTINESS = 0.2  # shape of the gaps between requests; 1 were a Poisson process
 _CORES = 2
 _MOST_CONTAINERS = 64
+_LOWEST_RATE = 1.0  # requests a second: at less, a run on a busy machine would take for ever
 
 
 def ten(ours: RemoteSide, rounds: int) -> Iterator[Finding]:
@@ -40,7 +41,7 @@ def ten(ours: RemoteSide, rounds: int) -> Iterator[Finding]:
 def waiting(ours: RemoteSide, count: int, rounds: int) -> Iterator[Finding]:
     """Find which part of a collecting window requests pay at low load."""
     alone, collects = _engine(WAYS[ONE_AT_A_TIME]), _engine(collecting(_WINDOW))
-    rate = _LOW_LOAD * capacity_of(alone, count)
+    rate = max(_LOWEST_RATE, _LOW_LOAD * capacity_of(alone, count))
 
     def median_of(side: RemoteSide) -> Callable[[int], float]:
         return lambda seed: statistics.median(side.run_arrivals(arrivals(count, seed, rate)))
@@ -62,7 +63,7 @@ def waiting(ours: RemoteSide, count: int, rounds: int) -> Iterator[Finding]:
 
 def continuous(ours: RemoteSide, count: int, rounds: int) -> Iterator[Finding]:
     """Compare static batches with steps that any requests share, in the seconds for all of a mix."""
-    static, stock = _engine(collecting(_WINDOW)), RemoteSide(StockSide)
+    static, stock = _engine(collecting(0.0)), RemoteSide(StockSide)  # all are there: nothing to wait for
     tiered = alternate(
         rounds,
         {
@@ -131,7 +132,7 @@ def _workers(sides: Sequence[RemoteSide], count: int, rounds: int) -> Iterator[F
 
 
 def _bursts(ours: RemoteSide, sides: Sequence[RemoteSide], count: int, rounds: int) -> Iterator[Finding]:
-    rate = _BURST_LOAD * _CORES * capacity_of(sides[0], count)
+    rate = max(_LOWEST_RATE, _BURST_LOAD * _CORES * capacity_of(sides[0], count))
 
     def bursty(seed: int) -> Arrivals:
         times = islice(due_seconds(Ramp.steady(rate), _BURSTINESS, seed), count)

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 Way = Literal["measured", "simulated", "computed"]
@@ -62,9 +62,27 @@ class Finding:
         return CLAIMS[self.claim].said
 
     @property
+    def shown(self) -> str:
+        """Return the figure with its unit."""
+        return f"{self.figure:.3g}{self.unit}"
+
+    @property
+    def spread(self) -> str:
+        """Return the extremes and the number of rounds, if there were any."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"{self.low:.3g}–{self.high:.3g} ({self.rounds})"
+
+    @property
     def verdict(self) -> str:
         """Return whether the figure is as said, more or less."""
         return CLAIMS[self.claim].verdict(self.figure)
+
+
+def kept(finding: Finding) -> dict[str, object]:
+    """Return what a result file has of a finding, in words too."""
+    told = {name: getattr(finding, name) for name in ("said", "shown", "spread", "verdict")}
+    return {**asdict(finding), **told}
 
 
 def ratio(claim: str, compared: str, slow: Sequence[float], fast: Sequence[float]) -> Finding:

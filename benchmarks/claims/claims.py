@@ -11,10 +11,9 @@ by `make reference`, into `docs/explanation/claims.md`. Nothing else should run 
 import argparse
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 
 from benchmarks.claims import batching, models, starting
-from benchmarks.claims.claim import CLAIMS, Finding
+from benchmarks.claims.claim import CLAIMS, Finding, kept
 from benchmarks.claims.counted import counted
 from benchmarks.shared import workloads
 from benchmarks.shared.places import RESULTS
@@ -28,7 +27,7 @@ Part = Callable[[], Iterable[Finding]]
 def main() -> None:
     arguments = parse_arguments()
     ours = RemoteSide(OurSide)
-    findings = []
+    findings: list[Finding] = []
     for name, part in parts(ours, is_quick=arguments.quick).items():
         if arguments.only in (None, name):
             start = time.monotonic()
@@ -36,8 +35,9 @@ def main() -> None:
             findings += found
             print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
             for each in found:
-                print(f"  {each.compared}: {shown(each)}", flush=True)
+                print(f"  {each.compared}: {each.shown}", flush=True)
     ours.stop()
+    findings = [each for name in CLAIMS for each in findings if each.claim == name]
     text = table(findings)
     print(f"\n{text}")
     if not arguments.quick and arguments.only is None:
@@ -66,35 +66,19 @@ def parts(ours: RemoteSide, is_quick: bool) -> dict[str, Part]:
 
 
 def table(findings: Sequence[Finding]) -> str:
-    """Return all findings, those of each claim together."""
-    ranked = [each for name in CLAIMS for each in findings if each.claim == name]
+    """Return a row for each finding."""
     rows = [
         {
             "what is said": each.said,
             "compared here": each.compared,
             "": each.way,
-            "here": f"**{shown(each)}**",
-            "single rounds": spread(each),
+            "here": f"**{each.shown}**",
+            "single rounds": each.spread,
             "than said": each.verdict,
         }
-        for each in ranked
+        for each in findings
     ]
     return markdown_table("Claims, and what is found of them", rows)
-
-
-def shown(finding: Finding) -> str:
-    return f"{finding.figure:.3g}{finding.unit}"
-
-
-def spread(finding: Finding) -> str:
-    if finding.low is None or finding.high is None:
-        return ""
-    return f"{finding.low:.3g}–{finding.high:.3g} ({finding.rounds})"
-
-
-def kept(finding: Finding) -> dict[str, object]:
-    """Return what the result file has of a finding: what is said, and the verdict, too."""
-    return {**asdict(finding), "said": finding.said, "verdict": finding.verdict}
 
 
 def parse_arguments() -> argparse.Namespace:

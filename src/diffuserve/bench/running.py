@@ -177,7 +177,8 @@ class _Load:
 async def _measure(load: _Load, run: BenchRun, show: Show, checker: Executor | None) -> Measured:
     plan, ramp, is_whole = load.plan, load.ramp, False
     async with _drawing_on(load.server, plan.timeout_seconds) as (draw, http):
-        player, meter = Player(draw, plan.timeout_seconds, checker), OwnLoadMeter(load.server.address.local_processes())
+        player = Player(draw, plan.timeout_seconds, checker)
+        meter = OwnLoadMeter(load.server.address.local_processes())
         async with watching(load.server.target, http) as watched:
             try:
                 async with _shown(str(load), player.played, show):

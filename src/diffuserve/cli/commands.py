@@ -131,6 +131,11 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             extra=Extra.ENGINE,
         ),
         LazyCommand(
+            "fleet",
+            "diffuserve.cli.fleet.group",
+            "Keep as many workers on Ray or Slurm as the control plane asks for.",
+        ),
+        LazyCommand(
             "moderate",
             "diffuserve.cli.servers.moderate",
             "Serve a classifier of prompts, compatible with OpenAI's moderation API.",

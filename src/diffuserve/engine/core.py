@@ -7,6 +7,7 @@ from PIL import Image
 
 from diffuserve.bench.slo import parse_slo
 from diffuserve.domain.errors import EngineClosed, RequestAborted
+from diffuserve.domain.models.known_words import KnownWords
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.costs.memory import memory_budget
@@ -43,6 +44,7 @@ class EngineCore:
         config: EngineConfig,
         on_decoded: Callable[[], None],
         release: Callable[[str], None] = lambda _request_id: None,
+        vocabulary: KnownWords | None = None,
     ) -> None:
         pipeline = runner.pipeline
         adapter_bytes = config.adapter_bytes if pipeline.spec.max_adapters else 0
@@ -62,7 +64,7 @@ class EngineCore:
         )
         self.requests = Requests()
         self._planner = StepPlanner(config, self.requests, self.budgets.limits)
-        self._endings = Endings(self.requests, runner, release)
+        self._endings = Endings(self.requests, runner, release, vocabulary)
         self._predicted_seconds = 0.0
         self.collecting_seconds = 0.0
         self._has_run = False

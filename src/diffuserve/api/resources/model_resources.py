@@ -99,6 +99,7 @@ def model_resource(  # noqa: PLR0913 (what is known of a model)
         qualities=quality_steps(spec, tiers.steps),
         tiers=TiersResource(**vars(tiers)) if tiers.steps or tiers.sizes else None,
         example_prompt=spec.example_prompt or None,
+        example_prompts=spec.example_prompts or tuple(filter(None, [spec.example_prompt])),
         quantizations=quantizations(spec.name, workers),
         offloads=offloads(spec.name, workers),
         num_workers=len(offered_by),

@@ -14,7 +14,7 @@ _PLAIN = {
     "LCMScheduler": "lcm",
     "PNDMScheduler": "pndm",
 }
-# Solvers that are not there, but of the same equation with the same noise; EDM's and rectified flows have others.
+# Solvers that are not there, but of the same equation with the same noise. EDM and flows have others.
 _REPLACED = frozenset(
     {
         "DDPMScheduler",
