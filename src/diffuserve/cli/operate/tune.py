@@ -227,9 +227,8 @@ def reason_of(tuning: Tuning) -> str:
         return f"{kept}. Nothing that was tried is better by a twentieth or more."
     if usual.rate is None:
         return f"{kept}; with the defaults at no rate that was tried."
-    return (
-        f"{kept}, {(best.rate or 0) / usual.rate:.2f} times what the defaults keep ({_number(usual.rate)})."
-    )
+    gain = (best.rate or 0.0) / usual.rate
+    return f"{kept}, {gain:.2f} times what the defaults keep ({_number(usual.rate)})."
 
 
 def _number(value: float | None) -> str:
