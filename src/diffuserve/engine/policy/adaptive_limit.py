@@ -3,7 +3,7 @@
 It only lowers what the engine's ordinary budget of tokens allows, and takes that back. With fewer tokens a
 step is shorter, and requests end one after the other instead of all together, late; in return the constant
 part of a step is paid more often. Beside additive increase and multiplicative decrease (Chiu and Jain, 1989)
-it has three rules, so that it does no harm. It cuts only where requests are alike: of a queue with one server,
+it has three rules, so that it does no harm. It cuts only where requests are alike: in a queue of one server
 taking turns is better than one after the other if the squared coefficient of variation of their work is above
 1 (Kleinrock, Queueing Systems II, 1976). It cuts no deeper than the device's idle time pays for. And a cut
 that did not help is taken back. After each cut it changes nothing for a while, and for twice as long after
