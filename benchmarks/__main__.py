@@ -35,6 +35,7 @@ BENCHMARKS = {
     "serve-peers": "serve.serve_peers",
     "triton": "serve.triton",
     "referee": "serve.referee",
+    "eta": "serve.eta",
     "decode-workers": "serve.decode_workers",
     "control": "control.control",
     "fleet": "control.fleet",

@@ -197,3 +197,11 @@ def test_while_a_model_is_loaded_the_estimate_says_so() -> None:
     ahead = replace(NO_WORK, num_workers=0, status=ModelStatus.LOADING)
     estimate = estimate_wait(JOB, [], EQUAL, ahead)
     assert (estimate.eta_s_high, estimate.reason) == (None, "tiny is being loaded")
+
+
+def test_workers_that_load_the_model_help_at_best() -> None:
+    alone = replace(NO_WORK, num_jobs=10, work_seconds=10.0)
+    one, more = (
+        times(estimate_wait(JOB, [], EQUAL, ahead)) for ahead in (alone, replace(alone, num_coming=2))
+    )
+    assert more == pytest.approx((one[0] - 4.0, one[1]))
