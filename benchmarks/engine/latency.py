@@ -23,7 +23,7 @@ from diffuserve.domain.requests.params import GenerationParams
 
 PAGE = ROOT / "docs" / "explanation" / "latency-and-throughput.md"
 PLOT = IMAGES / "latency-and-throughput.svg"
-USUAL_SIDE, USUAL_STEPS, USUAL_CLIENTS = 128, 4, 8
+USUAL_SIDE = 128
 WAYS = {"one at a time": EngineConfig(max_batch_size=1, ageing_steps=10**6), "step by step": EngineConfig()}
 
 
@@ -43,6 +43,15 @@ class Scale:
 QUICK = Scale(
     num_requests=4, rounds=1, num_arrivals=6, clients=(1, 4), steps=(1, 4), sides=(64, 128), loads=(0.3, 0.7)
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedLoad:
+    """Patient clients, and the images that they ask for; each default stays while others are varied."""
+
+    clients: int = 8
+    steps: int = 4
+    side: int = USUAL_SIDE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,37 +96,35 @@ def closed_figures(scale: Scale) -> list[ClosedFigure]:
     """Return what each closed loop gave; the threads and the dtype are varied on engines of their own."""
     with Engine.load(workloads.CHECKPOINT, device="cpu") as engine:
         own = engine.describe()["dtype"]
-        figures = [
-            *(_closed(engine, scale, "clients at a time", str(count), clients=count) for count in scale.clients),
-            *(_closed(engine, scale, "steps", str(count), steps=count) for count in scale.steps),
-            *(_closed(engine, scale, "image", f"{side} × {side}", side=side) for side in scale.sides),
-        ]
+        figures = [_closed(engine, scale, varied, value, load) for varied, value, load in _varied(scale)]
     for threads, dtype in ((None, own), (1, own), (None, "float32")):
         config = EngineConfig(num_threads=threads)
         with Engine.load(workloads.CHECKPOINT, device="cpu", dtype=dtype, config=config) as engine:
             value = f"{'one core' if threads else 'all cores'}, {dtype}"
-            figures.append(_closed(engine, scale, "hardware", value))
+            figures.append(_closed(engine, scale, "hardware", value, ClosedLoad()))
     return figures
 
 
-def _closed(
-    engine: Engine,
-    scale: Scale,
-    varied: str,
-    value: str,
-    clients: int = USUAL_CLIENTS,
-    steps: int = USUAL_STEPS,
-    side: int = USUAL_SIDE,
-) -> ClosedFigure:
+def _varied(scale: Scale) -> Iterator[tuple[str, str, ClosedLoad]]:
+    """Yield what is varied, its value, and the load, for all that one engine can play."""
+    for count in scale.clients:
+        yield "clients at a time", str(count), ClosedLoad(clients=count)
+    for count in scale.steps:
+        yield "steps", str(count), ClosedLoad(steps=count)
+    for side in scale.sides:
+        yield "image", f"{side} × {side}", ClosedLoad(side=side)
+
+
+def _closed(engine: Engine, scale: Scale, varied: str, value: str, load: ClosedLoad) -> ClosedFigure:
     rates, medians, before = list[float](), list[float](), engine.stats
     for number in range(scale.rounds + 1):
         if number == 1:  # the first round warms up
             before = replace(engine.stats)
         requests = [
-            replace(each, num_inference_steps=steps)
-            for each in workloads.equal(scale.num_requests, seed=number, side=side)
+            replace(each, num_inference_steps=load.steps)
+            for each in workloads.equal(scale.num_requests, seed=number, side=load.side)
         ]
-        seconds, latencies = asyncio.run(_play_closed(engine, iter(requests), clients))
+        seconds, latencies = asyncio.run(_play_closed(engine, iter(requests), load.clients))
         if number:
             rates.append(len(latencies) / seconds)
             medians.append(statistics.median(latencies))
@@ -152,7 +159,7 @@ def open_points(scale: Scale) -> tuple[float, list[LoadPoint]]:
     """Return images a second when always busy, and the seconds of each way at shares of that."""
     with Engine.load(workloads.CHECKPOINT, device="cpu") as engine:
         pipeline = engine.pipeline
-        capacity = _closed(engine, scale, "capacity", "", clients=32).images_per_second
+        capacity = _closed(engine, scale, "capacity", "", ClosedLoad(clients=32)).images_per_second
         points = []
         for way, config in WAYS.items():
             with Engine(pipeline, config) as own:

@@ -21,7 +21,7 @@ class Budgets:
     `memory_bytes` are shared with what is decoded, with kept prompts, and with what runs hold.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the parts of an engine that take memory or tokens)
         self,
         config: EngineConfig,
         memory_bytes: int,
