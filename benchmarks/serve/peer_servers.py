@@ -113,7 +113,7 @@ def serve_ray(load: Callable[[], Draw], arguments: argparse.Namespace) -> None:
         def __init__(self) -> None:
             self.draw = load()
 
-        @serve.batch(max_batch_size=arguments.batch, batch_wait_timeout_s=WAIT_SECONDS)
+        @serve.batch(max_batch_size=arguments.batch, batch_wait_timeout_s=WAIT_SECONDS)  # type: ignore[untyped-decorator]
         async def batched(self, asked: list[Asked]) -> list[Drawn]:
             return self.draw(asked)
 
@@ -127,7 +127,7 @@ def serve_ray(load: Callable[[], Draw], arguments: argparse.Namespace) -> None:
             return drawn
 
     serve.start(http_options={"host": "127.0.0.1", "port": arguments.port}, proxy_location="HeadOnly")
-    serve.run(Images.bind(), blocking=True)
+    serve.run(Images.bind(), blocking=True)  # type: ignore[attr-defined]
 
 
 HOSTS = {"fastapi": serve_fastapi, "ray": serve_ray}

@@ -63,7 +63,7 @@ class EngineCore:
             config, memory_bytes, self.cost_model, self._stages, self._prompts, self.decoder, self.adaptive
         )
         self.requests = Requests()
-        self._planner = StepPlanner(config, self.requests, self.budgets.limits)
+        self._planner = StepPlanner(config, self.requests, self.budgets)
         self._endings = Endings(self.requests, runner, release, vocabulary)
         self._predicted_seconds = 0.0
         self.collecting_seconds = 0.0
@@ -105,7 +105,7 @@ class EngineCore:
         self._has_run = bool(chosen) and not self.collecting_seconds and self._may_start(chosen[0])
         self.decoder.yield_to(chosen[0].options.priority if self._has_run else None)
         if self._has_run:
-            self._planner.count_skips(chosen)
+            self._planner.count_step(chosen)
             self._make_room(chosen)
             outputs += self._run(chosen)
         return outputs

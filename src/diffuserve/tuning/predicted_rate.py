@@ -30,7 +30,7 @@ class Compute:
 
 @dataclass(frozen=True, kw_only=True)
 class Saturated:
-    """An engine that always had work: requests a second, its fit, its own budget of tokens, its core slots."""
+    """An engine that always had work: requests a second, its fit, its budget of tokens, its core slots."""
 
     compute: Compute
     rate: float

@@ -49,6 +49,7 @@ _LIMITS = (
     "needs_mask",
     "masks_references",
     "has_strength",
+    "has_prompt_weights",
     "has_first_frame",
     "has_last_frame",
     "needs_last_frame",

@@ -37,6 +37,8 @@ class ModelAbilities:
     if it has no name, and `samplers` are those that a request may ask for. `replaced_scheduler` is the class
     of the checkpoint's scheduler where `sampler` stands in for it, else "".
 
+    With `has_prompt_weights`, a request may have its prompts read with weights of words.
+
     A request has at least `min_input_images` and at most `max_input_images` images. If `has_strength`,
     drawing starts from the image, with the default `strength`, or `mask_strength` if there is a mask
     (`has_mask`; `needs_mask` for models that only fill in). If `has_first_frame`, the image is the first
@@ -115,6 +117,7 @@ class ModelAbilities:
     averages_image_prompts: Flag = False
     max_adapters: Count = 0
     has_strength: Flag = False
+    has_prompt_weights: Flag = False
     strength: Number = 0.8
     mask_strength: Number = 1.0
     strength_rounds_up: Flag = False

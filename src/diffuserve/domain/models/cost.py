@@ -124,6 +124,10 @@ class CostFit:
     def step_seconds(self, workloads: Iterable[Workload]) -> float:
         return dot(self.step, step_features(workloads))
 
+    def added_seconds(self, workloads: Iterable[Workload]) -> float:
+        """Predict what requests add to the seconds of a step."""
+        return self.step_seconds(workloads) - self.step[0]
+
     def decode_seconds(self, workloads: Sequence[Workload]) -> float:
         return dot(self.decode_parts, decode_features(workloads))
 

@@ -10,6 +10,7 @@ from diffuserve.domain.models.cost import FIRST_LATENT_FRAME, Workload
 from diffuserve.domain.models.limits import check_request, min_strength
 from diffuserve.domain.requests.input_image import InputImage, each_image
 from diffuserve.domain.requests.params import IMAGE_FIELDS, GenerationParams
+from diffuserve.domain.requests.prompt_syntax import WEIGHTS, syntax_warnings
 from diffuserve.domain.requests.samplers import evaluations_before, num_evaluations
 
 _ROUNDING = 1e-6  # pixels by which a computed side may be off
@@ -215,6 +216,12 @@ class ModelSpec(ModelAbilities):
             f"{self.name} was published with {self.replaced_scheduler}, which is not supported; "
             f"{self.sampler} draws in its place. Name a sampler to choose: {', '.join(self.samplers)}",
         )
+
+    def syntax_warnings(self, params: GenerationParams) -> tuple[str, ...]:
+        """Return warnings about what is read as text in the prompt, and other programs read more in."""
+        if params.prompt_syntax == WEIGHTS:
+            return ()
+        return syntax_warnings(params.prompt, self.has_prompt_weights)
 
     def _stretched(self, params: GenerationParams) -> list[tuple[str, InputImage]]:
         """Return the images that are brought to the size of the result, with their fields."""

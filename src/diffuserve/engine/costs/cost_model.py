@@ -48,6 +48,11 @@ class CostModel:
         return _cost_fit(self._encode.settled, self._step.settled, self._decode.settled)
 
     @property
+    def knows_steps(self) -> bool:
+        """True once enough steps were measured, now or for the kept fit, to know more than the prior."""
+        return self._step.has_kept or self._step.is_trusted
+
+    @property
     def has_settled(self) -> bool:
         """True once the measured steps are worth keeping because few of them were disturbed.
 

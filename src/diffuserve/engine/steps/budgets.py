@@ -1,9 +1,12 @@
 """The budgets of the next step: tokens that are worth it, and memory that is left."""
 
+from diffuserve.domain.models.cost import CostFit
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.decoding.decoder import Decoder
 from diffuserve.engine.policy.scheduler import StepLimits
+from diffuserve.engine.policy.sharing import StepCost
+from diffuserve.engine.policy.step_order import StepOrder
 from diffuserve.engine.stages import Stage, StageExecutor
 from diffuserve.engine.steps.adaptive_steps import AdaptiveSteps
 from diffuserve.engine.steps.prompt_encoder import PromptEncoder
@@ -18,7 +21,7 @@ class Budgets:
     `memory_bytes` are shared with what is decoded, with kept prompts, and with what runs hold.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the parts of an engine that take memory or tokens)
         self,
         config: EngineConfig,
         memory_bytes: int,
@@ -46,4 +49,25 @@ class Budgets:
         room = self.memory_bytes - self._decoder.held_bytes - self._prompts.held_bytes - held
         encodes_ahead = held <= self.memory_bytes * _MAX_AHEAD
         tokens = self._adaptive.limited(self.tokens)
-        return StepLimits(tokens, room, self._config.max_batch_size, encodes_ahead)
+        cost = self.step_cost if self._shares_what_is_worthwhile else None
+        return StepLimits(tokens, room, self._config.max_batch_size, encodes_ahead, cost)
+
+    @property
+    def fit(self) -> CostFit:
+        """What predicts seconds at this moment."""
+        return self._cost_model.fit
+
+    @property
+    def step_cost(self) -> StepCost:
+        """What a step of this moment costs, on the core slots that it may take."""
+        return StepCost(self.fit.step[0], self._stages.num_core_slots(Stage.DENOISE))
+
+    @property
+    def _shares_what_is_worthwhile(self) -> bool:
+        """False before it is known, and where the operator says what shares a step.
+
+        That is so many tokens, equal steps, or all that are waited for.
+        """
+        config = self._config
+        says_so = config.token_budget is not None or config.same_steps_only or config.max_wait_seconds > 0
+        return config.step_order == StepOrder.SHORTEST and not says_so and self._cost_model.knows_steps

@@ -60,7 +60,7 @@ class Endings:
     def _warnings_of(self, params: GenerationParams) -> tuple[str, ...]:
         """Return what is told of a request's size, sampler and words; an adapter may have taught any word."""
         spec = self._runner.pipeline.spec
-        told = (*spec.size_warnings(params), *spec.sampler_warnings(params))
+        told = (*spec.size_warnings(params), *spec.sampler_warnings(params), *spec.syntax_warnings(params))
         if self._vocabulary is None or params.adapters:
             return told
         return (*told, *self._vocabulary.warnings(params.prompt or "", spec.name))

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import Band, Job, QueueEstimate
 from diffuserve.domain.workers.readiness import is_ready, status_of
-from diffuserve.domain.workers.worker import Worker, is_exact
+from diffuserve.domain.workers.worker import Worker, WorkerState, is_exact
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import Database
 from diffuserve.jobs.database.lane_change import LaneChange, Moved
@@ -140,12 +140,15 @@ class Outlook:
         own = await self._own.get((lane_of(job), job.tenant_id))
         queue = read.after(self._recent.since(read.mark))
         num_jobs, work_seconds = own.before(job.seq, self._recent.since(own.mark))
-        running_seconds = queue.running_seconds.get(job.model, 0.0)
-        status = status_of(job.model, queue.workers, self._operations.expected)
-        num_ready = sum(
-            is_ready(worker) and job.model in worker.models and _does(worker, job) for worker in queue.workers
+        serving = [worker for worker in queue.workers if job.model in worker.models and _does(worker, job)]
+        ahead = WorkAhead(
+            num_jobs=num_jobs,
+            work_seconds=work_seconds,
+            running_seconds=queue.running_seconds.get(job.model, 0.0),
+            num_workers=sum(map(is_ready, serving)),
+            num_coming=sum(worker.state is WorkerState.INITIALIZING for worker in serving),
+            status=status_of(job.model, queue.workers, self._operations.expected),
         )
-        ahead = WorkAhead(num_jobs, work_seconds, running_seconds, num_ready, status)
         standing = queue.standings[job.tenant_id] if job.tenant_id in read.standings else own.standing
         standings = queue.standings_beside(job, standing)
         return estimate_wait(job, [*queue.lanes.values()], standings, ahead)

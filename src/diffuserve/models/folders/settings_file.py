@@ -43,6 +43,7 @@ _ARCHITECTURE = frozenset(
         "controlnets",
         "control_modes",
         "control_work",
+        "has_prompt_weights",
         "has_strength",
         "strength_rounds_up",
         "scales_references",

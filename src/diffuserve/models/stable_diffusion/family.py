@@ -62,6 +62,7 @@ class StableDiffusionFamily:
             "guidance_passes": 2 if has_passes else 1,
             "has_negative_prompt": has_passes,
             "has_joint_attention": False,
+            "has_prompt_weights": True,
             "max_adapters": MAX_ADAPTERS,
             "max_sequence_length": tokens,
             "longest_sequence_length": tokens,
