@@ -47,6 +47,11 @@ class EngineConfig:
         "and half of what is free on a CPU.",
         ge=1,
     )
+    adaptive: str | None = option(
+        None,
+        'Objective such as "p95<2s" for the seconds of requests in the engine, which then gives steps fewer '
+        "tokens while that helps to keep it.",
+    )
     ageing_steps: int = option(
         16, "Steps after which a request that was passed over rises by one priority.", ge=1
     )

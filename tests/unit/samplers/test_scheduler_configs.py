@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.samplers.test_diffusion_samplers import SHAPE, STABLE_DIFFUSION, Case, compare_steps
 
 from diffuserve.domain.errors import InvalidModel
+from support.scheduler_cases import SHAPE, STABLE_DIFFUSION, Case, compare_steps
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__ implementation:DeprecationWarning", "ignore::FutureWarning"

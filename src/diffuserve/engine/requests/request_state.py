@@ -321,6 +321,7 @@ class RequestState:
             self.workload,
             num_sequences=self.workload.num_sequences * size // num_images,
             num_pixels=self.workload.num_pixels * size // num_images,
+            later_pixels=self.workload.later_pixels * size // num_images,
         )
 
     def _bytes_of(self, turn: range | None) -> int:

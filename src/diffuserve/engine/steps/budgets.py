@@ -8,6 +8,7 @@ from diffuserve.engine.policy.scheduler import StepLimits
 from diffuserve.engine.policy.sharing import StepCost
 from diffuserve.engine.policy.step_order import StepOrder
 from diffuserve.engine.stages import Stage, StageExecutor
+from diffuserve.engine.steps.adaptive_steps import AdaptiveSteps
 from diffuserve.engine.steps.prompt_encoder import PromptEncoder
 
 _MAX_AHEAD = 1 / 8  # of the memory, for requests that run by themselves and wait
@@ -20,7 +21,7 @@ class Budgets:
     `memory_bytes` are shared with what is decoded, with kept prompts, and with what runs hold.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the parts of an engine that take memory or tokens)
         self,
         config: EngineConfig,
         memory_bytes: int,
@@ -28,13 +29,15 @@ class Budgets:
         stages: StageExecutor,
         prompts: PromptEncoder,
         decoder: Decoder,
+        adaptive: AdaptiveSteps,
     ) -> None:
         self._config, self.memory_bytes = config, memory_bytes
         self._cost_model, self._stages, self._prompts, self._decoder = cost_model, stages, prompts, decoder
+        self._adaptive = adaptive
 
     @property
     def tokens(self) -> int:
-        """Tokens that may share a step: as configured, else the cost model's knee for every core slot."""
+        """Tokens that may ordinarily share a step: as configured, else the fit's knee for every core slot."""
         if self._config.token_budget is not None:
             return self._config.token_budget
         knee = min(max(self._cost_model.knee_tokens(), _MIN_KNEE_TOKENS), _MAX_KNEE_TOKENS)
@@ -45,8 +48,9 @@ class Budgets:
         held = self._prompts.parked_bytes
         room = self.memory_bytes - self._decoder.held_bytes - self._prompts.held_bytes - held
         encodes_ahead = held <= self.memory_bytes * _MAX_AHEAD
+        tokens = self._adaptive.limited(self.tokens)
         cost = self.step_cost if self._shares_what_is_worthwhile else None
-        return StepLimits(self.tokens, room, self._config.max_batch_size, encodes_ahead, cost)
+        return StepLimits(tokens, room, self._config.max_batch_size, encodes_ahead, cost)
 
     @property
     def fit(self) -> CostFit:
