@@ -31,15 +31,22 @@ LOADS = (0.5, 0.7, 0.9)  # of what the engine draws one at a time
 _NEVER = 1_000_000  # steps: no request overtakes an earlier one by its age
 
 ONE_AT_A_TIME, BY_ARRIVAL, SHORTEST = "one at a time", "step by step, by arrival", "step by step"
-WAYS: Mapping[str, EngineConfig] = {
-    ONE_AT_A_TIME: EngineConfig(max_batch_size=1, ageing_steps=_NEVER, step_order=StepOrder.ARRIVAL),
-    "collect for 0.1 s, batches of 4": EngineConfig(
+
+
+def collecting(seconds: float) -> EngineConfig:
+    """Return the options with which an engine works as a batcher of whole requests."""
+    return EngineConfig(
         max_batch_size=4,
-        max_wait_seconds=0.1,
+        max_wait_seconds=seconds,
         same_steps_only=True,
         ageing_steps=_NEVER,
         step_order=StepOrder.ARRIVAL,
-    ),
+    )
+
+
+WAYS: Mapping[str, EngineConfig] = {
+    ONE_AT_A_TIME: EngineConfig(max_batch_size=1, ageing_steps=_NEVER, step_order=StepOrder.ARRIVAL),
+    "collect for 0.1 s, batches of 4": collecting(0.1),
     BY_ARRIVAL: EngineConfig(step_order=StepOrder.ARRIVAL),
     SHORTEST: EngineConfig(),
 }

@@ -21,7 +21,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.control.processes import DIFFUSERVE, Program, cpu_seconds, free_port, serving_environment
+from benchmarks.control.processes import (
+    DIFFUSERVE,
+    Program,
+    adopt_orphans,
+    cpu_seconds,
+    free_port,
+    serving_environment,
+)
 from benchmarks.serve.load import running
 from benchmarks.shared import workloads
 from benchmarks.shared.places import RESULTS
@@ -123,6 +130,7 @@ class PeerFigures:
 
 
 def main() -> None:
+    adopt_orphans()  # Ray's daemons
     arguments = parse_arguments()
     with tempfile.TemporaryDirectory(prefix="diffuserve-serve-peers-") as folder:
         figures = asyncio.run(measure_all(Path(folder), arguments))

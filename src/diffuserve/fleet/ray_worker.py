@@ -155,7 +155,7 @@ def _config(name: str, setup: RayWorkerSetup, rank: int, address: tuple[str, int
 
 
 def _run_current_actor() -> None:
-    """Have the actor run that is being made; one that is made anew refuses calls until it is, even its own."""
+    """Have the actor run that is being made; one that is made anew first refuses its own calls."""
     ray.get_runtime_context().current_actor.run.options(max_task_retries=-1).remote()
 
 

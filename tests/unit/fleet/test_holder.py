@@ -23,7 +23,7 @@ with held(Path(sys.argv[1])):
 def test_a_second_one_is_refused_and_the_first_is_ended(tmp_path: Path) -> None:
     file = tmp_path / "fleets" / "ray-tiny"
     holder.stop(file)  # nobody holds it yet
-    words = [sys.executable, "-c", HOLD, file]
+    words = [sys.executable, "-c", HOLD, str(file)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "held\n"
