@@ -28,7 +28,7 @@ def tune(cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_what_it_finds_is_kept_shown_and_taken(tmp_path: Path) -> None:
     workload = tmp_path / "small.yaml"
     workload.write_text(WORKLOAD)
-    asked = ("--slo", "p90<20s", "--workload", str(workload), "--budget", "60s", "--device", "cpu")
+    asked = ("--slo", "p90<20s", "--workload", str(workload), "--budget", "40s", "--device", "cpu")
     done = tune(tmp_path, *asked)
     assert done.returncode == 0, done.stderr
     assert "p90<20s" in done.stdout
@@ -38,19 +38,3 @@ def test_what_it_finds_is_kept_shown_and_taken(tmp_path: Path) -> None:
     config = with_tuning(Settings(cache_dir=tmp_path, device="cpu").engine_process)  # type: ignore[call-arg]
     assert config.engine.token_budget == shown["options"]["token_budget"]
     assert config.dtype == shown["options"]["dtype"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (("--workload", "chat-app"), "give the objective"),
-        (("--slo", "soon"), "is not an objective"),
-        (("--slo", "p95<2s", "--budget", "2"), "must be a time"),
-        (("--slo", "p95<2s", "--workload", "none"), "is neither a file nor one of"),
-        (("--show",), "nothing is kept"),
-    ],
-)
-def test_bad_input_is_refused_with_the_remedy(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
-    done = tune(tmp_path, *arguments)
-    assert done.returncode == 2
-    assert told in done.stderr
