@@ -20,6 +20,7 @@ BENCHMARKS = {
     "batch": "engine.batch",
     "adapters": "engine.adapters",
     "policies": "engine.policies",
+    "latency": "engine.latency",
     "any-pipeline-parity": "engine.any_pipeline_parity",
     "quantization": "engine.quantization",
     "few-bits": "engine.few_bits",

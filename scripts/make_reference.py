@@ -22,6 +22,7 @@ from reference import (
     models,
     modules,
     request_fields,
+    serve_peers,
     settings,
 )
 from reference.markdown import filled
@@ -40,6 +41,7 @@ PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "modules.md": modules.regions,
     "settings.md": settings.regions,
     "../explanation/claims.md": claims.regions,
+    "../explanation/serving-cost.md": serve_peers.regions,
 }
 
 

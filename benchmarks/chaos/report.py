@@ -1,6 +1,5 @@
 """The chaos run's table, its result files, and the table in the documents."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from benchmarks.chaos.plan import InjectedFaults, Plan
 from benchmarks.chaos.tenants import NUM_TENANTS, Crossings
 from benchmarks.chaos.webhooks import WebhookCounts
 from benchmarks.shared.places import RESULTS, ROOT
-from benchmarks.shared.report import read_conditions, write_counted
+from benchmarks.shared.report import read_conditions, refresh, write_counted
 from diffuserve.jobs.policy.webhook_turns import SendLimits
 
 DOCUMENT = ROOT / "docs" / "reliability.md"
@@ -216,14 +215,3 @@ def _kept(outcome: Outcome) -> dict[str, object]:
     kept = asdict(outcome)
     counts = {name: len(kept["toll"][name]) for name in ("hurt", "excused")}
     return {**kept, "toll": kept["toll"] | counts, "shortfalls": outcome.shortfalls}
-
-
-def refresh(document: Path, name: str, text: str) -> None:
-    """Replace what is between the marks `name:start` and `name:end` of the document."""
-    start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
-    marked = re.compile(f"{re.escape(start)}.*{re.escape(end)}", re.DOTALL)
-    replaced = f"{start}\n{text}\n{end}"
-    new, count = marked.subn(lambda _match: replaced, document.read_text(encoding="utf-8"))
-    if count != 1:
-        raise ValueError(f"{document} has the marks {start} and {end} {count} times; it needs them once")
-    document.write_text(new, encoding="utf-8")

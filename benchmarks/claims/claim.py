@@ -87,7 +87,7 @@ def kept(finding: Finding) -> dict[str, object]:
 
 def ratio(claim: str, compared: str, slow: Sequence[float], fast: Sequence[float]) -> Finding:
     """Return the ratio of medians of rounds in turn, with the extremes of single rounds."""
-    singles = [one / other for one, other in zip(slow, fast, strict=True)]
+    singles = [theirs / ours for theirs, ours in zip(slow, fast, strict=True)]
     return Finding(
         claim=claim,
         way="measured",

@@ -21,9 +21,10 @@ from pathlib import Path
 from benchmarks.control import database as control_database
 from benchmarks.control.batches import BatchFigures, measure_batch
 from benchmarks.control.claims import NUM_TENANTS, ClaimFigures, measure_claims
-from benchmarks.control.database import POSTGRESQL, Database, adopt_orphans, open_database
+from benchmarks.control.database import POSTGRESQL, Database, open_database
 from benchmarks.control.jobs import JobFigures, Load, PickUpFigures, measure_jobs, measure_pick_up
 from benchmarks.control.peer import NUM_AT_ONCE, PeerFigures, measure_peer
+from benchmarks.control.processes import adopt_orphans
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
 

@@ -1,7 +1,5 @@
 """The databases of the chaos run and the benchmarks: a SQLite file, or a local PostgreSQL server."""
 
-import ctypes
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +11,6 @@ from support.postgres import PostgresServer
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 NAMES = (SQLITE, POSTGRESQL)
-_PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +55,3 @@ def open_database(name: str, folder: Path) -> Iterator[Database]:
         )
     finally:
         server.stop()
-
-
-def adopt_orphans() -> None:
-    """Become the parent of daemons that are started from here: their CPU counts as the benchmark's."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -24,10 +24,10 @@ import sqlalchemy as sa
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from benchmarks.control.database import POSTGRESQL, Database, adopt_orphans, open_database
+from benchmarks.control.database import POSTGRESQL, Database, open_database
 from benchmarks.control.jobs import REGISTRATION, ControlPlane, bodies_of
 from benchmarks.control.load import Connection, submit_jobs
-from benchmarks.control.processes import cpu_seconds
+from benchmarks.control.processes import adopt_orphans, cpu_seconds
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.jobs.database import schema

@@ -24,8 +24,9 @@ from pathlib import Path
 import orjson
 import psutil
 
-from benchmarks.control.database import NAMES, SQLITE, adopt_orphans, open_database
+from benchmarks.control.database import NAMES, SQLITE, open_database
 from benchmarks.control.operations_load import Size, fill, move
+from benchmarks.control.processes import adopt_orphans
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.api.operators.snapshot import snapshot_of

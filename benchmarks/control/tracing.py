@@ -21,8 +21,9 @@ from multiprocessing import Event, Pipe, Process, synchronize
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.control.database import POSTGRESQL, adopt_orphans, open_database
+from benchmarks.control.database import POSTGRESQL, open_database
 from benchmarks.control.jobs import Load, measure_jobs
+from benchmarks.control.processes import adopt_orphans
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.domain.trace_context import TraceContext

@@ -23,7 +23,7 @@ class Api(litserve.LitAPI):  # type: ignore[misc]
         self._model, self._threads = model, threads
 
     def setup(self, device: str) -> None:
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(min(torch.get_num_threads(), self._threads))
         self._draw = LOADERS[self._model]()
 
     def decode_request(self, request: dict[str, Any]) -> Asked:

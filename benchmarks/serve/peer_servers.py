@@ -99,21 +99,23 @@ def serve_fastapi(load: Callable[[], Draw], arguments: argparse.Namespace) -> No
 
 def serve_ray(load: Callable[[], Draw], arguments: argparse.Namespace) -> None:
     """Serve batches that Ray Serve collects."""
+    import ray
     from fastapi import FastAPI
     from ray import serve
 
-    app = FastAPI()
+    app, cores = FastAPI(), len(os.sched_getaffinity(0))
+    ray.init("local", num_cpus=2 * cores, include_dashboard=False, _node_ip_address="127.0.0.1")
 
     @serve.deployment(
         max_ongoing_requests=_MANY,
-        ray_actor_options={"num_cpus": len(os.sched_getaffinity(0))},  # which Ray makes its threads
+        ray_actor_options={"num_cpus": cores},  # which Ray makes its threads; the proxy needs its own
     )
     @serve.ingress(app)
     class Images:
         def __init__(self) -> None:
             self.draw = load()
 
-        @serve.batch(max_batch_size=arguments.batch, batch_wait_timeout_s=WAIT_SECONDS)
+        @serve.batch(max_batch_size=arguments.batch, batch_wait_timeout_s=WAIT_SECONDS)  # type: ignore[untyped-decorator]
         async def batched(self, asked: list[Asked]) -> list[Drawn]:
             return self.draw(asked)
 
@@ -126,8 +128,8 @@ def serve_ray(load: Callable[[], Draw], arguments: argparse.Namespace) -> None:
             drawn: Drawn = await self.batched(asked["input"])
             return drawn
 
-    serve.start(http_options={"host": "127.0.0.1", "port": arguments.port}, proxy_location="HeadOnly")
-    serve.run(Images.bind(), blocking=True)
+    serve.start(http_options={"host": "127.0.0.1", "port": arguments.port})
+    serve.run(Images.bind(), blocking=True)  # type: ignore[attr-defined]
 
 
 HOSTS = {"fastapi": serve_fastapi, "ray": serve_ray}

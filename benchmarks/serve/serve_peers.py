@@ -21,15 +21,21 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.control.processes import DIFFUSERVE, Program, cpu_seconds, free_port, serving_environment
+from benchmarks.control.processes import (
+    DIFFUSERVE,
+    Program,
+    adopt_orphans,
+    cpu_seconds,
+    free_port,
+    serving_environment,
+)
 from benchmarks.serve.load import running
 from benchmarks.shared import workloads
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.bench.arrivals import Ramp
-from diffuserve.bench.figures import Figures, Spread, figures_of
+from diffuserve.bench.figures import Spread, figures_of
 from diffuserve.bench.load_request import LoadRequest
-from diffuserve.bench.outcomes import RequestOutcome
 from diffuserve.bench.playing import Played
 from diffuserve.bench.running import BenchPlan, BenchRun, Measured, Server, run_all
 from diffuserve.bench.slo import Slo
@@ -68,11 +74,12 @@ class Rate:
 
 RATES = (Rate("low", 0.3, 15), Rate("70 %", 0.7, 30), Rate("saturated", 5.0, 48))
 SATURATED = RATES[-1]
+_AT_ONCE = 100.0  # requests a second, of the first round, which counts nowhere
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A server: its command without the port, and the API that it speaks; `brings` are packages of its own."""
+    """A server: its command without the port, and its API; `brings` is a package that it needs."""
 
     name: str
     command: tuple[str, ...]
@@ -123,8 +130,8 @@ class PeerFigures:
 
 
 def main() -> None:
+    adopt_orphans()  # Ray's daemons
     arguments = parse_arguments()
-    load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="diffuserve-serve-peers-") as folder:
         figures = asyncio.run(measure_all(Path(folder), arguments))
     text = tables_of(figures)
@@ -134,7 +141,6 @@ def main() -> None:
             "ray": _RAY.rpartition("==")[2],
             "instructions": ", ".join(f"{name}={os.environ.get(name, 'all')}" for name in _LIMITS),
             "checkpoint": workloads.checkpoint_name(),
-            "load before and after": f"{load_before:.2f} and {os.getloadavg()[0]:.2f}",
         }
         content = {"slo": str(SLO), "figures": [asdict(each) for each in figures]}
         title = "# Our server and others, with one model"
@@ -156,7 +162,7 @@ async def measure_all(folder: Path, arguments: argparse.Namespace) -> list[PeerF
             continue
         async with running(program, port, contender.health):
             measuring = _Measuring(contender, program, port, arguments.quick)
-            warmed = await measuring.play(SATURATED, 100.0, seed=0)  # all at once
+            [warmed] = await measuring.play(SATURATED, _AT_ONCE, num_rounds=1)
             capacity = capacity or warmed.figures.request_throughput
             figures += [await measuring.figures(rate, capacity * rate.share) for rate in RATES]
     return figures
@@ -172,24 +178,26 @@ class _Measuring:
     is_quick: bool
 
     async def figures(self, rate: Rate, offered: float) -> PeerFigures:
+        """Play a rate with each seed; the CPU counts what the server's processes take meanwhile."""
         before = cpu_seconds(self.program.pid, with_children=True)
-        rounds = [await self.play(rate, offered, seed) for seed in ((1,) if self.is_quick else (1, 2, 3))]
+        rounds = await self.play(rate, offered, 1 if self.is_quick else 3)
         spent = cpu_seconds(self.program.pid, with_children=True) - before
-        print(f"{self.contender.name}, {rate.name}: {_shown(rounds)}", flush=True)
-        return _summary(self.contender.name, rate.name, offered, [each.figures for each in rounds], spent, rounds)
+        found = _summary(self.contender.name, rate.name, offered, rounds, spent)
+        print(f"{found.server}, {found.rate}: {found.images_per_second:.1f} a second", flush=True)
+        return found
 
-    async def play(self, rate: Rate, offered: float, seed: int) -> Measured:
+    async def play(self, rate: Rate, offered: float, num_rounds: int) -> list[Measured]:
         address, run = Address("http", f"http://127.0.0.1:{self.port}"), BenchRun()
         count = max(4, rate.count // 6) if self.is_quick else rate.count
         plan = BenchPlan(
-            requests=lambda: requests_of(count, seed),
+            requests=lambda number: requests_of(count, seed=number),
             count=count,
             ramp=Ramp.steady(offered),
             slo=SLO,
-            seed=seed,
+            num_rounds=num_rounds,
         )
         await run_all([Server(address, self.contender.api)], plan, run, _show_nothing)
-        return run.measured[0]
+        return run.measured
 
 
 def requests_of(count: int, seed: int) -> Iterator[LoadRequest]:
@@ -201,15 +209,9 @@ def requests_of(count: int, seed: int) -> Iterator[LoadRequest]:
         )
 
 
-def _summary(
-    server: str,
-    rate: str,
-    offered: float,
-    figures: Sequence[Figures],
-    cpu: float,
-    rounds: Sequence[Measured],
-) -> PeerFigures:
-    outcomes: list[RequestOutcome] = [each for played in rounds for each in played.played.outcomes]
+def _summary(server: str, rate: str, offered: float, rounds: Sequence[Measured], cpu: float) -> PeerFigures:
+    outcomes = [outcome for each in rounds for outcome in each.played.outcomes]
+    figures = [each.figures for each in rounds]
     return PeerFigures(
         server=server,
         rate=rate,
@@ -219,7 +221,7 @@ def _summary(
         latency=figures_of(outcomes, 1.0).latency,
         cpu_ms=1000 * cpu / len(outcomes),
         num_failed=sum(each.num_failed for each in figures),
-        rounds=len(figures),
+        rounds=len(rounds),
     )
 
 
@@ -248,10 +250,6 @@ def _row(figures: PeerFigures, naive: PeerFigures | None) -> Mapping[str, str]:
         "CPU an image": f"{figures.cpu_ms:.0f} ms",
         "failed": str(figures.num_failed),
     }
-
-
-def _shown(rounds: Sequence[Measured]) -> str:
-    return ", ".join(f"{each.figures.request_throughput:.1f}/s in {each.figures.seconds:.1f} s" for each in rounds)
 
 
 def _show_nothing(title: str, played: Played) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,3 +84,14 @@ def write_counted(
     Path(f"{path}.md").write_text(f"{text}\n\nConditions: {told}.\n")
     print(f"wrote {path}.json and .md")
     return path
+
+
+def refresh(document: Path, name: str, text: str) -> None:
+    """Replace what is between the marks `name:start` and `name:end` of the document."""
+    start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+    marked = re.compile(f"{re.escape(start)}.*{re.escape(end)}", re.DOTALL)
+    replaced = f"{start}\n{text}\n{end}"
+    new, count = marked.subn(lambda _match: replaced, document.read_text(encoding="utf-8"))
+    if count != 1:
+        raise ValueError(f"{document} has the marks {start} and {end} {count} times; it needs them once")
+    document.write_text(new, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Keeps a fleet on a Ray cluster of several nodes on loopback, loses a node, and prints as JSON what became of it.
+"""Keeps a fleet on several nodes of Ray on loopback, loses a node, and prints as JSON what became of it.
 
-Its environment has Ray, and its module path the folder of the tests. The first argument is the control plane's
-URL, the second a folder. The engines generate nothing.
+Its environment has Ray. The first argument is the control plane's URL, the second a folder. The engines
+generate nothing.
 """
 
 import json
@@ -23,8 +23,11 @@ from ray.cluster_utils import Cluster
 SERVER, FOLDER = sys.argv[1], Path(sys.argv[2])
 HOST = "127.0.0.2"  # Ray would replace 127.0.0.1 by an address that other machines reach
 NUM_JOBS = 60
-HANG_SECONDS = 120.0
-ENGINE = shlex.join((sys.executable, "-m", "diffuserve.testing.null_engine", "--files", "1", "--seconds", "0.5"))
+HANG_SECONDS = 180.0
+NULL_ENGINE = ("-m", "diffuserve.testing.null_engine", "--files", "1", "--seconds", "0.5")
+ENGINE = shlex.join((sys.executable, *NULL_ENGINE))
+MARK = "FLEET_OF_TEST"
+"""Variable of the nodes' environment, which what they start inherits."""
 _ENDED = {"succeeded", "failed", "canceled", "expired"}
 
 
@@ -74,11 +77,11 @@ def of_engines() -> list[psutil.Process]:
         words = process.info["cmdline"] or []
         if "diffuserve.testing.null_engine" in words and process.username() == psutil.Process().username():
             found.append(process)
-    return [process for process in found if process.environ().get("DIFFUSERVE_TEST_FLEET") == str(FOLDER)]
+    return [process for process in found if process.environ().get(MARK) == str(FOLDER)]
 
 
 def main() -> None:
-    os.environ["DIFFUSERVE_TEST_FLEET"] = str(FOLDER)  # the nodes' processes inherit it
+    os.environ[MARK] = str(FOLDER)
     head = {"node_ip_address": HOST, "num_cpus": 1, "num_gpus": 0, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     told: dict[str, Any] = {"no_room": refusal(*options(cluster.address), "--gpus-per-worker", "1")}
@@ -91,7 +94,9 @@ def main() -> None:
         fleet = subprocess.Popen(words, stderr=log)
     told["ready"] = reached(lambda: len(live()) == 2)
 
-    jobs = [ask("/v1/jobs", {"model": "null", "input": {"prompt": f"star {n}"}})["id"] for n in range(NUM_JOBS)]
+    jobs = [
+        ask("/v1/jobs", {"model": "null", "input": {"prompt": f"star {n}"}})["id"] for n in range(NUM_JOBS)
+    ]
     status = subprocess.run(command("status", *own, "--json"), capture_output=True, text=True, check=True)
     rows = json.loads(status.stdout)["data"]
     told["placements"] = sorted(row["placement"] for row in rows)

@@ -41,12 +41,12 @@ class MachineLoad:
 
     @property
     def is_busy(self) -> bool:
-        """Whether other work took so much that times say little."""
+        """Tell whether other work took so much that times say little."""
         return self.other_cores > _BUSY_SHARE * self.num_cores
 
     @property
     def warning(self) -> str | None:
-        """What to know before times are believed; None if the machine was left alone."""
+        """A sentence to know before times are believed; None if the machine was left alone."""
         if not self.is_busy:
             return None
         return (

@@ -78,3 +78,7 @@ class EngineConfig:
         False, "Draw bit-equal images, alone or in any batch; slower, and on one CPU only."
     )
     cost_fit_path: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an order that is none, which may be given by its name; raise `ValueError`."""
+        StepOrder(self.step_order)

@@ -9,7 +9,6 @@ from typing import Any
 
 import ray
 from ray._private.services import canonicalize_bootstrap_address
-from ray.experimental.internal_kv import _internal_kv_exists
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
@@ -21,7 +20,6 @@ _MAX_ASKED = 4  # nodes are usually alike
 _ASK_SECONDS = 180.0
 _CONNECT_SECONDS = 5.0
 _CHECK_SECONDS = 120.0
-_AUTOSCALER_KEYS = (b"__autoscaling_status", b"__autoscaling_status_legacy")  # where its status is written
 
 
 def connect(address: str | None) -> None:
@@ -32,8 +30,8 @@ def connect(address: str | None) -> None:
     found = address or canonicalize_bootstrap_address("auto")
     if found is None or not _responds(found):
         remedy = (
-            "no cluster of Ray responds there; give the HOST:PORT of its head by --address or RAY_ADDRESS, or "
-            "start one by `ray start --head`"
+            "no cluster of Ray responds there; give the HOST:PORT of its head by --address or RAY_ADDRESS, "
+            "or start one by `ray start --head`"
         )
         raise InvalidParams("address", found or "auto", remedy)
     try:
@@ -54,14 +52,14 @@ def _responds(address: str) -> bool:
     return False
 
 
-def check_cluster(setup: RayWorkerSetup) -> None:
-    """Raise `InvalidParams` if no node has room for a worker, or if nodes cannot run it.
+def check_cluster(setup: RayWorkerSetup, grows: bool) -> None:
+    """Raise `InvalidParams` if no node is large enough for a worker, or if nodes cannot run it.
 
-    A cluster that grows by itself may have no such node yet.
+    Only one that `grows` by itself may have no such node yet: Ray tells nobody whether it has an autoscaler.
     """
     nodes = [node for node in ray.nodes() if node["Alive"]]
     suited = [node for node in nodes if _has_room(node["Resources"], setup)]
-    if len(suited) < setup.nodes and not _grows():
+    if len(suited) < setup.nodes and not grows:
         raise InvalidParams("gpus_per_worker", f"{setup.gpus:g}", _no_room(nodes, setup))
     for node, complaint in _complaints(suited[:_MAX_ASKED], setup.arguments):
         raise InvalidParams("fleet", f"node {node['NodeManagerAddress']}", complaint)
@@ -77,26 +75,22 @@ def _no_room(nodes: Iterable[Mapping[str, Any]], setup: RayWorkerSetup) -> str:
         for node in nodes
     }
     return (
-        f"{setup.nodes} of the cluster's nodes must have so many and {setup.cpus:g} CPUs, and it does not "
-        f"grow by itself; its nodes have {', '.join(sorted(found))}. Add nodes, or give less by "
-        "--gpus-per-worker (0 for workers on CPUs) and --cpus-per-worker"
+        f"{setup.nodes} of the cluster's nodes must have so many and {setup.cpus:g} CPUs, and they have "
+        f"{', '.join(sorted(found))}; add nodes, give less by --gpus-per-worker (0 for workers on CPUs) and "
+        "--cpus-per-worker, or say by --grows that an autoscaler brings such nodes"
     )
-
-
-def _grows() -> bool:
-    """Return whether the cluster has an autoscaler."""
-    return any(map(_internal_kv_exists, _AUTOSCALER_KEYS))
 
 
 def _complaints(
     nodes: Sequence[Mapping[str, Any]], arguments: Sequence[str]
 ) -> Iterable[tuple[Mapping[str, Any], str]]:
     """Yield what nodes object to; those that do not respond in time have nothing to say."""
-    ask: Any = ray.remote(complaint_of_node).options(num_cpus=0, max_retries=0)
+    task: Any = ray.remote(complaint_of_node)
     asked = {}
     for node in nodes:
         here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        asked[ask.options(scheduling_strategy=here).remote(__version__, tuple(arguments))] = node
+        ask = task.options(num_cpus=0, max_retries=0, scheduling_strategy=here)
+        asked[ask.remote(__version__, tuple(arguments))] = node
     answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ASK_SECONDS) if asked else ((), ())
     for reference in answered:
         try:

@@ -63,7 +63,7 @@ class RayWorker:
         self._is_told_to_drain = False
         self._failure: Failure | None = None
         self._address = (get_node_ip_address(), _free_port()) if setup.nodes > 1 else None
-        ray.get_runtime_context().current_actor.run.remote()
+        _run_current_actor()
 
     async def run(self) -> None:
         """Work until drained. After a failure, wait until somebody has asked for it; then end this actor."""
@@ -108,7 +108,7 @@ class RayNode:
 
     def __init__(self, name: str, rank: int, setup: RayWorkerSetup) -> None:
         self._name, self._rank, self._setup = name, rank, setup
-        ray.get_runtime_context().current_actor.run.remote()
+        _run_current_actor()
 
     async def run(self) -> None:
         """Keep the ranks running, at a new address when the first node has moved."""
@@ -152,6 +152,11 @@ def _config(name: str, setup: RayWorkerSetup, rank: int, address: tuple[str, int
         engine_command=setup.engine_command,
         nodes=nodes,
     )
+
+
+def _run_current_actor() -> None:
+    """Have the actor run that is being made; one that is made anew first refuses its own calls."""
+    ray.get_runtime_context().current_actor.run.options(max_task_retries=-1).remote()
 
 
 def _free_port() -> int:

@@ -29,13 +29,14 @@ class ModelAnnounced:
     """The engine loads this model, whose family has this default fit.
 
     `reference` names exactly this version of it. `num_bytes` is the size of its weights' files, or 0 if it is
-    not known yet.
+    not known yet, and `quantization` what they will be kept in, `None` if that is not known.
     """
 
     spec: ModelSpec
     fit: CostFit | None = None
     reference: str = ""
     num_bytes: int = 0
+    quantization: Quantization | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Trials on an engine in this process, for one workload."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -56,7 +57,7 @@ class EngineBench:
         self._fits.cleanup()
 
     def sizes(self) -> list[Workload]:
-        """Return the sizes of the workload's first requests. Raise `InvalidParams` for what cannot be drawn."""
+        """Return the sizes of the workload's first requests. Raise `InvalidParams` for bad ones."""
         spec = self._spec
         requests = islice(self._requests(), _NUM_SIZES)
         return [spec.workload(spec.resolve(params_of(each), seed=0)) for each in requests]
@@ -139,7 +140,7 @@ class EngineBench:
 
 def base_side_of(spec: ModelSpec) -> int:
     """Return the side of a square with as many pixels as the model's own pictures."""
-    return round((spec.width * spec.height) ** 0.5)
+    return math.isqrt(spec.width * spec.height)
 
 
 def params_of(asked: LoadRequest) -> GenerationParams:

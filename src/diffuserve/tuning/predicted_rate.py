@@ -8,6 +8,7 @@ from diffuserve.bench.arrivals import Ramp, arrivals
 from diffuserve.bench.slo import Slo
 from diffuserve.bench.sweep import Probe, knee, next_rate
 from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.engine.policy.sharing import StepCost
 from diffuserve.tuning.kept import TunedOptions
 from diffuserve.tuning.simulated_engine import SimulatedEngine, SimulatedRequest, fixed
 
@@ -30,7 +31,7 @@ class Compute:
 
 @dataclass(frozen=True, kw_only=True)
 class Saturated:
-    """An engine that always had work: requests a second, its fit, its own budget of tokens, its core slots."""
+    """An engine that always had work: requests a second, its fit, its budget of tokens, its core slots."""
 
     compute: Compute
     rate: float
@@ -75,7 +76,9 @@ class PredictedLoad:
         count = min(_MOST_REQUESTS, max(len(self.sizes), round(_SLO_SECONDS * self.slo.seconds * rate)))
         sizes = islice(cycle(self.sizes), count)
         requests = [SimulatedRequest(second, size) for second, size in zip(due, sizes, strict=False)]
-        limits = fixed(options.token_budget or saturated.token_budget, options.max_batch_size)
+        cost = StepCost(saturated.fit.step[0], saturated.num_slots) if options.token_budget is None else None
+        tokens = options.token_budget or saturated.token_budget
+        limits = fixed(tokens, options.max_batch_size, cost)
         left = (1 - self.slo.share) * count
         for seconds in SimulatedEngine(saturated.fit, limits, saturated.num_slots).play(requests):
             left -= not self.slo.is_good(seconds)

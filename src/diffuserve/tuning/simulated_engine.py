@@ -6,8 +6,9 @@ A simulation takes milliseconds where a trial takes a minute. It ranks options; 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from diffuserve.domain.models.cost import CostFit, Workload, dot, step_features
+from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.engine.policy.scheduler import Candidate, StepLimits, StepScheduler
+from diffuserve.engine.policy.sharing import StepCost, Work
 
 _NO_MEMORY_LIMIT = 2**60
 _AGEING_STEPS = 16
@@ -84,6 +85,8 @@ class SimulatedEngine:
                 step_bytes=0,
                 num_steps=workload.num_inference_steps,
                 step_tokens=workload.step_tokens,
+                step_seconds=self.fit.step_seconds([workload]),
+                turn_seconds=self.fit.added_seconds([workload]),
             ),
         )
 
@@ -93,9 +96,15 @@ class SimulatedEngine:
         self._decode(seconds / 2 if self._decodes else 0.0, ended, passing=seconds)
         tokens = sum(self._waiting[name][1].tokens for name in chosen)
         self.on_step(SimulatedStep(self.now, seconds, len(chosen), tokens))
-        for name in self._waiting.keys() - set(chosen):
-            request, candidate = self._waiting[name]
-            self._waiting[name] = (request, replace(candidate, skipped=candidate.skipped + 1))
+        first = self._waiting[chosen[0]][1].priority
+        for name, (request, candidate) in self._waiting.items():
+            is_skipped = name not in chosen and self.scheduler.is_skipped(candidate.priority, first)
+            aged = replace(
+                candidate,
+                skipped=candidate.skipped + is_skipped,
+                age_seconds=candidate.age_seconds + seconds,
+            )
+            self._waiting[name] = (request, aged)
         for name in chosen:
             self._advance(name)
 
@@ -104,10 +113,12 @@ class SimulatedEngine:
         entries = [self._waiting[name] for name in chosen]
         new = [request.workload for request, candidate in entries if candidate.step == 0]
         encoding = self.fit.encode_seconds(new) if new else 0.0
-        constant, *per_size = step_features(request.workload for request, _ in entries)
-        slots = max(1.0, min(self.num_slots * (0.5 if self._decodes else 1.0), len(chosen)))
-        own = dot(self.fit.step, (constant, *(size / slots for size in per_size)))
-        return encoding + own
+        slots = max(1, self.num_slots // 2) if self._decodes else self.num_slots
+        work = Work(
+            sum(candidate.tokens for _, candidate in entries),
+            self.fit.added_seconds([request.workload for request, _ in entries]),
+        )
+        return encoding + StepCost(self.fit.step[0], min(slots, len(chosen))).seconds(work)
 
     def _advance(self, name: str) -> None:
         request, candidate = self._waiting[name]
@@ -132,7 +143,9 @@ class SimulatedEngine:
             self._decodes[0] = (request, seconds - (done - decoded))
 
 
-def fixed(tokens: int, num_requests: int | None = None) -> Callable[[], StepLimits]:
+def fixed(
+    tokens: int, num_requests: int | None = None, cost: StepCost | None = None
+) -> Callable[[], StepLimits]:
     """Return limits that stay as they are, without one of memory."""
-    limits = StepLimits(tokens, _NO_MEMORY_LIMIT, num_requests)
+    limits = StepLimits(tokens, _NO_MEMORY_LIMIT, num_requests, cost=cost)
     return lambda: limits

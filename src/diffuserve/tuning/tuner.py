@@ -1,4 +1,4 @@
-"""The search: what saturates the device best, what the fit predicts of the rest, and trials of the few best."""
+"""The search: what keeps the device busiest, what the fit predicts of the rest, trials of the few best."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -70,7 +70,7 @@ class TuningRun:
 
     @property
     def best(self) -> TriedOptions | None:
-        """What keeps the objective at the highest rate, as measured; the defaults unless others are better."""
+        """What keeps the objective at the highest measured rate; the defaults unless others are better."""
         best = max(self.tried, key=_rate_of, default=None)
         if best is None or best.rate is None:
             return None
@@ -127,7 +127,7 @@ class Tuner:
         return [each for each in found if each.rate >= _WORTH_A_LOOK * best or each.compute == Compute()]
 
     def _finalists(self, saturated: Sequence[Saturated]) -> list[TriedOptions]:
-        """Return what is worth a trial: each dtype and number of threads, and what is predicted to be better."""
+        """Return what is worth a trial: each dtype and number of threads, and what should be better."""
         usual, better = list[TriedOptions](), list[TriedOptions]()
         for number, each in enumerate(saturated):
             self.on_try(f"{_named(each.compute)}: predicting", self._left(len(saturated) - number))

@@ -55,8 +55,12 @@ async def test_servers_take_turns_and_drift_is_in_no_ratio() -> None:
     ratio = found.ratios["p50"]
     assert (ratio.median, ratio.low, ratio.high) == pytest.approx((0.5, 0.5, 0.5))
     assert found.ratios["images/s"].median > 1
-    [told] = report_of(run, {}, {})["comparisons"]
+    report = report_of(run, {}, {})
+    [told] = report["comparisons"]
     assert told["ratios"]["p50"]["median"] == pytest.approx(0.5)
+    client = report["results"][0]["client"]
+    assert {"load_before", "load_after", "other_cores"} < set(client)
+    assert client["busy"] in (True, False)
 
 
 class Telling:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 
@@ -125,4 +126,4 @@ def test_a_lowered_limit_rises_again_in_small_steps() -> None:
     while limit.share < 1:
         limit = limit.after(CALM, 0.95)
         shares.append(limit.share)
-    assert max(b - a for a, b in zip(shares, shares[1:], strict=False)) <= 0.2 + 1e-9
+    assert max(b - a for a, b in pairwise(shares)) <= 0.2 + 1e-9

@@ -32,9 +32,7 @@ class SimulatedBench:
     async def saturate(self, compute: Compute, seconds: float) -> Saturated:
         self.seconds_passed += seconds
         rate = 1 / self.fits[compute].estimate(IMAGE).seconds
-        return Saturated(
-            compute=compute, rate=rate, fit=self.fits[compute], token_budget=self.token_budget
-        )
+        return Saturated(compute=compute, rate=rate, fit=self.fits[compute], token_budget=self.token_budget)
 
     async def play(self, options: TunedOptions, rate: float, seconds: float) -> Trial:
         if len(self.played) == self.interrupt_after:

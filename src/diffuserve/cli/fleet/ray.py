@@ -61,6 +61,14 @@ def on_ray(  # noqa: PLR0913 (a command has as many arguments as options)
             show_default=False,
         ),
     ] = "",
+    grows: Annotated[
+        bool,
+        typer.Option(
+            "--grows",
+            help="The cluster has an autoscaler, and may have no node for a worker yet. [default: off]",
+            rich_help_panel=FLEET,
+        ),
+    ] = False,
     leave_when_idle: keep.LeaveWhenIdle = 60.0,
     worker_key_file: keep.WorkerKeyFile = None,
     pool: keep.Pool = "",
@@ -116,7 +124,7 @@ def on_ray(  # noqa: PLR0913 (a command has as many arguments as options)
     elif action is Action.STOP:
         keep.stop_fleet(launcher, settings, file)
     else:
-        check_cluster(setup)
+        check_cluster(setup, grows)
         keep.keep(launcher, model_pool, bounds, every, settings, file)
 
 

@@ -28,7 +28,6 @@ from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.settings import Settings
 from diffuserve.tuning.kept import (
     DEFAULTS,
-    TriedOptions,
     Tuning,
     load_tuning,
     read_tuning_machine,
@@ -60,7 +59,7 @@ _LEAST_SECONDS = 5.0
 
 
 @options.takes_settings("device", "dtype", "quantization", "offload", *options.MODEL_STORE_OPTIONS)
-def tune(
+def tune(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
     model: Annotated[
         str,
@@ -108,7 +107,7 @@ def tune(
     raise typer.Exit(INTERRUPTED if is_interrupted else 0)
 
 
-def _tuned(  # noqa: PLR0913 (what a person has asked for)
+def _tuned(
     config: EngineProcessConfig, slo: Slo, mix: RequestMix, workload: str, seconds: float, seed: int
 ) -> tuple[bool, Tuning | None]:
     """Search, and keep the best; return whether that was interrupted, and what was found."""
@@ -222,12 +221,14 @@ def reason_of(tuning: Tuning) -> str:
     """Return a sentence that says which options won, and why."""
     found = {each.options: each for each in tuning.tried}
     best, usual = found[tuning.options], found.get(DEFAULTS)
-    kept = f"{tuning.options}: {tuning.slo} of {tuning.workload} is kept up to {_number(best.rate)} requests a second"
+    rate = f"up to {_number(best.rate)} requests a second"
+    kept = f"{tuning.options}: {tuning.slo} of {tuning.workload} is kept {rate}"
     if best is usual or usual is None:
         return f"{kept}. Nothing that was tried is better by a twentieth or more."
     if usual.rate is None:
         return f"{kept}; with the defaults at no rate that was tried."
-    return f"{kept}, {(best.rate or 0) / usual.rate:.2f} times what the defaults keep ({_number(usual.rate)})."
+    gain = (best.rate or 0.0) / usual.rate
+    return f"{kept}, {gain:.2f} times what the defaults keep ({_number(usual.rate)})."
 
 
 def _number(value: float | None) -> str:

@@ -71,7 +71,10 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     leave_at_least: Annotated[
         int,
         typer.Option(
-            min=0, help="Workers of the model that stay, however idle they are.", rich_help_panel=FLEET
+            min=0,
+            help="Workers of the model that stay, however idle they are. [default: none]",
+            rich_help_panel=FLEET,
+            show_default=False,
         ),
     ] = 0,
     pod_deletion_cost: Annotated[

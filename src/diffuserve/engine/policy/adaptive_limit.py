@@ -1,12 +1,12 @@
 """How much may share a step while an objective is kept: a pure controller (INV-5).
 
-It only lowers what the engine's ordinary budget of tokens allows, and takes that back. With fewer tokens a step
-is shorter, and requests end one after the other instead of all together, late; in return the constant part of
-a step is paid more often. Beside additive increase and multiplicative decrease (Chiu and Jain, 1989) it has
-three rules, so that it does no harm. It cuts only where requests are alike: of a queue with one server, taking
-turns is better than one after the other if the squared coefficient of variation of their work is above 1
-(Kleinrock, Queueing Systems II, 1976). It cuts no deeper than the device's idle time pays for. And a cut that
-did not help is taken back. After each cut it changes nothing for a while, and for twice as long after
+It only lowers what the engine's ordinary budget of tokens allows, and takes that back. With fewer tokens a
+step is shorter, and requests end one after the other instead of all together, late; in return the constant
+part of a step is paid more often. Beside additive increase and multiplicative decrease (Chiu and Jain, 1989)
+it has three rules, so that it does no harm. It cuts only where requests are alike: in a queue of one server
+taking turns is better than one after the other if the squared coefficient of variation of their work is above
+1 (Kleinrock, Queueing Systems II, 1976). It cuts no deeper than the device's idle time pays for. And a cut
+that did not help is taken back. After each cut it changes nothing for a while, and for twice as long after
 the next, until requests have been in time for long at the ordinary budget.
 """
 
@@ -89,7 +89,7 @@ class AdaptiveLimit:
         return replace(self, share=min(1.0, self.share + _RAISE))
 
     def _floor(self, seen: SeenWindow) -> float:
-        """Return the least share at which the device does all the work that comes, if less may help at all."""
+        """Return the least share at which the device does all its work; 1 where less cannot help."""
         if seen.variation > _MOST_VARIATION:
             return 1.0
         constant = seen.constant_share

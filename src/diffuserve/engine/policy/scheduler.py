@@ -162,7 +162,7 @@ class StepScheduler:
 
     def is_skipped(self, priority: int, first_priority: int) -> bool:
         """Return whether a step of others, led by a request of `first_priority`, counts as skipped."""
-        return self.order is StepOrder.ARRIVAL or priority < first_priority
+        return self.order == StepOrder.ARRIVAL or priority < first_priority
 
     def skipped_after_turn(self, skipped: int, step_tokens: int, limits: StepLimits) -> int:
         """Return a request's `skipped` after a step of its own: 0 if it exceeds a step's tokens."""
@@ -222,7 +222,7 @@ class StepScheduler:
         return candidate.priority + candidate.skipped // self.ageing_steps
 
     def _precedence(self, candidate: Candidate, limits: StepLimits) -> tuple[int, int, float, int]:
-        if self.order is StepOrder.ARRIVAL:
+        if self.order == StepOrder.ARRIVAL:
             place = (candidate.excess(limits), 0.0)
         else:
             place = shortest_first(candidate.remaining_seconds, candidate.seconds, candidate.age_seconds)

@@ -21,7 +21,7 @@ class Budgets:
     `memory_bytes` are shared with what is decoded, with kept prompts, and with what runs hold.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the parts of an engine that take memory or tokens)
         self,
         config: EngineConfig,
         memory_bytes: int,
@@ -70,4 +70,4 @@ class Budgets:
         """
         config = self._config
         says_so = config.token_budget is not None or config.same_steps_only or config.max_wait_seconds > 0
-        return config.step_order is StepOrder.SHORTEST and not says_so and self._cost_model.knows_steps
+        return config.step_order == StepOrder.SHORTEST and not says_so and self._cost_model.knows_steps

@@ -93,8 +93,12 @@ def _reason(job: Job, status: ModelStatus) -> str:
             f"its latents are finished, and no worker of role decode or all serves {job.model} at present: "
             "start one with `diffuserve worker --role decode`"
         )
-    is_loading = status is ModelStatus.LOADING
-    return f"{job.model} is being loaded" if is_loading else f"no worker serves {job.model} at present"
+    if status is ModelStatus.LOADING:
+        return f"{job.model} is being loaded"
+    if job.exact:
+        weights = "weights that are known not to be quantized"
+        return f"no worker serves {job.model} with {weights}: the job is exact"
+    return f"no worker serves {job.model} at present"
 
 
 def _is_better(lane: LaneSize, job: Job) -> bool:

@@ -19,9 +19,9 @@ workers, leases = schema.workers, schema.leases
 class LeaveWorker(SingleCommand[bool]):
     """Grant a worker no more jobs if it holds none and others suffice; the outcome is whether they do.
 
-    `desired` are the sizes that pools should have, by model, and `least` is the least of any. Of several workers that ask at once as many
-    leave as are too many, since each counts those that stay. The outcome is `WorkerNotFound` for an unknown
-    worker.
+    `desired` are the sizes that pools should have, by model, and `least` is the least of any. Of several
+    workers that ask at once as many leave as are too many, since each counts those that stay. The outcome is
+    `WorkerNotFound` for an unknown worker.
     """
 
     worker_id: str

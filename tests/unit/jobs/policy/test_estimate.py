@@ -129,6 +129,8 @@ def test_without_a_worker_there_is_a_reason_and_no_time() -> None:
     assert (estimate.ahead, estimate.eta_s_low, estimate.eta_s_high) == (4 + 4, None, None)
     assert estimate.reason == "no worker serves tiny at present"
     assert estimate_wait(JOB, [rival()], EQUAL, NO_WORK).reason is None
+    exact = estimate_wait(replace(JOB, exact=True), [rival()], EQUAL, ahead)
+    assert "not to be quantized: the job is exact" in str(exact.reason)
 
 
 def test_jobs_of_other_models_do_not_count() -> None:
