@@ -164,6 +164,12 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             extra=Extra.PICTURES,
         ),
         LazyCommand(
+            "tune",
+            "diffuserve.cli.operate.tune",
+            "Find the engine's best options for a load and an objective.",
+            extra=Extra.ENGINE,
+        ),
+        LazyCommand(
             "fairness",
             "diffuserve.cli.operate.fairness",
             "Show and reset what tenants were charged.",
