@@ -2,12 +2,15 @@
 
 python -m benchmarks                       # their names, and what each measures
 python -m benchmarks engine --rounds 3     # one of them, with its own options
+python -m benchmarks engine --keep-busy    # keep its result even if other work ran beside it
 """
 
 import ast
 import os
 import sys
 from pathlib import Path
+
+from benchmarks.shared.report import KEEP_BUSY
 
 BENCHMARKS = {
     "engine": "engine.engine",
@@ -17,6 +20,7 @@ BENCHMARKS = {
     "batch": "engine.batch",
     "adapters": "engine.adapters",
     "policies": "engine.policies",
+    "latency": "engine.latency",
     "any-pipeline-parity": "engine.any_pipeline_parity",
     "quantization": "engine.quantization",
     "few-bits": "engine.few_bits",
@@ -28,7 +32,10 @@ BENCHMARKS = {
     "gpu": "gpu.gpu",
     "kernels": "gpu.kernels",
     "serve": "serve.serve",
+    "serve-peers": "serve.serve_peers",
     "triton": "serve.triton",
+    "referee": "serve.referee",
+    "eta": "serve.eta",
     "decode-workers": "serve.decode_workers",
     "control": "control.control",
     "fleet": "control.fleet",
@@ -40,6 +47,7 @@ BENCHMARKS = {
     "peers": "start.peers",
     "image-filter": "safety.image_filter",
     "judging": "safety.judging",
+    "claims": "claims.claims",
     "chaos": "chaos.run",
     "autoscaling": "simulate.autoscaling",
     "adversaries": "simulate.adversaries",
@@ -48,6 +56,7 @@ BENCHMARKS = {
     "spot-workers": "simulate.spot_workers",
 }
 """The module of each, by its name."""
+_KEEP_BUSY = "--keep-busy"
 
 
 def main() -> None:
@@ -57,7 +66,12 @@ def main() -> None:
     name, *options = sys.argv[1:]
     if name not in BENCHMARKS:
         sys.exit(f"no benchmark is called {name!r}; there are {', '.join(BENCHMARKS)}")
-    os.execv(sys.executable, [sys.executable, "-m", f"benchmarks.{BENCHMARKS[name]}", *options])
+    environment = dict(os.environ)
+    if _KEEP_BUSY in options:
+        options.remove(_KEEP_BUSY)
+        environment[KEEP_BUSY] = "1"
+    command = [sys.executable, "-m", f"benchmarks.{BENCHMARKS[name]}", *options]
+    os.execve(sys.executable, command, environment)
 
 
 def summary(module: str) -> str:

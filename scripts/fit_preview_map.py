@@ -9,7 +9,7 @@ to the folder's `diffuserve.json`, and prints its error.
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,9 +42,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args().folder
+    circles = [f"{color} circle" for color in COLORS]
+    parser.add_argument("--things", nargs="+", default=circles, help="what to draw, on each background")
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder
     with Engine.load(str(folder), device="cpu", dtype="float32") as engine:
-        latents, colors = sample(engine)
+        latents, colors = sample(engine, arguments.things)
     design = np.hstack([latents, np.ones((len(latents), 1))])
     solution, *_ = np.linalg.lstsq(design, colors, rcond=None)
     explained = 1 - ((design @ solution - colors) ** 2).sum() / ((colors - colors.mean(0)) ** 2).sum()
@@ -55,10 +58,10 @@ def main() -> None:
     print(f"wrote {path}; the map explains {explained:.1%} of the colors' variance")
 
 
-def sample(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
+def sample(engine: Engine, things: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return latent cells (n, channels), and the mean colors (n, 3) in -1…1 that the decoder gives them."""
     cells, colors = [], []
-    for params, latents in finished_latents(engine):
+    for params, latents in finished_latents(engine, things):
         for cell_rows, frames in decoded(engine.pipeline, latents, params):
             height, width = cell_rows.shape[1:]
             scale = frames[0].height // height
@@ -69,12 +72,14 @@ def sample(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(cells), np.concatenate(colors)
 
 
-def finished_latents(engine: Engine) -> Iterator[tuple[GenerationParams, torch.Tensor]]:
-    """Draw circles of each color before each other one, without decoding them."""
-    for color in COLORS:
+def finished_latents(
+    engine: Engine, things: Sequence[str]
+) -> Iterator[tuple[GenerationParams, torch.Tensor]]:
+    """Draw all things before each color that is not theirs, without decoding them."""
+    for thing in things:
         for background in COLORS:
-            if color != background:
-                prompt = f"a large {color} circle on a {background} background"
+            if background not in thing:
+                prompt = f"a large {thing} on a {background} background"
                 engine.add(GenerationParams(prompt=prompt, seed=7), until_denoised=True)
     while outputs := engine.step():
         for output in outputs:

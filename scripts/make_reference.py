@@ -1,9 +1,10 @@
-"""Write the generated parts of the pages in `docs/reference`, which are committed.
+"""Write the generated parts of the pages in `docs`, which are committed.
 
     python scripts/make_reference.py [--check]
 
 Tables between `<!-- generated:start NAME -->` and `<!-- generated:end NAME -->` come from the declarations in
-the code. `--check` writes nothing and names the pages that differ; exit code 1 if one does.
+the code, or from the newest result of a benchmark. `--check` writes nothing and names the pages that differ;
+exit code 1 if one does.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from reference import (
     capabilities,
+    claims,
     commands,
     errors,
     known_models,
@@ -20,11 +22,13 @@ from reference import (
     models,
     modules,
     request_fields,
+    serve_peers,
     settings,
 )
 from reference.markdown import filled
 
-FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "reference"
 PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "capabilities.md": capabilities.regions,
     "cli.md": commands.regions,
@@ -36,6 +40,8 @@ PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "models.md": models.regions,
     "modules.md": modules.regions,
     "settings.md": settings.regions,
+    "../explanation/claims.md": claims.regions,
+    "../explanation/serving-cost.md": serve_peers.regions,
 }
 
 
@@ -46,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     problems = {name: update(FOLDER / name, regions(), only_checks) for name, regions in PAGES.items()}
     for name, problem in problems.items():
         if problem:
-            print(f"reference: docs/reference/{name}: {problem}")
+            print(f"reference: {(FOLDER / name).resolve().relative_to(ROOT)}: {problem}")
     return 1 if any(problems.values()) else 0
 
 

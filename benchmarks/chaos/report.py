@@ -1,6 +1,5 @@
 """The chaos run's table, its result files, and the table in the documents."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from benchmarks.chaos.plan import InjectedFaults, Plan
 from benchmarks.chaos.tenants import NUM_TENANTS, Crossings
 from benchmarks.chaos.webhooks import WebhookCounts
 from benchmarks.shared.places import RESULTS, ROOT
-from benchmarks.shared.report import read_conditions, write_report
+from benchmarks.shared.report import read_conditions, refresh, write_counted
 from diffuserve.jobs.policy.webhook_turns import SendLimits
 
 DOCUMENT = ROOT / "docs" / "reliability.md"
@@ -201,22 +200,18 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def write_results(outcomes: Sequence[Outcome], folder: Path, name: str) -> None:
     """Write the result files; those of a run on all databases for `RESULTS` go into the document as well."""
     conditions = read_conditions(("sqlalchemy", "asyncpg", "aiosqlite", "uvicorn"))
-    content = {"runs": [{**asdict(outcome), "shortfalls": outcome.shortfalls} for outcome in outcomes]}
+    content = {"runs": [_kept(outcome) for outcome in outcomes]}
     rows = table(outcomes)
     text = f"# Jobs while processes are killed\n\n{rows}"
-    write_report(folder / name, content, text, conditions)
+    write_counted(folder / name, content, text, conditions)
     if folder == RESULTS and len(outcomes) > 1:
         told = "; ".join(f"{key} {value}" for key, value in conditions.items())
         result = f"[result](../benchmarks/results/{name}_{conditions['date']}.md)"
         refresh(DOCUMENT, name, f"The last run ({result}):\n\n{rows}\n\nConditions: {told}.")
 
 
-def refresh(document: Path, name: str, text: str) -> None:
-    """Replace what is between the marks `name:start` and `name:end` of the document."""
-    start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
-    marked = re.compile(f"{re.escape(start)}.*{re.escape(end)}", re.DOTALL)
-    replaced = f"{start}\n{text}\n{end}"
-    new, count = marked.subn(lambda _match: replaced, document.read_text(encoding="utf-8"))
-    if count != 1:
-        raise ValueError(f"{document} has the marks {start} and {end} {count} times; it needs them once")
-    document.write_text(new, encoding="utf-8")
+def _kept(outcome: Outcome) -> dict[str, object]:
+    """Return what a result file keeps: how many attempts were hurt, without their names."""
+    kept = asdict(outcome)
+    counts = {name: len(kept["toll"][name]) for name in ("hurt", "excused")}
+    return {**kept, "toll": kept["toll"] | counts, "shortfalls": outcome.shortfalls}

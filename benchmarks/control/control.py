@@ -24,6 +24,7 @@ from benchmarks.control.claims import NUM_TENANTS, ClaimFigures, measure_claims
 from benchmarks.control.database import POSTGRESQL, Database, open_database
 from benchmarks.control.jobs import JobFigures, Load, PickUpFigures, measure_jobs, measure_pick_up
 from benchmarks.control.peer import NUM_AT_ONCE, PeerFigures, measure_peer
+from benchmarks.control.processes import adopt_orphans
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
 
@@ -43,6 +44,7 @@ class Figures:
 
 
 def main() -> None:
+    adopt_orphans()
     arguments = parse_arguments()
     names = control_database.NAMES if arguments.database == "both" else (arguments.database,)
     figures = Figures()

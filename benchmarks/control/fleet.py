@@ -27,7 +27,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from benchmarks.control.database import POSTGRESQL, Database, open_database
 from benchmarks.control.jobs import REGISTRATION, ControlPlane, bodies_of
 from benchmarks.control.load import Connection, submit_jobs
-from benchmarks.control.processes import cpu_seconds
+from benchmarks.control.processes import adopt_orphans, cpu_seconds
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.jobs.database import schema
@@ -59,6 +59,7 @@ class FleetFigures:
 
 
 def main() -> None:
+    adopt_orphans()
     arguments = parse_arguments()
     fleets = ((2, 1.0),) if arguments.quick else _FLEETS
     window = 4.0 if arguments.quick else _WINDOW_SECONDS

@@ -26,6 +26,7 @@ import psutil
 
 from benchmarks.control.database import NAMES, SQLITE, open_database
 from benchmarks.control.operations_load import Size, fill, move
+from benchmarks.control.processes import adopt_orphans
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.api.operators.snapshot import snapshot_of
@@ -61,6 +62,7 @@ class Figures:
 
 
 def main() -> None:
+    adopt_orphans()
     arguments = parse_arguments()
     size = Size(num_queued=10_000) if arguments.quick else Size()
     names = (SQLITE,) if arguments.quick else NAMES

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from benchmarks.control.database import POSTGRESQL, open_database
 from benchmarks.control.jobs import Load, measure_jobs
+from benchmarks.control.processes import adopt_orphans
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
 from diffuserve.domain.trace_context import TraceContext
@@ -59,6 +60,7 @@ class ServerFigures:
 
 
 def main() -> None:
+    adopt_orphans()
     arguments = parse_arguments()
     with collector() as url:
         spans = measure_spans(url, arguments.rounds)

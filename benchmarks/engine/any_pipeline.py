@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.engine.engine import Figure, Runs, alternate, compare, format_row
 from benchmarks.shared.pipeline_sides import BarePipelines, Models, OurEngines
 from benchmarks.shared.places import OUT, RESULTS
-from benchmarks.shared.report import read_conditions, write_report
+from benchmarks.shared.report import read_conditions, write_counted, write_report
 from benchmarks.shared.sides import RemoteSide
 from diffuserve.domain.requests.params import GenerationParams
 
@@ -82,7 +82,7 @@ def main() -> None:
     for side in (bare, ours):
         side.stop()
     if arguments.only is None:
-        write_results(figures, conditions, arguments.label)
+        write_results(figures, conditions, arguments.label, arguments.one_core)
 
 
 def run_model(name: str, bare: RemoteSide, ours: RemoteSide, rounds: int) -> list[Figure]:
@@ -167,12 +167,15 @@ def write_checkpoint(name: str) -> Path:
     return folder
 
 
-def write_results(figures: list[Figure], conditions: dict[str, str], label: str) -> None:
+def write_results(
+    figures: list[Figure], conditions: dict[str, str], label: str, is_of_one_core: bool
+) -> None:
     header = "| scenario | beside | target | times better | single rounds | ours | theirs |"
     lines = ["# Pipelines of diffusers in the engine, beside themselves", "", header, "|" + "---|" * 7]
     lines += [format_row(figure) for figure in figures]
     content = {"figures": [asdict(figure) for figure in figures]}
-    write_report(RESULTS / f"any-pipeline_{label}", content, "\n".join(lines), conditions)
+    write = write_counted if is_of_one_core else write_report
+    write(RESULTS / f"any-pipeline_{label}", content, "\n".join(lines), conditions)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.shared.places import RESULTS
-from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.report import markdown_table, read_conditions, write_counted
 from diffuserve.models.any_pipeline.proven import RESUME, SHARE_PASSES
 from support.tiny_pipelines import TINY_PIPELINES, TinyPipeline, tiny_folder
 from support.tiny_pipelines.requests import TinyRequest, mixed_requests
@@ -41,7 +41,7 @@ def main() -> None:
         print(rows[-1], flush=True)
     if not arguments.names:
         table = markdown_table("Pipelines that diffusers runs, on random small checkpoints in float32", rows)
-        write_report(
+        write_counted(
             RESULTS / f"any-pipeline-parity_{arguments.label}",
             {"rows": rows},
             table,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.shared.places import RESULTS
-from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.report import markdown_table, read_conditions, write_counted, write_report
 from diffuserve import Engine, GenerationParams
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.residency import Residency
@@ -89,7 +89,7 @@ def main() -> None:
         text = told("computed", markdown_table(title, rows))
         if not arguments.quick:
             conditions = {name: read_conditions(())[name] for name in ("date", "commit")}
-            write_report(RESULTS / "offload-computed_shapes", {title: rows}, text, conditions)
+            write_counted(RESULTS / "offload-computed_shapes", {title: rows}, text, conditions)
     if arguments.only != "computed":
         rows = measured(arguments.model, 1 if arguments.quick else arguments.rounds)
         title = f"{arguments.model}, modes in turn"

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.engine.engine import Figure, alternate, compare, format_row
 from benchmarks.shared.pipeline_sides import BarePipelines, Models, OurEngines
 from benchmarks.shared.places import OUT, RESULTS
-from benchmarks.shared.report import read_conditions, write_report
+from benchmarks.shared.report import read_conditions, write_counted, write_report
 from benchmarks.shared.sides import RemoteSide
 from diffuserve.domain.requests.params import GenerationParams
 
@@ -197,7 +197,7 @@ def main() -> None:
     for dtype in dtypes():
         figures += run_dtype(dtype, names, arguments, conditions)
     if arguments.only is None:
-        write_results(figures, conditions, arguments.label)
+        write_results(figures, conditions, arguments.label, arguments.one_core)
 
 
 def dtypes() -> list[str]:
@@ -232,12 +232,15 @@ def write_checkpoint(name: str) -> None:
         FAMILIES[name].write(FOLDER / name)
 
 
-def write_results(figures: list[Figure], conditions: dict[str, Any], label: str) -> None:
+def write_results(
+    figures: list[Figure], conditions: dict[str, Any], label: str, is_of_one_core: bool
+) -> None:
     header = "| scenario | beside | target | times better | single rounds | ours | theirs |"
     lines = ["# Packed image families beside diffusers", "", header, "|" + "---|" * 7]
     lines += [format_row(figure) for figure in figures]
     content = {"figures": [asdict(figure) for figure in figures]}
-    write_report(RESULTS / f"packed-families_{label}", content, "\n".join(lines), conditions)
+    write = write_counted if is_of_one_core else write_report
+    write(RESULTS / f"packed-families_{label}", content, "\n".join(lines), conditions)
 
 
 def parse_arguments() -> argparse.Namespace:

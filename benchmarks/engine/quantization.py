@@ -22,7 +22,7 @@ from torch import nn
 
 from benchmarks.shared.default_dtype import engine_dtype
 from benchmarks.shared.places import RESULTS, ROOT
-from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.report import markdown_table, read_conditions, write_counted, write_report
 from diffuserve import Engine, GenerationParams
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.linear import Linear
@@ -216,7 +216,8 @@ def report(part: str, tables: dict[str, list[Row]], label: str) -> None:
     text = "\n\n".join(markdown_table(title, rows) for title, rows in tables.items())
     print(text)
     stem = RESULTS / f"quantization-{part}_{label}"
-    write_report(stem, tables, f"# Quantized weights: {part}\n\n{text}", read_conditions(_PACKAGES))
+    write = write_counted if part == "quality" else write_report
+    write(stem, tables, f"# Quantized weights: {part}\n\n{text}", read_conditions(_PACKAGES))
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.gpu.predicted import PUBLISHED, predicted_rows, published_rows
 from benchmarks.shared.places import RESULTS
-from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.report import markdown_table, read_conditions, write_counted
 from diffuserve.models.layers.joint.packing import Grid
 from support.kernel_counter import Work, kind_of
 from support.packed_step import MODELS, CountedStep, count_step
@@ -54,7 +54,7 @@ def main() -> None:
     print(text)
     if not options.quick:
         content = {"steps": [as_values(each) for each in (*counted, *adapted)]}
-        write_report(RESULTS / f"kernels_{options.label}", content, text, read_conditions(["torch"]))
+        write_counted(RESULTS / f"kernels_{options.label}", content, text, read_conditions(["torch"]))
 
 
 def count(name: str, images: int, adapters: int | None = None) -> Counted:

@@ -11,7 +11,7 @@ import argparse
 from dataclasses import asdict
 
 from benchmarks.shared.places import RESULTS
-from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.report import markdown_table, read_conditions, write_counted
 from diffuserve.models.layers.joint.packing import Grid
 from diffuserve.parallel.plan import ParallelPlan
 from support.collective_counter import Exchange
@@ -55,7 +55,7 @@ def main() -> None:
     text = _TITLE + "\n\n".join(tables)
     print(text)
     content = {name: {plan: asdict(step) for plan, step in plans.items()} for name, plans in counted.items()}
-    write_report(RESULTS / f"collectives_{options.label}", content, text, read_conditions(["torch"]))
+    write_counted(RESULTS / f"collectives_{options.label}", content, text, read_conditions(["torch"]))
 
 
 def steps() -> dict[str, SharedStep]:

@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 
 from benchmarks.shared.places import RESULTS
-from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.report import markdown_table, read_conditions, write_counted
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
@@ -69,7 +69,7 @@ def main() -> None:
     print(text)
     content = {"ranks": found, "psnr": {plan: each for plan, each in distances.items() if plan != _ALONE}}
     name = "tensor-parallel" if arguments.family == "flux" else f"tensor-parallel-{arguments.family}"
-    write_report(RESULTS / f"{name}_{arguments.label}", content, text, read_conditions(("torch",)))
+    write_counted(RESULTS / f"{name}_{arguments.label}", content, text, read_conditions(("torch",)))
 
 
 def _write(family: str, folder: Path) -> Path:

@@ -1,59 +1,54 @@
-"""LitServe as its documentation uses it: diffusers' pipeline behind `/predict`, one request at a time.
+"""LitServe as its documentation uses it: a model behind `/predict`, in batches that LitServe collects.
 
-python -m benchmarks.serve.litserve_app --port 8009
+python -m benchmarks.serve.litserve_app --port 8009 --batch 8
 """
 
 import argparse
-import base64
-import io
+import os
 from typing import Any
 
 import litserve
 import torch
-from diffusers import FluxPipeline
-from PIL import Image
 
-from benchmarks.shared.default_dtype import engine_dtype
-from benchmarks.shared.workloads import CHECKPOINT
+from benchmarks.serve.peer_servers import LOADERS, WAIT_SECONDS, Asked, Drawn
 
 _TIMEOUT_SECONDS = 300
 
 
-class StockApi(litserve.LitAPI):  # type: ignore[misc]
+class Api(litserve.LitAPI):  # type: ignore[misc]
     """Draws an image for each request and returns it as a PNG file in JSON."""
 
-    def setup(self, device: str) -> None:
-        self._pipeline = FluxPipeline.from_pretrained(
-            CHECKPOINT, dtype=engine_dtype(), local_files_only=True, trust_remote_code=False
-        )
-        self._pipeline.set_progress_bar_config(disable=True)
+    def __init__(self, model: str, threads: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._model, self._threads = model, threads
 
-    def decode_request(self, request: dict[str, Any]) -> dict[str, Any]:
+    def setup(self, device: str) -> None:
+        torch.set_num_threads(min(torch.get_num_threads(), self._threads))
+        self._draw = LOADERS[self._model]()
+
+    def decode_request(self, request: dict[str, Any]) -> Asked:
         return dict(request["input"])
 
-    def predict(self, params: dict[str, Any]) -> Image.Image:
-        generator = torch.Generator("cpu").manual_seed(params["seed"])
-        names = ("prompt", "width", "height", "num_inference_steps", "max_sequence_length")
-        result = self._pipeline(**{name: params[name] for name in names}, generator=generator)
-        image: Image.Image = result.images[0]
-        return image
-
-    def encode_response(self, image: Image.Image) -> dict[str, str]:
-        file = io.BytesIO()
-        image.save(file, "PNG")
-        return {"png": base64.b64encode(file.getvalue()).decode()}
+    def predict(self, asked: Asked | list[Asked]) -> Drawn | list[Drawn]:
+        return self._draw(asked) if isinstance(asked, list) else self._draw([asked])[0]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    server = litserve.LitServer(StockApi(), accelerator="cpu", timeout=_TIMEOUT_SECONDS)
-    server.run(
-        host="127.0.0.1",
-        port=parser.parse_args().port,
-        generate_client_file=False,
-        log_level="warning",
+    parser.add_argument("--model", choices=LOADERS, default="stock")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1, help="which share the cores")
+    given = parser.parse_args()
+    threads = max(1, len(os.sched_getaffinity(0)) // given.workers)
+    batching = {"max_batch_size": given.batch, "batch_timeout": WAIT_SECONDS if given.batch > 1 else 0.0}
+    server = litserve.LitServer(
+        Api(given.model, threads, **batching),
+        accelerator="cpu",
+        workers_per_device=given.workers,
+        timeout=_TIMEOUT_SECONDS,
     )
+    server.run(host="127.0.0.1", port=given.port, generate_client_file=False, log_level="warning")
 
 
 if __name__ == "__main__":

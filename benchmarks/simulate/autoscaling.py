@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 
 from benchmarks.shared.places import IMAGES, RESULTS
-from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.report import markdown_table, read_conditions, write_counted
 from benchmarks.simulate.followed_load.arrivals import Day, day
 from benchmarks.simulate.followed_load.fleet import Fleet, Outcome
 from benchmarks.simulate.followed_load.plot import Line, plotted
@@ -56,7 +56,7 @@ def main() -> None:
     print(text)
     if not quick:
         content = {"fleets": {name: asdict(each) for name, each in figures.items()}, "world": asdict(WORLD)}
-        write_report(RESULTS / "autoscaling", content, text, read_conditions([]))
+        write_counted(RESULTS / "autoscaling", content, text, read_conditions([]))
         PLOT.write_text(plotted(lines), encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.shared.places import IMAGES, RESULTS
-from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from benchmarks.shared.report import markdown_table, read_conditions, write_counted
 from benchmarks.simulate.spot_fleet import JOBS, Fleet, World, arrivals
 from benchmarks.simulate.spot_plot import plotted
 from diffuserve.domain.jobs.job import Band
@@ -182,7 +182,7 @@ def main() -> None:
     if not options.quick:
         content = {"fleets": [dataclasses.asdict(figures) for figures in fleets]}
         swept = {name: [dataclasses.asdict(figures) for figures in found] for name, found in waits.items()}
-        write_report(RESULTS / "spot_workers", content | {"waits": swept}, text, read_conditions([]))
+        write_counted(RESULTS / "spot_workers", content | {"waits": swept}, text, read_conditions([]))
         middle = [figures for figures in fleets if figures.load == LOADS[1]]
         PLOT.write_text(plotted(middle, DRAWN_PRICES))
 

@@ -20,6 +20,8 @@ _FEW = 6
 """Options that stand in one table, whatever their panels."""
 _MANY = 10
 """Commands that must take an option alike for it to be told once."""
+_LIKE: Mapping[str, str] = {"fleet ray": "worker", "fleet slurm": "worker"}
+"""Commands that take the options of another one for what they start, which has them in its own tables."""
 _DEFAULT = re.compile(r"\s*\[default: (?P<told>[^\]]*)\]|; by default (?P<said>[^.;]*)\.?$")
 _HEADINGS = ("option", "default", "meaning")
 _OTHERS = "Options"
@@ -28,10 +30,11 @@ Row = tuple[str, str, str]
 
 def regions() -> Mapping[str, str]:
     """Return the overview, the options of many commands, and those of each, under the words that start it."""
-    options = {name: _options(command) for name, command in _commands("", typer.main.get_command(app))}
+    found = {name: _options(command) for name, command in _commands("", typer.main.get_command(app))}
+    options = {name: _without(panels, found.get(_LIKE.get(name, ""), {})) for name, panels in found.items()}
     times = Counter(row for panels in options.values() for rows in panels.values() for row in rows)
     shared = [row for row, count in times.items() if count >= _MANY]
-    own = {name: _told(panels, shared) for name, panels in options.items() if panels}
+    own = {name: _told(panels, shared) + _alike(name) for name, panels in options.items() if panels}
     return {"commands": _overview(), "options of many commands": table(_HEADINGS, shared), **own}
 
 
@@ -58,6 +61,18 @@ def _options(command: Any) -> Mapping[str, list[Row]]:
         panel = getattr(option, "rich_help_panel", None) or _OTHERS
         found.setdefault(panel, []).append(_row(option, option.name in settings))
     return {panel: rows for panel, rows in found.items() if rows}
+
+
+def _without(panels: Mapping[str, list[Row]], others: Mapping[str, list[Row]]) -> Mapping[str, list[Row]]:
+    known = {row for rows in others.values() for row in rows}
+    return {panel: [row for row in rows if row not in known] for panel, rows in panels.items()}
+
+
+def _alike(name: str) -> str:
+    """Refer to the command whose options this one takes as well, if there is one."""
+    if (other := _LIKE.get(name)) is None:
+        return ""
+    return f"\nAnd the settings among the options of [`diffuserve {other}`](#diffuserve-{other}).\n"
 
 
 def _told(panels: Mapping[str, list[Row]], shared: Sequence[Row]) -> str:

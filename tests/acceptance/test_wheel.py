@@ -35,11 +35,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_wheels_hold_every_file_of_the_package_with_plain_weights_and_nothing_else(wheels: Path) -> None:
     listed = subprocess.run(["git", "ls-files", "."], cwd=PACKAGE, capture_output=True, text=True, check=True)
     tracked = [name for name in listed.stdout.splitlines() if "/packed/" not in name]
-    weights = [name for name in listed.stdout.splitlines() if name.endswith(".xz")]
+    weights = [name for name in listed.stdout.splitlines() if name.endswith((".xz", "/NOTICE.md"))]
     assert files_of(wheels, "diffuserve-") == {f"diffuserve/{name}" for name in tracked}
     plain = {name.replace("/packed/", "/").removesuffix(".xz") for name in weights}
     assert files_of(wheels, "diffuserve_models-") == {f"diffuserve/{name}" for name in plain}
-    models = ("tiny-flux", "tiny-sd", "tiny-video")
+    models = ("tiny-emoji", "tiny-flux", "tiny-sd", "tiny-video")
     indexes = {f"models/bundled/{name}/model_index.json" for name in models}
     page = {f"web/static/{name}" for name in ("index.html", "main.js", "vendor/LICENSES.txt")}
     assert indexes | page | {"py.typed"} <= {*tracked}

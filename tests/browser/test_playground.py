@@ -175,6 +175,14 @@ def test_a_full_queue_is_counted_down(open_hand: Callable[..., Page]) -> None:
     expect(page.get_by_role("article")).to_have_count(3)
 
 
+def test_the_form_offers_more_prompts_that_the_model_draws_well(open_hand: Callable[..., Page]) -> None:
+    page = open_hand()
+    page.get_by_text("More prompts to try").click()
+    page.get_by_role("button", name="a fist").click()
+    expect(page.get_by_label("Prompt", exact=True)).to_have_value("a fist")
+    expect(page.get_by_text("More prompts to try")).to_have_count(0)
+
+
 def test_the_form_offers_what_the_model_has_and_keeps_it_in_the_address(
     open_hand: Callable[..., Page], hand: Hand
 ) -> None:

@@ -389,6 +389,15 @@ def test_a_prompt_longer_than_the_model_reads_is_cut_with_a_warning(tiny_engine:
     assert short.warnings == ()
 
 
+def test_words_that_the_model_does_not_know_are_told(tiny_engine: Engine) -> None:
+    params = GenerationParams(prompt="a Red disk and a lamp", width=96, height=96, num_inference_steps=1)
+    [result] = tiny_engine.generate([params])
+    assert result.warnings == (
+        "tiny-flux does not know 'disk'; it knows circle, disc, square",
+        "tiny-flux does not know 'lamp'; it knows circle, square, triangle",
+    )
+
+
 @pytest.mark.parametrize("side", [64, 96, 256, 272])
 def test_a_size_that_the_model_has_not_learned_is_drawn_with_a_warning(
     side: int, tiny_engine: Engine

@@ -11,6 +11,7 @@ from diffuserve.domain.requests.request_bounds import MAX_IMAGES, MAX_STEPS
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
+from diffuserve.engine.policy.step_order import StepOrder
 from diffuserve.models.base import Pipeline
 from diffuserve.samplers.base import Memory, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
@@ -111,8 +112,8 @@ def test_age_lets_large_requests_between_the_steps_of_urgent_ones_now_and_then(f
     assert 60 < len(passes) <= 60 + 2 * 60 // 8, "one turn of each in eight steps"
 
 
-def test_small_requests_of_the_same_priority_go_first_and_every_large_one_ends(fake: FakePipeline) -> None:
-    config = replace(two_at_a_time(fake), ageing_steps=4)
+def test_by_arrival_small_requests_of_the_same_priority_go_before_large_ones(fake: FakePipeline) -> None:
+    config = replace(two_at_a_time(fake), ageing_steps=4, step_order=StepOrder.ARRIVAL)
     with Engine(fake, config) as engine:
         large = engine.add(LARGE)
         small = [engine.add(replace(SMALL, num_inference_steps=20, seed=n)) for n in range(3)]

@@ -18,6 +18,12 @@ async def test_of_many_that_ask_at_once_as_many_leave_as_are_too_many(job_store:
     assert sorted(answers) == [False, False, True, True, True]
 
 
+async def test_the_least_stay_even_if_none_is_needed(job_store: JobStore) -> None:
+    ids = [await add_worker(job_store) for _ in range(3)]
+    answers = [await job_store.leases.leave(worker, {}, least=2) for worker in ids]
+    assert answers == [True, False, False]
+
+
 async def test_a_worker_that_holds_a_job_stays(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
     await job_store.jobs.submit(new_job())

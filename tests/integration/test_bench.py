@@ -26,7 +26,7 @@ ASKED = LoadRequest(
     height=48,
     fields={"num_inference_steps": 4, "seed": 7, "num_images": 1},
 )
-CLIP = LoadRequest(label="clip", prompt="a fox", kind=LoadKind.CLIP)
+CLIP = LoadRequest(label="clip", prompt="a fox", kind=LoadKind.CLIP, fields={"num_frames": 17})
 
 
 class Played(ScriptedServer):
@@ -64,14 +64,20 @@ async def test_images_of_openais_api(kind: str) -> None:
     assert server.requests[0].headers["authorization"] == "Bearer secret"
 
 
-async def test_clips_of_openais_api() -> None:
+@pytest.mark.parametrize(
+    ("kind", "sent"), [("sglang", "application/json"), ("vllm-omni", "multipart/form-data")]
+)
+async def test_clips_of_openais_api(kind: str, sent: str) -> None:
     replies = {
         "/v1/videos": {"id": "v1", "status": "queued"},
         "/v1/videos/v1": [{"id": "v1", "status": "in_progress"}, {"id": "v1", "status": "completed"}],
         "/v1/videos/v1/content": Reply(b"0000ftypmp42"),
     }
-    reply, _ = await drawn("openai", replies, CLIP)
+    reply, server = await drawn(kind, replies, CLIP)
     assert reply.outputs == (Output(b"0000ftypmp42"),)
+    first = server.requests[0]
+    assert first.headers["content-type"].startswith(sent)
+    assert all(part in first.body for part in (b"a fox", b"num_frames", b"17"))
 
 
 async def test_a1111() -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,6 +151,20 @@ def test_the_bundled_model_equals_diffusers(tiny_engine: Engine) -> None:
         ]
     ]
     assert_parity(tiny_engine, bundled_models()["tiny-flux"], batch)
+
+
+def test_tiny_emoji_equals_diffusers() -> None:
+    """Its prompts are in small letters: diffusers does not write them so, as the engine does."""
+    sizes = [(128, 128, 4), (96, 128, 2), (112, 96, 5)]
+    prompts = ("a fox left of a red apple, 3d, on a blue background", "a large pizza, flat", "a panda")
+    batch = [
+        GenerationParams(prompt=prompt, width=width, height=height, num_inference_steps=steps, seed=width)
+        for prompt, (width, height, steps) in zip(prompts, sizes, strict=True)
+    ]
+    resolved = [replace(params, guidance_scale=0.0, max_sequence_length=32) for params in batch]
+    config = EngineConfig(token_budget=100_000)
+    with Engine.load("tiny-emoji", device="cpu", dtype="float32", config=config) as engine:
+        assert_parity(engine, bundled_models()["tiny-emoji"], resolved)
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])

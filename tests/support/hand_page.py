@@ -35,6 +35,7 @@ ABLE = replace(
     learned_min_size=64,
     learned_max_size=128,
     example_prompt="a hand that waves",
+    example_prompts=("a hand that waves", "a thumb", "a fist"),
 )
 PLAN = {"page": Plan(name="page", max_queued=3, highest_band=Band.INTERACTIVE)}
 

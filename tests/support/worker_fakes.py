@@ -146,7 +146,7 @@ class FakeControlPlane:
     async def drain(self, worker_id: str) -> None:
         self.num_drains += 1
 
-    async def leave(self, worker_id: str) -> bool:
+    async def leave(self, worker_id: str, least: int = 0) -> bool:
         """Answer as `may_leave` says next, and no when that is empty."""
         self.left_at.append(asyncio.get_running_loop().time())
         return _unless_error(self.may_leave.popleft()) if self.may_leave else False

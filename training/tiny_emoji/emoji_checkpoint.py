@@ -1,68 +1,67 @@
-"""Checkpoints let training go on on another machine: averaged weights of every stage, and the tokenizers."""
+"""Training goes on on another machine from the bundled weights: those of every stage, and the tokenizers."""
 
-import shutil
 from pathlib import Path
 
 import torch
+from diffusers import AutoencoderKL, FluxTransformer2DModel
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import CLIPTextModel, T5EncoderModel
 
+import emoji_autoencoder
 import emoji_denoiser
 import emoji_text
-from packed import COARSE, FINE, pack, unpack
+from diffuserve.models.folders.pretrained import load_module
+from emoji_folder import STEPS
+from emoji_tokenizers import copy_tokenizers
 
 TOKENIZERS = "tokenizers"
-BESIDE_THE_CODE = Path(__file__).parent / "checkpoint"
-_ARCHIVE = "xztar"
 _AVERAGE, _WEIGHT, _STEP = "average:", "weight:", "step"
+_TRANSFORMER = "transformer"
+_PARTS: dict[str, dict[str, tuple[type[nn.Module], str]]] = {
+    emoji_autoencoder.NAME: {"vae": (AutoencoderKL, "vae")},
+    emoji_text.NAME: {"clip": (CLIPTextModel, "text_encoder"), "t5": (T5EncoderModel, "text_encoder_2")},
+    emoji_denoiser.NAME: {"denoiser": (FluxTransformer2DModel, _TRANSFORMER)},
+}
+"""By stage: its modules, each as a part of the folder."""
 
 
-def export(state: Path, folder: Path) -> list[Path]:
-    """Write every stage in `state` packed into `folder`; return the files.
+def adopt(folder: Path, state: Path, num_steps: dict[str, int]) -> list[str]:
+    """Put what the folder of a model holds and `state` lacks into `state`; return the stages' names.
 
-    Heads, which only ask the text encoders what they know, are left out: they begin anew.
+    Both the weights and their averages begin as the folder's; optimizers begin anew, and so do the heads that
+    ask the text encoders what they know. Of each stage `num_steps` are done, but for the denoiser's.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [
-        Path(shutil.make_archive(str(folder / TOKENIZERS), _ARCHIVE, state / TOKENIZERS)),
-    ]
-    for path in sorted(state.glob("*.safetensors")):
-        tensors = load_file(path)
-        if _STEP not in tensors:
-            continue  # pictures, which are no stage's state
-        averages = {
-            name.removeprefix(_AVERAGE): value
-            for name, value in tensors.items()
-            if name.startswith(_AVERAGE) and not name.startswith(_AVERAGE + emoji_text.HEADS)
-        }
-        target = folder / f"{path.stem}-{int(tensors[_STEP])}.xz"
-        for older in folder.glob(f"{path.stem}-*.xz"):
-            older.unlink()
-        # The denoiser is most of the bytes, and goes on learning, which mends what it loses.
-        target.write_bytes(pack(averages, COARSE if path.stem == emoji_denoiser.NAME else FINE))
-        files.append(target)
-    return files
+    if not (state / TOKENIZERS).exists():
+        copy_tokenizers(folder, state / TOKENIZERS)
+    lacking = [stage for stage in _PARTS if not path_of(state, stage).exists()]
+    for stage in lacking:
+        done = steps_of(folder) if stage == emoji_denoiser.NAME else num_steps[stage]
+        tensors = {_STEP: torch.tensor(done)}
+        for prefix, (kind, part) in _PARTS[stage].items():
+            for name, value in load_module(kind, folder / part).float().named_parameters():
+                tensors[f"{_WEIGHT}{prefix}.{name}"] = value.detach()
+                tensors[f"{_AVERAGE}{prefix}.{name}"] = value.detach().clone()
+        save_file(tensors, path_of(state, stage))
+    return lacking
 
 
-def adopt(folder: Path, state: Path) -> list[str]:
-    """Put what `folder` holds and `state` lacks into `state`; return the stages' names.
+def steps_of(folder: Path) -> int:
+    """Return how many steps the denoiser of a bundled folder has done."""
+    [weights] = (folder / _TRANSFORMER).glob("*.safetensors")
+    with safe_open(weights, framework="pt") as opened:
+        return int((opened.metadata() or {}).get(STEPS, 0))
 
-    Both the weights and their averages begin as the folder's; optimizers begin anew.
-    """
-    tokenizers = folder / f"{TOKENIZERS}.tar.xz"
-    if tokenizers.exists() and not (state / TOKENIZERS).exists():
-        shutil.unpack_archive(tokenizers, state / TOKENIZERS, filter="data")
-    adopted = []
-    for packed in sorted(folder.glob("*-*.xz")):
-        stage, _, step = packed.stem.rpartition("-")
-        target = state / f"{stage}.safetensors"
-        if not target.exists():
-            weights = unpack(packed.read_bytes())
-            tensors = {f"{_WEIGHT}{name}": value for name, value in weights.items()}
-            tensors |= {f"{_AVERAGE}{name}": value.clone() for name, value in weights.items()}
-            save_file(tensors | {_STEP: torch.tensor(int(step))}, target)
-            adopted.append(stage)
-    return adopted
+
+def steps_done(state: Path) -> int:
+    """Return how many steps the denoiser in `state` has done."""
+    with safe_open(path_of(state, emoji_denoiser.NAME), framework="pt") as opened:
+        return int(opened.get_tensor(_STEP))
+
+
+def path_of(state: Path, stage: str) -> Path:
+    return state / f"{stage}.safetensors"
 
 
 def load_averages(path: Path, modules: dict[str, nn.Module]) -> None:

@@ -1,43 +1,47 @@
 """The trained parts as a folder of a `FluxPipeline` in diffusers' format, bf16, ready to be served."""
 
 import json
+import lzma
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from diffusers import AutoencoderKL, FluxTransformer2DModel
+from safetensors.torch import load_file
 
-from emoji_tokenizers import NUM_TOKENS, copy_tokenizers
+import diffuserve.models.bundled
+from emoji_tokenizers import copy_tokenizers
+from emoji_vocabulary import FILE as VOCABULARY
+from emoji_vocabulary import declared
 from emoji_walks import Studio
-from text_encoders import BUNDLED
+from packed import pack
 
 SIDE = 128
-SETTINGS = {
-    "name": "tiny-emoji",
-    "width": SIDE,
-    "height": SIDE,
-    "num_inference_steps": 4,
-    "max_sequence_length": NUM_TOKENS,
-    "longest_sequence_length": NUM_TOKENS,
-    "min_size": 32,
-    "max_size": 256,
-    "max_pixels": 256 * 256,
-    "learned_min_size": 96,
-    "learned_max_size": 192,
-    "example_prompt": "a fox left of a red apple, 3d, on a blue background",
-    "lowercase_prompt": True,
-}
-"""Of `diffuserve.json`, beside the preview map."""
+HOME = Path(diffuserve.models.bundled.__file__).parent
+NAME = "tiny-emoji"
+STEPS = "steps"
+"""In the header of the weights: how many the denoiser has done."""
+_CODES = {"vae": 1 / 4, "text_encoder": 1 / 4, "text_encoder_2": 1 / 6, "transformer": 1 / 6}
+"""Drawn by the VAE, CLIP or T5 so kept, pictures are at 46, 50 and 43 dB to those of the exact weights."""
+_LONG_LISTS = ("tokenizer.json", VOCABULARY)
+_AS_THEY_ARE = ("scheduler", "model_index.json", "diffuserve.json")
 
 
 def assemble(
     folder: Path, tokenizers: Path, vae: AutoencoderKL, studio: Studio, denoiser: FluxTransformer2DModel
 ) -> None:
-    """Write everything to `folder`; what is not learned is as in tiny-flux."""
+    """Write everything to `folder`; what is not learned is as in the bundled folder."""
     folder.mkdir(parents=True, exist_ok=True)
     copy_tokenizers(tokenizers, folder)
-    shutil.copytree(BUNDLED / "scheduler", folder / "scheduler", dirs_exist_ok=True)
-    shutil.copyfile(BUNDLED / "model_index.json", folder / "model_index.json")
+    for name in _AS_THEY_ARE:
+        copy: Callable[..., object] = shutil.copyfile
+        if (HOME / NAME / name).is_dir():
+            copy = partial(shutil.copytree, dirs_exist_ok=True)
+        copy(HOME / NAME / name, folder / name)
+    words = json.dumps(declared(studio.lesson.things), separators=(",", ":"))
+    (folder / VOCABULARY).write_text(words)
     vae.register_to_config(scaling_factor=studio.scale, shift_factor=studio.shift, sample_size=SIDE)
     parts = {
         "vae": vae,
@@ -49,4 +53,35 @@ def assemble(
         part.to("cpu", torch.bfloat16).save_pretrained(folder / name)
     for path in folder.rglob("*.safetensors"):
         path.chmod(0o644)  # weights are written for their owner alone
-    (folder / "diffuserve.json").write_text(json.dumps(SETTINGS, indent=2) + "\n")
+
+
+def bundle(folder: Path, home: Path, num_steps: int) -> list[Path]:
+    """Put an assembled folder among the bundled models in `home`; return what is packed of it.
+
+    The weights become codes, and what was unpacked of earlier ones is removed: so this machine, too, has what
+    others will unpack. `num_steps` are the denoiser's so far, from which its training goes on.
+    """
+    packed = []
+    for path in (path for path in sorted(folder.rglob("*")) if path.is_file()):
+        plain = home / folder.name / path.relative_to(folder)
+        plain.parent.mkdir(parents=True, exist_ok=True)
+        content = _packed(path, num_steps)
+        if content is None:
+            shutil.copyfile(path, plain)
+            continue
+        target = home / "packed" / folder.name / path.relative_to(folder).with_name(f"{path.name}.xz")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        plain.unlink(missing_ok=True)
+        packed.append(target)
+    return packed
+
+
+def _packed(path: Path, num_steps: int) -> bytes | None:
+    """Return what the repository keeps of a file; `None` if that is the file itself."""
+    if path.suffix == ".safetensors":
+        told = {STEPS: str(num_steps)} if path.parent.name == "transformer" else {}
+        return pack(load_file(path), _CODES[path.parent.name], told)
+    if path.name in _LONG_LISTS:
+        return lzma.compress(path.read_bytes(), preset=9 | lzma.PRESET_EXTREME)
+    return None

@@ -11,9 +11,10 @@ from diffusers import AutoencoderKL, FluxTransformer2DModel
 import emoji_autoencoder
 import emoji_denoiser
 import emoji_text
-from emoji_checkpoint import BESIDE_THE_CODE, TOKENIZERS, adopt, export, load_averages
+from diffuserve.models.bundled import bundled_models
+from emoji_checkpoint import TOKENIZERS, adopt, load_averages, path_of, steps_done
 from emoji_denoiser import Predict, predictor
-from emoji_folder import assemble
+from emoji_folder import HOME, NAME, assemble, bundle
 from emoji_judging import judged
 from emoji_packages import FOLDER
 from emoji_showing import held_out, show
@@ -37,12 +38,11 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
     torch.set_num_threads(arguments.threads)
     arguments.state.mkdir(parents=True, exist_ok=True)
-    if arguments.export:
-        for path in export(arguments.state, arguments.export):
-            print(f"wrote {path}, {path.stat().st_size} bytes")
-        return
-    for name in adopt(arguments.resume_from, arguments.state):
-        print(f"{name}: goes on from the weights in {arguments.resume_from}")
+    if not arguments.from_nothing:
+        folder = bundled_models()[NAME]
+        num_steps = {emoji_autoencoder.NAME: arguments.vae_steps, emoji_text.NAME: arguments.text_steps}
+        for name in adopt(folder, arguments.state, num_steps):
+            print(f"{name}: goes on from the weights in {folder}")
     try:
         train(arguments)
     except Stopped:
@@ -53,7 +53,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Train each part with the parts before it finished; or show, or assemble, what there is."""
     state: Path = arguments.state
     lesson = prepare(arguments)
-    if arguments.show or arguments.judge or arguments.assemble_only:
+    if arguments.show or arguments.judge or arguments.assemble_only or arguments.bundle:
         vae, encoders, denoiser = learned(state, lesson)
         studio = Studio(vae, encoders, lesson)
     else:
@@ -69,6 +69,9 @@ def train(arguments: argparse.Namespace) -> None:
         return
     assemble(arguments.folder, state / TOKENIZERS, vae, studio, denoiser)
     print(f"assembled {arguments.folder}")
+    if arguments.bundle:
+        for path in bundle(arguments.folder, HOME, steps_done(state)):
+            print(f"wrote {path}, {path.stat().st_size} bytes")
 
 
 def print_verdicts(arguments: argparse.Namespace, studio: Studio, predict: Predict) -> None:
@@ -96,7 +99,7 @@ def learned(state: Path, lesson: Lesson) -> tuple[AutoencoderKL, TextEncoders, F
         (emoji_text.NAME, encoders.modules),
         (emoji_denoiser.NAME, {"denoiser": denoiser}),
     ):
-        load_averages(state / f"{name}.safetensors", modules)
+        load_averages(path_of(state, name), modules)
         for module in modules.values():
             module.to(lesson.device)
     return vae, encoders, denoiser
@@ -107,17 +110,15 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train tiny-emoji, stage by stage; stop and go on any time.")
     parser.add_argument("--state", type=Path, default=Path("out/tiny_emoji"), help="where stages are saved")
     parser.add_argument("--packages", type=Path, default=FOLDER, help="what `make emoji-packages` fetched")
-    parser.add_argument(
-        "--resume-from", type=Path, default=BESIDE_THE_CODE, help="begins the stages that are not saved"
-    )
-    parser.add_argument("--export", type=Path, help="write the weights so far to this folder, and end")
+    parser.add_argument("--from-nothing", action="store_true", help="do not begin with the bundled weights")
+    parser.add_argument("--bundle", action="store_true", help="put what is learned among the bundled models")
     parser.add_argument("--show", type=Path, help="draw held-out pictures as they are so far into this PNG")
     parser.add_argument("--judge", type=int, metavar="PICTURES", help="measure so many held-out drawings")
     parser.add_argument("--num-things", type=int, default=100, help="show or judge the first so many things")
     parser.add_argument("--size", type=int, nargs=2, default=(96, 96), help="width and height of these")
     parser.add_argument("--judge-steps", type=int, default=1_500)
     parser.add_argument("--assemble-only", action="store_true", help="train the denoiser no further")
-    parser.add_argument("--folder", type=Path, default=Path("out/tiny-emoji"), help="the finished model")
+    parser.add_argument("--folder", type=Path, default=Path("out") / NAME, help="the finished model")
     parser.add_argument("--vae-steps", type=int, default=2_000)
     parser.add_argument("--text-steps", type=int, default=2_200)
     parser.add_argument("--steps", type=int, default=100_000, help="of the denoiser")

@@ -51,10 +51,15 @@ _SHORTEST = 2
 
 @dataclass(frozen=True)
 class Thing:
-    """A thing that both sets hold a picture of. The first of its names is its own; others may mean it."""
+    """A thing that both sets hold a picture of. The first of its names is its own; others may mean it.
+
+    `kind` numbers the things that go together, and `tags` are the words said of it and of others.
+    """
 
     code: str
     names: tuple[str, ...]
+    kind: int = 0
+    tags: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -78,7 +83,7 @@ def choose_things(entries: Iterable[dict[str, Any]]) -> tuple[Thing, ...]:
         ranks[subgroup] += 1
     ordered = [entry for _, _, entry in sorted(ranked, key=lambda item: item[:2])]
     return tuple(
-        Thing(entry["hexcode"].lower(), names)
+        Thing(entry["hexcode"].lower(), names, entry["subgroup"], tuple(map(_plain, entry["tags"])))
         for entry, names in zip(ordered, _all_names(ordered), strict=True)
     )
 

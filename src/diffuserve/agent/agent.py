@@ -137,7 +137,9 @@ class WorkerAgent:
             ProgressLoop(state, self._membership, self._reporter).run,
             self._spot.run,
             DeletionCostLoop(Pod() if self.config.tells_deletion_cost else None, state).run,
-            IdleLoop(client, membership, state, self._status, self.config.idle_seconds).run,
+            IdleLoop(
+                client, membership, state, self._status, self.config.idle_seconds, self.config.idle_least
+            ).run,
             DrainLoop(client, membership, state, jobs, self._reporter, drain_seconds).run,
         ]
 

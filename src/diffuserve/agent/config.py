@@ -23,7 +23,8 @@ class WorkerConfig:
     `api_key_file` holds the API key in place of `api_key`, and is read again when the key is refused.
     `further` are the engine processes of the models that the worker serves beside that of `engine_process`.
     `heartbeat_seconds`: `None` takes the interval that the control plane asks for.
-    `idle_seconds` without a job may end the worker; with `None` it stays.
+    `idle_seconds` without a job may end the worker, but at least `idle_least` of its model stay; with `None`
+    it stays.
     `tells_deletion_cost`: in a pod of Kubernetes, annotate it with what its end would cost.
     `gpus` above 1, or several `nodes`: a launcher starts the engine process once per GPU.
     `engine_command` replaces the engine process, for tests.
@@ -45,6 +46,7 @@ class WorkerConfig:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     idle_seconds: float | None = None
+    idle_least: int = 0
     tells_deletion_cost: bool = False
     nodes: Nodes | None = None
     engine_command: tuple[str, ...] = ()

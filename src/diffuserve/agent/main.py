@@ -83,6 +83,19 @@ async def keep_ranks(config: WorkerConfig, stop: asyncio.Event) -> int:
     return 0
 
 
+def reach_server(config: WorkerConfig) -> None:
+    """Raise as `check_server`, and `ServerUnavailable` if the server does not respond."""
+
+    async def reach() -> None:
+        client = _client(config)
+        try:
+            await _check(client)
+        finally:
+            await client.close()
+
+    asyncio.run(reach())
+
+
 def check_server(config: WorkerConfig) -> None:
     """Raise `Forbidden` or `ServerRefused` if the server will not accept a worker of this configuration."""
 
@@ -109,7 +122,8 @@ def _client(config: WorkerConfig, transport: httpx.AsyncBaseTransport | None = N
 async def _checked_client(config: WorkerConfig) -> LeaseClient:
     client = _client(config)
     try:
-        await _check(client)
+        with suppress(ServerUnavailable):  # logged as an outage; the model loads meanwhile
+            await _check(client)
     except DiffuserveError:
         await client.close()
         raise
@@ -130,11 +144,9 @@ def _auth(config: WorkerConfig) -> httpx.Auth | None:
 
 
 async def _check(client: LeaseClient) -> None:
-    """Raise `Forbidden` or `ServerRefused` if the server will not accept this worker."""
+    """Raise `Forbidden` or `ServerRefused` if the server refuses this worker, or `ServerUnavailable`."""
     try:
         await client.check()
-    except ServerUnavailable:
-        return  # logged as an outage; the model loads meanwhile
     except (Unauthorized, Forbidden) as error:
         raise Forbidden(with_key_remedy(error)) from error
     except ServerRefused as error:

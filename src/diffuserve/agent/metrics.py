@@ -77,6 +77,10 @@ class WorkerMetrics:
         self._last_heartbeats[model] = heartbeat
         if heartbeat.last_step_seconds is not None:
             self._series.last_step_seconds.set(heartbeat.last_step_seconds)
+        if heartbeat.adaptive_limit is not None:
+            self._series.adaptive_limit.labels(model).set(heartbeat.adaptive_limit)
+        if heartbeat.good_share is not None:
+            self._series.good_share.labels(model).set(heartbeat.good_share)
 
     def set_state(self, current: WorkerState) -> None:
         for state in WorkerState:

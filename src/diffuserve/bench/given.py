@@ -65,6 +65,7 @@ class Given:
     warmup_request_count: int
     slo: str | None
     sweep: bool
+    rounds: int
     price_per_hour: float | None
     api_key: str | None
     keys_file: Path | None
@@ -88,6 +89,11 @@ class Given:
             (self.sweep and not self.slo, "sweep", "needs an objective to keep: --slo p95<2s"),
             (self.sweep and is_closed, "sweep", "changes the rate; leave out --concurrency"),
             (self.sweep and ramps, "sweep", "plays steady rates; leave out --request-rate-end"),
+            (
+                self.sweep and self.rounds > 1,
+                "rounds",
+                "compares loads; leave out --sweep, which seeks a rate",
+            ),
             (ramps and not has_rate, "request_rate_end", "needs --request-rate, where it begins"),
             (ramps and not lasts, "request_rate_end", "needs --benchmark-duration, over which it changes"),
             (lasts and not (has_rate or self.sweep), "benchmark_duration", "needs --request-rate"),
@@ -141,6 +147,7 @@ def plan_of(given: Given, base_side: int) -> BenchPlan:
         num_warmup=given.warmup_request_count,
         slo=parse_slo(given.slo) if given.slo else None,
         is_sweep=given.sweep,
+        num_rounds=given.rounds,
         price_per_hour=given.price_per_hour,
         timeout_seconds=given.request_timeout,
         seed=given.random_seed,
@@ -182,11 +189,11 @@ def _ramp(given: Given) -> Ramp:
 
 def _requests(
     given: Given, base_side: int
-) -> tuple[Callable[[], Iterator[LoadRequest]], list[float] | None, int | None]:
-    """Return what makes the requests, their due times where a file has them, and how many it has."""
+) -> tuple[Callable[[int], Iterator[LoadRequest]], list[float] | None, int | None]:
+    """Return what makes those of a round, their due times where a file has them, and how many it has."""
     if given.input_file is None:
-        workload = load_workload(given.workload)
-        return (lambda: workload.requests(given.random_seed, base_side)), None, None
+        workload, seed = load_workload(given.workload), given.random_seed
+        return (lambda number: workload.requests(seed + number - 1, base_side)), None, None
     trace = load_trace(given.input_file)
     dues = dues_of(trace, given.input_file) if given.fixed_schedule else None
-    return (lambda: (each.asked for each in trace)), dues, len(trace)
+    return (lambda _: (each.asked for each in trace)), dues, len(trace)

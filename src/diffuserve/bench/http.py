@@ -45,10 +45,16 @@ class Http:
         await self._client.aclose()
 
     async def json(
-        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        as_form: bool = False,
     ) -> Any:
         """Return the JSON of the response. Raise `RequestFault`."""
-        response = await self.send(method, path, body, headers)
+        response = await self.send(method, path, body, headers, as_form=as_form)
         try:
             return response.json()
         except ValueError:
@@ -61,13 +67,20 @@ class Http:
         return response.content
 
     async def send(
-        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        as_form: bool = False,
     ) -> Answer:
-        """Return the response, which is no error. Raise `RequestFault`."""
+        """Return the response, which is no error; the body is JSON or a form. Raise `RequestFault`."""
         given = {**self._headers, **(headers or {})}
         given = {name: value for name, value in given.items() if value}
         try:
-            async with self._client.stream(method, path, json=body, headers=given) as response:
+            sent = {"files": _fields(body)} if as_form else {"json": body}
+            async with self._client.stream(method, path, headers=given, **sent) as response:
                 answer = Answer(response.status_code, await _read(response))
         except httpx.TimeoutException as error:
             is_early = isinstance(error, httpx.ConnectTimeout)
@@ -80,6 +93,13 @@ class Http:
             trouble = Trouble.OVERLOADED if answer.status in _OVERLOADED else Trouble.REFUSED
             raise RequestFault(trouble, _detail(answer))
         return answer
+
+
+def _fields(body: Mapping[str, object]) -> dict[str, tuple[None, str]]:
+    """Return the fields of a multipart form without files."""
+    return {
+        name: (None, value if isinstance(value, str) else json.dumps(value)) for name, value in body.items()
+    }
 
 
 async def _read(response: httpx.Response) -> bytes:

@@ -3,13 +3,15 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from diffuserve.bench.checks import check_outputs
 from diffuserve.bench.load_request import LoadRequest
-from diffuserve.bench.outcomes import Reply, RequestFault, RequestOutcome, Trouble
+from diffuserve.bench.outcomes import Output, Reply, RequestFault, RequestOutcome, Trouble
 
 Draw = Callable[[LoadRequest], Coroutine[None, None, Reply]]
+Check = Callable[[LoadRequest, tuple[Output, ...]], None]
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,22 @@ class Played:
 
 
 class Player:
-    """Sends requests to one server and notes what becomes of them."""
+    """Sends requests to one server and notes what becomes of them.
 
-    def __init__(self, draw: Draw, timeout_seconds: float) -> None:
-        self._draw = draw
+    Outputs are looked at in the threads of `checker`, since decoding pictures would hold up what arrives
+    meanwhile, and its latency with it; without one, where they are. `check` raises `RequestFault` for those
+    that are not what was asked for.
+    """
+
+    def __init__(
+        self,
+        draw: Draw,
+        timeout_seconds: float,
+        checker: Executor | None = None,
+        check: Check = check_outputs,
+    ) -> None:
+        self._draw, self._check = draw, check
+        self._checker = checker
         self._timeout_seconds = timeout_seconds
         self.played = Played()
         self._zero = 0.0
@@ -75,12 +89,12 @@ class Player:
         try:
             reply, failure = await self._reply(due.asked)
             ended = self._now()
+            failure = failure or await self._fault_of(due.asked, reply)
         except asyncio.CancelledError:
             played.num_not_ended += 1
             raise
         finally:
             played.num_under_way -= 1
-        failure = failure or _fault_of(due.asked, reply)
         played.outcomes.append(
             RequestOutcome(
                 asked=due.asked,
@@ -105,13 +119,19 @@ class Player:
         except Exception as error:  # whatever a server sends, it ends no load
             return Reply(()), RequestFault(Trouble.BROKEN, f"unexpected response: {error!r}"[:120])
 
+    async def _fault_of(self, asked: LoadRequest, reply: Reply) -> RequestFault | None:
+        if self._checker is None:
+            return _fault_of(self._check, asked, reply)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._checker, _fault_of, self._check, asked, reply)
+
     def _now(self) -> float:
         return asyncio.get_running_loop().time() - self._zero
 
 
-def _fault_of(asked: LoadRequest, reply: Reply) -> RequestFault | None:
+def _fault_of(check: Check, asked: LoadRequest, reply: Reply) -> RequestFault | None:
     try:
-        check_outputs(asked, reply.outputs)
+        check(asked, reply.outputs)
     except RequestFault as error:
         return error
     except Exception as error:  # broken files lead their readers to errors of many kinds

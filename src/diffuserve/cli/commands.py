@@ -137,6 +137,11 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             extra=Extra.ENGINE,
         ),
         LazyCommand(
+            "fleet",
+            "diffuserve.cli.fleet.group",
+            "Keep as many workers on Ray or Slurm as the control plane asks for.",
+        ),
+        LazyCommand(
             "moderate",
             "diffuserve.cli.servers.moderate",
             "Serve a classifier of prompts, compatible with OpenAI's moderation API.",
@@ -163,6 +168,12 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "Put servers under load, and measure what they give: ours and anybody's.",
             needs_arguments=True,
             extra=Extra.PICTURES,
+        ),
+        LazyCommand(
+            "tune",
+            "diffuserve.cli.operate.tune",
+            "Find the engine's best options for a load and an objective.",
+            extra=Extra.ENGINE,
         ),
         LazyCommand(
             "fairness",

@@ -91,6 +91,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     ENGINE: (
         "role",
         "max_jobs",
+        "tuned",
         *option_fields(EngineConfig),
         "memory_fraction",
         "resident_bytes",

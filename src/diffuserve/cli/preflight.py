@@ -85,11 +85,21 @@ def check_worker(
     check_num_gpus(config.device, num_gpus)
     if num_replicas > 1 and config.device != "cpu":
         check_device(f"cuda:{num_replicas - 1}")  # they are on cuda:0, cuda:1, …
+    _check_models(configs, num_gpus * num_nodes)
+
+
+def check_worker_elsewhere(configs: Sequence[EngineProcessConfig], num_gpus: int) -> None:
+    """Check as `check_worker`, for a machine that has the same software and models, and other GPUs."""
+    _check_software(configs[0])
+    _check_models(configs, num_gpus)
+
+
+def _check_models(configs: Sequence[EngineProcessConfig], num_ranks: int) -> None:
     names = [each.model for each in configs]
     for each in configs:
         if names.count(each.model) > 1:
             raise InvalidParams("model", each.model, "is named twice")
-        plan = _plan(each, num_gpus * num_nodes)
+        plan = _plan(each, num_ranks)
         with nullcontext() if len(configs) == 1 else suppress(InvalidModel):
             _check_served(each, plan)
 
@@ -121,9 +131,13 @@ def check_server(settings: Settings, engine_command: str | None = None) -> None:
 
 
 def _check_engine(config: EngineProcessConfig) -> None:
+    _check_software(config)
+    check_device(config.device)
+
+
+def _check_software(config: EngineProcessConfig) -> None:
     check_installed(config.model)
     check_image_filter(config.images.image_filter, config.images.image_rules)
-    check_device(config.device)
     check_dtype(config.dtype)
 
 

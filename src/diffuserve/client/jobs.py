@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 from httpx_sse import EventSource, SSEError
@@ -27,6 +28,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.resources.job import EventResource, JobPage, JobResource
 from diffuserve.domain.resources.model import ModelList, ModelResource
 from diffuserve.domain.resources.operations import OperationsResource
+from diffuserve.domain.resources.scale import ScaleResource
 from diffuserve.domain.resources.usage import UsageField, UsageResource
 from diffuserve.domain.resources.worker import WorkerList, WorkerResource
 
@@ -165,6 +167,16 @@ class Client:
     async def drain_worker(self, worker_id: str) -> None:
         """Have a worker finish its jobs and end, for operators. Raise `Forbidden` or `WorkerNotFound`."""
         await self._http.request("POST", f"/v1/workers/{worker_id}/drain")
+
+    async def pool_size(self, model: str, *, is_spot: bool = False) -> ScaleResource:
+        """Return how many workers a model should have, for monitors and operators.
+
+        With `is_spot` it is the number of those on spot machines, beside those on demand that there are.
+        Raise `Forbidden`, or `ModelNotFound` for a model that nobody has offered and that has no floor.
+        """
+        options = RequestOptions(params={"kind": "spot" if is_spot else "all"})
+        response = await self._http.request("GET", f"/internal/v1/scale/{quote(model)}", options)
+        return decode(ScaleResource, response.content)
 
     async def operations(self) -> OperationsResource:
         """Return what the server does now, for operators. Raise `Forbidden`."""

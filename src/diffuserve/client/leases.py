@@ -121,10 +121,14 @@ class LeaseClient:
         path = f"/v1/workers/{worker_id}/drain"
         await self._post(path, {}, patience_seconds=_DRAIN_PATIENCE_SECONDS)
 
-    async def leave(self, worker_id: str) -> bool:
-        """Ask whether the worker, which is idle, may leave; if so it gets no more jobs."""
+    async def leave(self, worker_id: str, least: int = 0) -> bool:
+        """Ask whether the worker, which is idle, may leave; if so it gets no more jobs.
+
+        At least `least` workers of its model stay.
+        """
         path = f"/v1/workers/{worker_id}/leave"
-        content = await self._post(path, {}, patience_seconds=_DRAIN_PATIENCE_SECONDS)
+        params = {"least": least}
+        content = await self._post(path, {}, params=params, patience_seconds=_DRAIN_PATIENCE_SECONDS)
         return decode(LeavingResource, content).leaves
 
     async def deregister(self, worker_id: str) -> None:

@@ -19,6 +19,7 @@ class Extra(StrEnum):
     MODERATION = "moderation"
     NUDENET = "nudenet"
     PEERS = "peers"
+    RAY = "ray"
     TRACING = "tracing"
     TRANSFORMERS = "transformers"
 
@@ -33,6 +34,7 @@ _TELLTALES: Final = {
     Extra.ENGINE: ("torch", "tokenizers", "jaxtyping", "einops"),
     Extra.PICTURES: ("PIL",),
     Extra.DIFFUSERS: ("diffusers", "transformers"),
+    Extra.RAY: ("ray",),
 }
 """Modules by which an extra is told to be installed, those first that messages should name."""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from diffuserve.engine.policy.step_order import StepOrder
 from diffuserve.options import option
 
 DEFAULT_MODEL = "tiny-flux"
@@ -24,6 +25,11 @@ class EngineConfig:
     max_batch_size: int | None = option(
         None, "Requests that may share one denoising step; by default as many as fit its tokens.", ge=1
     )
+    step_order: StepOrder = option(
+        StepOrder.SHORTEST,
+        "Who steps first among requests of one priority: the shortest, after those that already take four "
+        "times as long as by themselves; or the first to arrive.",
+    )
     max_wait_seconds: float = option(
         0.0,
         "Seconds, up to 10, that an idle engine waits at most for other requests before the first step of "
@@ -40,6 +46,11 @@ class EngineConfig:
         "Predicted memory in bytes that a step may take on each GPU; by default 90 % of what is free there, "
         "and half of what is free on a CPU.",
         ge=1,
+    )
+    adaptive: str | None = option(
+        None,
+        'Objective such as "p95<2s" for the seconds of requests in the engine, which then gives steps fewer '
+        "tokens while that helps to keep it.",
     )
     ageing_steps: int = option(
         16, "Steps after which a request that was passed over rises by one priority.", ge=1
@@ -67,3 +78,7 @@ class EngineConfig:
         False, "Draw bit-equal images, alone or in any batch; slower, and on one CPU only."
     )
     cost_fit_path: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an order that is none, which may be given by its name; raise `ValueError`."""
+        StepOrder(self.step_order)

@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 
 from PIL import Image
 
+from diffuserve.bench.slo import parse_slo
 from diffuserve.domain.errors import EngineClosed, RequestAborted
+from diffuserve.domain.models.known_words import KnownWords
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.costs.memory import memory_budget
@@ -19,6 +21,7 @@ from diffuserve.engine.requests.swapping import begin_step, swap_out
 from diffuserve.engine.runner import Runner, StepOutcome, TurnResult
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.engine.stats import EngineStats
+from diffuserve.engine.steps.adaptive_steps import AdaptiveSteps
 from diffuserve.engine.steps.budgets import Budgets
 from diffuserve.engine.steps.denoising import Denoising
 from diffuserve.engine.steps.endings import Endings
@@ -41,6 +44,7 @@ class EngineCore:
         config: EngineConfig,
         on_decoded: Callable[[], None],
         release: Callable[[str], None] = lambda _request_id: None,
+        vocabulary: KnownWords | None = None,
     ) -> None:
         pipeline = runner.pipeline
         adapter_bytes = config.adapter_bytes if pipeline.spec.max_adapters else 0
@@ -53,12 +57,14 @@ class EngineCore:
         self._prompts = PromptEncoder(runner, self._stages, self.cost_model, cache_bytes)
         self._denoising = Denoising(runner, self._stages, self.cost_model, self.stats)
         self.decoder = Decoder(runner, self._stages, self.cost_model, memory_bytes, on_decoded)
+        slo = None if config.adaptive is None else parse_slo(config.adaptive)
+        self.adaptive = AdaptiveSteps(slo, lambda: self.cost_model.fit, self.stats)
         self.budgets = Budgets(
-            config, memory_bytes, self.cost_model, self._stages, self._prompts, self.decoder
+            config, memory_bytes, self.cost_model, self._stages, self._prompts, self.decoder, self.adaptive
         )
         self.requests = Requests()
-        self._planner = StepPlanner(config, self.requests, self.budgets.limits)
-        self._endings = Endings(self.requests, runner, release)
+        self._planner = StepPlanner(config, self.requests, self.budgets)
+        self._endings = Endings(self.requests, runner, release, vocabulary)
         self._predicted_seconds = 0.0
         self.collecting_seconds = 0.0
         self._has_run = False
@@ -92,13 +98,14 @@ class EngineCore:
         outputs = [output for state in arrived for output in self._accept(state)]
         outputs += self._abort(aborted)
         outputs += self._collect()
+        self._adapt(outputs)
         self._retry()
         chosen = [] if self._decodes_exclusively() else self._planner.choose()
         self.collecting_seconds = self._planner.seconds_to_collect() if chosen else 0.0
         self._has_run = bool(chosen) and not self.collecting_seconds and self._may_start(chosen[0])
         self.decoder.yield_to(chosen[0].options.priority if self._has_run else None)
         if self._has_run:
-            self._planner.count_skips(chosen)
+            self._planner.count_step(chosen)
             self._make_room(chosen)
             outputs += self._run(chosen)
         return outputs
@@ -117,6 +124,13 @@ class EngineCore:
         self._runner.close()
         if self._cost_fit_path is not None:
             self.cost_model.save(self._cost_fit_path)
+
+    def _adapt(self, outputs: Sequence[StepOutput]) -> None:
+        for output in outputs:
+            if output.result is not None:  # what was aborted or refused counts nowhere
+                timings = output.result.timings
+                self.adaptive.note_ended(timings.total_seconds, timings.device_seconds)
+        self.adaptive.look((state.stopwatch.added for state in self.requests), self.budgets.tokens)
 
     def _accept(self, state: RequestState) -> list[StepOutput]:
         self.requests.add(state)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from diffuserve.domain.errors import DiffuserveError, InvalidParams
 from diffuserve.domain.models.cost import CostEstimate
+from diffuserve.domain.models.known_words import KnownWords
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.adapter_use import AdapterUse
@@ -58,11 +59,12 @@ class Engine(AbstractContextManager["Engine"]):
         runner: Runner | None = None,
         read_weights_hash: Callable[[], str] = lambda: "",
         adapters: AdapterSources | None = None,
+        vocabulary: KnownWords | None = None,
     ) -> None:
         """Start the decoder. `runner` runs the model, by default in this process alone.
 
         `read_weights_hash` returns what tells the weights apart, for checkpoints. `adapters` are those
-        that requests may ask for.
+        that requests may ask for. Words that are not in the `vocabulary` are told in warnings.
         """
         self.pipeline = pipeline
         self.config = config or EngineConfig()
@@ -72,7 +74,11 @@ class Engine(AbstractContextManager["Engine"]):
         self._sources = adapters or AdapterSources()
         self._adapters = adapter_pool(pipeline, self._sources, self.config.adapter_bytes, self._expect)
         self._core = EngineCore(
-            self.runner, self.config, on_decoded=self._inbox.announce, release=self._adapters.release
+            self.runner,
+            self.config,
+            on_decoded=self._inbox.announce,
+            release=self._adapters.release,
+            vocabulary=vocabulary,
         )
         self._admission = RequestAdmission(
             pipeline,
@@ -129,7 +135,13 @@ class Engine(AbstractContextManager["Engine"]):
             weights = hash_model(model.name, model.pipeline.quantization)
             return with_companions(weights, model.companions)
 
-        return cls(model.pipeline, config, read_weights_hash=read_hash, adapters=adapters)
+        return cls(
+            model.pipeline,
+            config,
+            read_weights_hash=read_hash,
+            adapters=adapters,
+            vocabulary=model.vocabulary,
+        )
 
     @property
     def spec(self) -> ModelSpec:
@@ -147,6 +159,16 @@ class Engine(AbstractContextManager["Engine"]):
     def token_budget(self) -> int:
         """Tokens that may share one denoising step."""
         return self._core.budgets.tokens
+
+    @property
+    def adaptive_limit(self) -> int | None:
+        """Tokens that may share a step now, where an objective is followed."""
+        return self._core.adaptive.limited(self.token_budget) if self._core.adaptive.follows else None
+
+    @property
+    def good_share(self) -> float | None:
+        """Share of the latest requests, in 0…1, that kept the objective; `None` until there were enough."""
+        return self._core.adaptive.good_share
 
     @property
     def predicted_seconds(self) -> float:

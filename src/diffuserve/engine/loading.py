@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.models.known_words import KnownWords
 from diffuserve.domain.models.offload import parse_offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.quantization import parse_quantization
@@ -17,7 +18,7 @@ from diffuserve.models.base import Pipeline
 from diffuserve.models.folders.folder import ALONE, Companions
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
 from diffuserve.models.machine.host import keep_freed_memory, one_thread
-from diffuserve.models.registry import load_pipeline
+from diffuserve.models.registry import load_pipeline, read_vocabulary
 from diffuserve.models.weights.load_plan import LoadPlan
 
 if TYPE_CHECKING:
@@ -28,11 +29,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A pipeline, the name or folder that it was loaded from, and what was loaded beside it."""
+    """A pipeline, the name or folder that it was loaded from, and what was loaded beside it.
+
+    `vocabulary` are the words that it knows, `None` if its folder declares none.
+    """
 
     name: str
     pipeline: Pipeline
     companions: Companions = ALONE
+    vocabulary: KnownWords | None = None
 
 
 def parse_plan(
@@ -90,4 +95,4 @@ def load_model(model: str | Path, plan: LoadPlan) -> LoadedModel:
         keep_freed_memory()
     name = model_name(model)
     with one_thread(), enough_memory(name, plan.device):
-        return LoadedModel(name, load_pipeline(name, plan), plan.companions)
+        return LoadedModel(name, load_pipeline(name, plan), plan.companions, read_vocabulary(name))

@@ -1,14 +1,16 @@
 """The two stages that share a device, denoising and decoding, and the threads or streams they run on.
 
-On a CPU each core is one core slot. While both stages have work, each has half of the slots; when one is
-idle, the other has all of them. The tasks of a stage run side by side, each on one thread that uses one
+On a CPU each core is one core slot. The tasks of a stage run side by side, each on one thread that uses one
 core: measured on small models, two such threads do 1.7 times the work of one, while one thread whose every
-operation is spread over both cores does 1.1-1.4 times. Only a stage with fewer tasks than core slots runs
-intra-op parallel, that is with each operation spread over several cores, and only on one thread of the
-process, because a second OpenMP pool would make both of them sleep between operations instead of spinning.
-Threads that wait for one another at every operation also slow down up to a hundredfold when another process
-competes for the cores. So after an intra-op parallel run that took far longer than expected, the next runs
-use one core for each task.
+operation is spread over both cores does 1.1-1.4 times. Denoising always has all slots. Decoding has half of
+them while there are steps, and all when there are none: then more threads than cores want to run, and no core
+waits for a step's last micro-batch, or for images to decode.
+
+Only a stage with fewer tasks than its share of the core slots runs intra-op parallel, that is with each
+operation spread over several cores, and only on one thread of the process, because a second OpenMP pool would
+make both of them sleep between operations instead of spinning. Threads that wait for one another at every
+operation also slow down up to a hundredfold when another process competes for the cores. So after an intra-op
+parallel run that took far longer than expected, the next runs use one core for each task.
 
 On CUDA each stage has a stream of its own.
 """
@@ -157,7 +159,7 @@ class CpuStageExecutor:
         self._busy.set(stage, busy)
 
     def num_core_slots(self, stage: Stage) -> int:
-        return max(1, int(self._num_threads * self._busy.share(stage)))
+        return self._num_threads if stage is Stage.DENOISE else self._own_cores(stage)
 
     def run(
         self,
@@ -167,18 +169,21 @@ class CpuStageExecutor:
         after: object = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> StageRun[T]:
-        core_slots, share = self.num_core_slots(stage), self._busy.share(stage)
+        cores, share = self._own_cores(stage), self._busy.share(stage)
         start = time.perf_counter()
-        if len(tasks) < core_slots and self._acquire_intra_op():
+        if len(tasks) < cores and self._acquire_intra_op():
             assert self._intra_op is not None
             try:
-                results = self._intra_op.submit(_run_intra_op, tasks, core_slots).result()
+                results = self._intra_op.submit(_run_intra_op, tasks, cores).result()
             finally:
                 self._intra_op_is_free.release()
             self._stalls.observe(time.perf_counter() - start, expected_seconds)
         else:
             results = list(self._pools[stage].map(_call, tasks))
         return StageRun(results, time.perf_counter() - start, share)
+
+    def _own_cores(self, stage: Stage) -> int:
+        return max(1, int(self._num_threads * self._busy.share(stage)))
 
     def _acquire_intra_op(self) -> bool:
         is_allowed = self._intra_op is not None and not self._stalls.is_pausing()

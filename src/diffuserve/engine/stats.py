@@ -1,6 +1,6 @@
 """Running totals of an engine."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 @dataclass
@@ -18,6 +18,11 @@ class EngineStats:
         self.num_request_steps += num_requests
         self.num_step_tokens += num_tokens
         self.denoise_seconds += seconds
+
+    def since(self, before: "EngineStats") -> "EngineStats":
+        """Return what was counted since an earlier copy."""
+        earlier = asdict(before)
+        return EngineStats(**{name: total - earlier[name] for name, total in asdict(self).items()})
 
     @property
     def mean_requests_per_step(self) -> float:

@@ -177,6 +177,8 @@ class EngineHost:
             denoise_seconds=stats.denoise_seconds,
             fit=self._engine.cost_model.settled_fit,
             adapters=tuple(self._engine.resident_adapters[:MAX_RESIDENT_ADAPTERS]),
+            adaptive_limit=self._engine.adaptive_limit,
+            good_share=self._engine.good_share,
         )
 
     def _ready(self) -> EngineReady:
@@ -335,7 +337,13 @@ def load_host(config: EngineProcessConfig, link: AgentLink, model: LoadedModel |
         model = read_model(config, on_read=loading.add)
     read_hash = weights_hash_of(model.pipeline, image_output, model.companions)
     adapters = adapters_of(config.model, config.adapter_files)
-    engine = Engine(model.pipeline, config.engine, read_weights_hash=read_hash, adapters=adapters)
+    engine = Engine(
+        model.pipeline,
+        config.engine,
+        read_weights_hash=read_hash,
+        adapters=adapters,
+        vocabulary=model.vocabulary,
+    )
     return warm_host(engine, image_output, link, loading)
 
 

@@ -10,21 +10,26 @@ from diffuserve.domain.jobs.job import Job, JobEvent, JobStatus, NewJob, QueueEs
 from diffuserve.domain.text.timed_ids import timed_id
 from diffuserve.jobs.database import queries, schema
 from diffuserve.jobs.database.connections import IDS, Database
+from diffuserve.jobs.database.lane_change import LaneChange
 from diffuserve.jobs.database.writer import Writer
 from diffuserve.jobs.queue.changes import event_of
 from diffuserve.jobs.queue.control import CancelJob, DeleteJob
 from diffuserve.jobs.queue.idempotency import Stamp
+from diffuserve.jobs.queue.ready_queue import put_change
 from diffuserve.jobs.queue.submit import FindJobRoom, SubmitJob
 from diffuserve.jobs.reads.operations import Operations
 from diffuserve.jobs.reads.outlook import Outlook
+from diffuserve.jobs.reads.recent_changes import RecentChanges
 from diffuserve.jobs.reads.search import FoundJobs, JobFilter, search
-from diffuserve.jobs.records import job_of, new_record
+from diffuserve.jobs.records import JobRecord, job_of, new_record
 from diffuserve.jobs.webhooks.delivered import NoteDelivered
 
 events = schema.job_events
 
 _LOGS = sa.select(events).where(events.c.job_id.in_(IDS)).order_by(events.c.job_id, events.c.seq)
 _BEHIND_ALL = 2**62
+_SUBMITTING = _BEHIND_ALL - 1
+"""Places of a job that is imagined to be submitted next, and of those that are being submitted."""
 
 
 class ClientJobs:
@@ -36,7 +41,9 @@ class ClientJobs:
     def __init__(self, database: Database, writer: Writer, operations: Operations) -> None:
         self._database = database
         self._writer = writer
-        self._outlook = Outlook(database, operations)
+        self._recent = RecentChanges()
+        self._outlook = Outlook(database, operations, self._recent)
+        writer.on_lane_changes = self._recent.note
 
     async def submit(self, new: NewJob) -> Job:
         """Queue a job; return the earlier job for an idempotency key that was used with the same body.
@@ -45,6 +52,16 @@ class ClientJobs:
         that was deleted meanwhile.
         """
         return await self._writer.run(SubmitJob(timed_id("job_"), new))
+
+    async def submit_in_time(self, new: NewJob) -> Job:
+        """Queue a job that has to meet its deadline, beside all that others are submitting just now.
+
+        Raise what `check_deadline` and `submit` raise.
+        """
+        await self.check_deadline(new)
+        # Nothing is awaited between the check and this, so that no two jobs count on the same room.
+        with self._recent.pending(_change_of(new)):
+            return await self.submit(new)
 
     async def find_room(self, tenant_id: str, stamp: Stamp | None) -> Job | None:
         """Return the earlier job of a stamp, `None` if there is none and the tenant may queue a job.
@@ -115,17 +132,18 @@ class ClientJobs:
         return await self._outlook.estimate(job)
 
     async def check_deadline(self, new: NewJob) -> None:
-        """Raise `DeadlineUnreachable` if a job would surely miss a deadline that it must meet.
+        """Raise `DeadlineUnreachable` if a job would probably miss a deadline that it must meet.
 
-        While no worker is ready for its model, nothing is known but how long the job itself takes.
+        That is, if the middle of its estimate is later. While no worker is ready for its model, nothing is
+        known but how long the job itself takes.
         """
         if new.finish_in is None or new.best_effort:
             return
-        last = job_of(new_record(new, job_id="", seq=_BEHIND_ALL, now=0.0))
+        last = job_of(_last(new))
         estimate = await self._outlook.estimate(last)
-        least = estimate.eta_s_low or last.work_seconds
-        if least > new.finish_in:
-            raise DeadlineUnreachable(new.finish_in, least, estimate.eta_s_low, estimate.eta_s_high)
+        likely = estimate.likely_seconds or last.work_seconds
+        if likely > new.finish_in:
+            raise DeadlineUnreachable(new.finish_in, likely, estimate.eta_s_low, estimate.eta_s_high)
 
     async def cancel(self, job_id: str, tenant_id: str | None = None) -> Job:
         """Cancel a queued job at once, mark a running one `canceling`, and leave a final one as it is."""
@@ -144,3 +162,13 @@ class ClientJobs:
         The reaper removes its rows and files once it is final.
         """
         await self._writer.run(DeleteJob(queries.check_job_id(job_id), tenant_id))
+
+
+def _last(new: NewJob, seq: int = _BEHIND_ALL) -> JobRecord:
+    """Return the row that a job would have behind all others."""
+    return new_record(new, job_id="", seq=seq, now=0.0)
+
+
+def _change_of(new: NewJob) -> LaneChange:
+    record = _last(new, _SUBMITTING)
+    return put_change(record.lane, [record])

@@ -14,7 +14,9 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import DiffuserveError, InvalidModel, InvalidParams
+from diffuserve.domain.models.config import parse_config
 from diffuserve.domain.models.cost import CostFit
+from diffuserve.domain.models.known_words import KnownWords
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.quantization import Quantization
@@ -24,6 +26,7 @@ from diffuserve.domain.workers.worker import ModelOffer
 from diffuserve.models.family import Capabilities, PipelineFamily
 from diffuserve.models.folders.folder import (
     ALONE,
+    VOCABULARY_FILE,
     Companions,
     ModelFolder,
     find_local_model,
@@ -32,6 +35,7 @@ from diffuserve.models.folders.folder import (
 )
 from diffuserve.models.layers.quantized_layers import QuantizedLayers
 from diffuserve.models.weights.load_plan import LoadPlan
+from diffuserve.models.weights.memory_need import MemoryNeed, memory_needs, part_bytes
 from diffuserve.models.weights.read_ahead import start_reading
 from diffuserve.models.weights.stored_quantization import choose_quantization
 from diffuserve.parallel.plan import ParallelPlan, check_passes, check_shared, encoder_sharing
@@ -149,6 +153,14 @@ def read_weights_ahead(
     return start_reading(find)
 
 
+def read_vocabulary(model: str) -> KnownWords | None:
+    """Return the words that a model's folder says it knows, if it does. Raise `InvalidModel`."""
+    folder = open_configs(model)
+    if not (folder.path / VOCABULARY_FILE).is_file():
+        return None
+    return parse_config(KnownWords, folder.json(VOCABULARY_FILE), f"{folder.path}/{VOCABULARY_FILE}")
+
+
 def read_spec(model: str) -> ModelSpec:
     """Return the abilities of a model, from its folder's configs alone. Raise as `load_pipeline`."""
     return read_offer(model)[0]
@@ -174,6 +186,23 @@ class CheckedModel:
         """Return the size of the files whose weights are loaded for `parts`, and of what is beside them."""
         own = self.folder.num_weight_bytes(self.family.weight_folders(self.folder, parts))
         return own + _companion_bytes(self.folder, self.capabilities)
+
+    def memory_needs(self, parts: Parts, item_bytes: int, stored: Quantization) -> list[MemoryNeed]:
+        """Return the memory of the device that each way to keep the weights takes, the fastest way first.
+
+        Numbers that are not quantized take `item_bytes`; files that are `stored` quantized are kept so.
+        """
+        layers = self.capabilities.quantized_layers
+        kinds = [stored] if stored is not Quantization.NONE or not layers else list(Quantization)
+        names = self.family.weight_folders(self.folder, parts)
+        found = {
+            kind: [
+                part_bytes(name, self.folder.weights(name), item_bytes, layers.get(name), kind)
+                for name in names
+            ]
+            for kind in kinds
+        }
+        return memory_needs(found, self.capabilities.offloads)
 
     def min_bytes(self, params: GenerationParams) -> int:
         """Return what a request, whose defaults are filled in, takes at least: a step, or decoding a clip."""

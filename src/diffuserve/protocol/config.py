@@ -109,6 +109,11 @@ class EngineProcessConfig:
         "them they run eagerly, and nothing is compiled.",
     )
     compiled_folder: Path | None = None
+    tuned: bool = option(
+        True,
+        "Take the dtype, threads, tokens and requests of a step that `diffuserve tune` has found for this "
+        "model on this machine, as far as no option says otherwise.",
+    )
     engine: EngineConfig = field(default_factory=EngineConfig)
     images: ImageOptions = ImageOptions()
     parts: Parts = ALL_PARTS

@@ -29,13 +29,14 @@ class ModelAnnounced:
     """The engine loads this model, whose family has this default fit.
 
     `reference` names exactly this version of it. `num_bytes` is the size of its weights' files, or 0 if it is
-    not known yet.
+    not known yet, and `quantization` what they will be kept in, `None` if that is not known.
     """
 
     spec: ModelSpec
     fit: CostFit | None = None
     reference: str = ""
     num_bytes: int = 0
+    quantization: Quantization | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,8 @@ class EngineHeartbeat:
     `num_steps`, and the requests, tokens and seconds of these steps, count since the engine started.
     `predicted_seconds` is the predicted duration of the current work. `memory_limit_bytes` is 0 if the
     device has no memory of its own. `adapters` are the digests of those in memory, the most recently used
-    first.
+    first. An engine that follows an objective tells the tokens that a step may have now, and the share of
+    the latest requests, in 0…1, that kept it.
     """
 
     num_moves: int
@@ -107,6 +109,8 @@ class EngineHeartbeat:
     denoise_seconds: float = 0.0
     fit: CostFit | None = None
     adapters: tuple[str, ...] = ()
+    adaptive_limit: int | None = None
+    good_share: float | None = None
 
     def mean_batch_since(self, before: "EngineHeartbeat | None") -> float | None:
         """Return the mean number of requests in a step since an earlier heartbeat; `None` without a step."""

@@ -27,6 +27,7 @@ Doubles: TypeAlias = NDArray[np.float64]
 Spacing = Literal["linspace", "leading", "trailing"]
 PredictionType = Literal["epsilon", "sample", "v_prediction", "flow_prediction"]
 FinalSigma = Literal["zero", "sigma_min"]
+Sigma = Annotated[float, Field(gt=0, lt=1e6)]
 
 _KARRAS_RHO = 7.0  # the value of the paper
 

@@ -6,12 +6,12 @@ diffusers' `EulerDiscreteScheduler` and `EulerAncestralDiscreteScheduler`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, with_config
+from pydantic import with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
@@ -22,12 +22,11 @@ from diffuserve.samplers.diffusion import (
     Doubles,
     FinalSigma,
     PredictionType,
+    Sigma,
     exponential_sigmas,
     floats,
     karras_sigmas,
 )
-
-Sigma = Annotated[float, Field(gt=0, lt=1e6)]
 
 
 @with_config(SCHEMA)

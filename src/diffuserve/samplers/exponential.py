@@ -22,6 +22,7 @@ from diffuserve.samplers.diffusion import (
     Doubles,
     FinalSigma,
     PredictionType,
+    Sigma,
     exponential_sigmas,
     floats,
     karras_sigmas,
@@ -48,6 +49,8 @@ class ExponentialSolver(DiffusionNoise, ABC):
     use_flow_sigmas: bool = False
     flow_shift: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     final_sigmas_type: FinalSigma = "zero"
+    sigma_min: Sigma | None = None
+    sigma_max: Sigma | None = None
 
     prediction_types: ClassVar[tuple[PredictionType, ...]] = (
         "epsilon",
@@ -101,8 +104,8 @@ class ExponentialSolver(DiffusionNoise, ABC):
         return alpha, sigma * alpha
 
     def _spaced(self, count: int) -> tuple[Doubles, Doubles]:
-        """Return timesteps and levels. Karras levels span the whole range of training."""
-        ends = (float(self.train_sigmas[-1]), float(self.train_sigmas[0]))
+        """Return timesteps and levels. Karras's span the range of training, or what the config says."""
+        ends = (self.sigma_max or float(self.train_sigmas[-1]), self.sigma_min or float(self.train_sigmas[0]))
         if self.use_karras_sigmas:
             sigmas = karras_sigmas(*ends, count)
             return self._rounded(self.timesteps_of(sigmas)), sigmas

@@ -30,13 +30,13 @@ class Pndm(VariancePreserving):
 
     @classmethod
     def adapt(cls, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Refuse also Runge-Kutta steps."""
+        """Refuse also Runge-Kutta steps; the reference has no `rescale_betas_zero_snr`."""
         if not config.get("skip_prk_steps"):
             raise InvalidModel(
                 "scheduler_config.json: skip_prk_steps=false is not supported; set it to true, or use "
                 "another sampler"
             )
-        return super().adapt(config)
+        return super().adapt({**config, "rescale_betas_zero_snr": False})
 
     def schedule(self, num_inference_steps: int, mu: float | None = None) -> NoiseSchedule:
         """Return the levels of spaced whole timesteps, the second one twice."""

@@ -35,9 +35,18 @@ class UniPC(ExponentialSolver):
 
     @classmethod
     def adapt(cls, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Refuse also solving for the noise; map the names of other solvers as diffusers does."""
+        """Refuse also solving for the noise, and a last step to level 0 of an order above 1, which is NaN.
+
+        Map the names of other solvers as diffusers does.
+        """
         if not config.get("predict_x0", True):
             raise InvalidModel("scheduler_config.json: predict_x0=false is not supported")
+        ends_at_zero = config.get("final_sigmas_type", "zero") == "zero"
+        if ends_at_zero and not config.get("lower_order_final", True) and config.get("solver_order", 2) != 1:
+            raise InvalidModel(
+                "scheduler_config.json: lower_order_final=false is not supported with "
+                "final_sigmas_type='zero'; set it to true"
+            )
         values = dict(config)
         if values.get("solver_type") in ("midpoint", "heun", "logrho"):
             values["solver_type"] = "bh2"

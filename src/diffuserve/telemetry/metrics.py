@@ -282,6 +282,18 @@ class WorkerSeries:
             buckets=TOKEN_BUCKETS,
             registry=registry,
         )
+        self.adaptive_limit = Gauge(
+            "diffusion_worker_adaptive_limit_tokens",
+            "Tokens that a denoising step may have now, of an engine that follows an objective.",
+            ["model"],
+            registry=registry,
+        )
+        self.good_share = Gauge(
+            "diffusion_worker_slo_good_share",
+            "Share of the latest requests, from 0 to 1, that kept the objective of --adaptive.",
+            ["model"],
+            registry=registry,
+        )
         self.device_seconds = Counter(
             "diffusion_gpu_seconds",
             "Device-seconds that loading models took; the control plane counts those of jobs.",

@@ -21,6 +21,7 @@ from diffuserve.safety.image_filters import check_image_filter_name
 from diffuserve.settings import Settings
 from diffuserve.stop_signals import INTERRUPTED
 from diffuserve.telemetry.logs import configure_logs
+from diffuserve.tuning.applying import with_tuning
 
 
 def run(config: WorkerConfig) -> int:
@@ -31,13 +32,13 @@ def run(config: WorkerConfig) -> int:
 
 
 def checked(config: EngineProcessConfig) -> EngineProcessConfig:
-    """Return `config`, with its plan in canonical form.
+    """Return `config`, with its plan in canonical form, and with what tuning has found for its model.
 
     Raise `InvalidParams` for an unknown image filter or plan, before anything is loaded.
     """
     check_image_filter_name(config.images.image_filter)
     plan = None if config.parallel is None else str(ParallelPlan.parse(config.parallel))
-    return replace(config, parallel=plan)
+    return with_tuning(replace(config, parallel=plan))
 
 
 def replica(config: WorkerConfig, settings: Settings, number: int) -> WorkerConfig:

@@ -33,6 +33,7 @@ GIVEN = Given(
     warmup_request_count=0,
     slo=None,
     sweep=False,
+    rounds=1,
     price_per_hour=None,
     api_key=None,
     keys_file=None,
@@ -115,6 +116,7 @@ def test_fairness_is_jains_index() -> None:
     [
         ({"request_rate": 2.0, "concurrency": 4}, "concurrency"),
         ({"sweep": True}, "sweep"),
+        ({"sweep": True, "slo": "p95<2s", "rounds": 3}, "rounds"),
         ({"request_rate_end": 5.0}, "request_rate_end"),
         ({"benchmark_duration": 5.0}, "benchmark_duration"),
         ({"fixed_schedule": True}, "fixed_schedule"),
@@ -158,7 +160,7 @@ def test_a_line_of_a_trace_says_what_is_sent_and_when(tmp_path: Path) -> None:
     ]
     trace.write_text("\n".join(lines))
     plan = plan_of(replace(GIVEN, input_file=trace, fixed_schedule=True), 512)
-    fox, cat = plan.requests()
+    fox, cat = plan.requests(1)
     assert plan.dues == [0.0, 0.5]
     assert (fox.prompt, cat.width, cat.height, cat.fields) == ("a fox", 64, 32, {"seed": 7})
     trace.write_text('{"prompt": "a fox", "widht": 64}')

@@ -24,11 +24,14 @@ from diffuserve.cli.doctor.facts import (
     ServerFacts,
     TorchFacts,
 )
+from diffuserve.cli.doctor.fit import check_fit
 from diffuserve.cli.doctor.services import bucket_facts, database_facts, server_facts, valkey_facts
 from diffuserve.cli.doctor.torch_probe import facts_of_torch
 from diffuserve.cli.environment import unknown_among
+from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.jobs.database.migrate import HEAD
+from diffuserve.models.weights.memory_need import MemoryNeed
 from diffuserve.settings import Settings
 from support.command import Invoke
 from support.server_thread import ServerThread
@@ -54,7 +57,14 @@ HEALTHY = Facts(
     disk=DiskFacts(folder="/data", free_bytes=500 * GB, bytes_per_second=1e9, sync_seconds=0.001),
     database=DATABASE,
     port=PortFacts(address="127.0.0.1:8000"),
-    model=ModelFacts(name="FLUX.1-schnell", num_bytes=34 * GB),
+    model=ModelFacts(
+        name="FLUX.1-schnell", num_bytes=34 * GB, step_bytes=GB,
+        needs=(
+            MemoryNeed(Quantization.NONE, Offload.NONE, 34 * GB),
+            MemoryNeed(Quantization.INT4, Offload.NONE, 15 * GB),
+            MemoryNeed(Quantization.NONE, Offload.LAYERS, 3 * GB),
+        ),
+    ),
     bucket=PlaceFacts(place="s3://images"),
     valkey=PlaceFacts(place="cache:6379"),
     server=ServerFacts(url="http://plane:8000", ahead_seconds=-0.3),
@@ -121,16 +131,28 @@ MACHINE = HEALTHY.machine
             "warning",
             "--dtype float32",
         ),
-        (checks.check_gpu_memory, {"torch": replace(CUDA, gpu_free_bytes=20 * GB)}, "failed", "larger GPU"),
         (checks.check_gpu_memory, {"torch": replace(CUDA, gpu_free_bytes=36 * GB)}, "warning", "nvidia-smi"),
         (checks.check_attention, {"torch": replace(CUDA, kernel="grouped-sdpa")}, "warning", "Ampere"),
         (checks.check_attention, {"torch": replace(CUDA, kernel_problem="no image")}, "failed", "no image"),
         (checks.check_memory, {"machine": replace(MACHINE, memory_free_bytes=50 * GB)}, "warning", "34.0 GB"),
         (
-            checks.check_memory,
-            {"machine": replace(MACHINE, memory_free_bytes=9 * GB), "torch": TorchFacts(version="2.12")},
+            check_fit,
+            {"torch": replace(CUDA, gpu_free_bytes=20 * GB)},
             "failed",
-            "add memory",
+            "--quantization int4 (15.0 GB: visibly other images, slower steps), or --offload layers (3.0 GB",
+        ),
+        (check_fit, {"torch": replace(CUDA, gpu_free_bytes=GB)}, "failed", "smaller model"),
+        (
+            check_fit,
+            {"torch": TorchFacts(version="2.12"), "machine": replace(MACHINE, memory_free_bytes=9 * GB)},
+            "failed",
+            "no option makes it fit: more of memory",
+        ),
+        (
+            check_fit,
+            {"model": replace(HEALTHY.model, is_here=False), "torch": replace(CUDA, gpu_free_bytes=30 * GB)},
+            "failed",
+            "about 34.0 GB for its weights, by what is published",
         ),
         (checks.check_open_files, {"machine": replace(MACHINE, max_open_files=256)}, "warning", "ulimit -n"),
         (checks.check_disk, {"disk": DiskFacts(folder="/x", problem="read-only")}, "failed", "--data-dir"),

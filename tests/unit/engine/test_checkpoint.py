@@ -198,9 +198,10 @@ def written(fake_engine: Engine, tmp_path: Path) -> tuple[Path, int]:
 
 
 def with_header(content: bytes, change: Callable[[dict[str, object]], None]) -> bytes:
-    """Return a file whose header was changed."""
+    """Return a file whose header was changed by somebody who leaves out the checksum."""
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
+    del header["__metadata__"]["crc32"]
     change(header)
     changed = json.dumps(header).encode()
     return struct.pack("<Q", len(changed)) + changed + content[8 + length :]
@@ -217,6 +218,7 @@ def huge_shape(header: dict[str, object]) -> None:
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda content: content[:-5],
     "longer": lambda content: content + bytes(9),
+    "one bit of a tensor": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
     "empty": lambda _: b"",
     "text": lambda _: b"this is no checkpoint",
     "pickle": lambda _: b"\x80\x04\x95" + bytes(100),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.domain.models.cost import CostFit, Workload, dot, step_features
+from diffuserve.domain.models.cost import FIRST_LATENT_FRAME, CostFit, Workload, dot, step_features
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.residency import Residency
 from diffuserve.engine.costs.cost_model import CostModel, load_fit, save_fit
@@ -88,6 +88,23 @@ def test_encoding_and_decoding_are_fitted_as_well() -> None:
     workload = make_workload(2, 500, text_tokens=128)
     assert fit.encode_seconds([workload]) == pytest.approx(TRUTH.encode_seconds([workload]), rel=0.05)
     assert fit.decode_seconds([workload]) == pytest.approx(TRUTH.decode_seconds([workload]), rel=0.05)
+
+
+def test_what_later_frames_of_clips_cost_beside_first_ones_is_learned() -> None:
+    """A decoder of which a later latent frame costs 5.6 first ones; a fit by one price would be half of it."""
+    draw, model = random.Random(0), CostModel(PRIOR)
+    truth = replace(TRUTH, later_pixel=TRUTH.decode[1] * 5.6 * FIRST_LATENT_FRAME)
+    pixels = 128 * 128
+    image = replace(make_workload(1, 64), num_pixels=round(pixels * FIRST_LATENT_FRAME))
+    later = replace(image, num_pixels=pixels, later_pixels=pixels)
+    for _ in range(200):
+        group = [draw.choice((image, later))] * draw.randint(1, 8)
+        model.observe_decode(group, truth.decode_seconds(group) * draw.gauss(1, 0.05))
+    clip = replace(image, num_pixels=image.num_pixels + 4 * pixels, later_pixels=4 * pixels, num_chunks=5)
+    for workload in (image, clip):
+        assert model.fit.decode_seconds([workload]) == pytest.approx(
+            truth.decode_seconds([workload]), rel=0.1
+        )
 
 
 def test_steps_of_a_single_size_leave_the_rest_to_the_prior() -> None:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.engine.policy.scheduler import Candidate, StepLimits, StepScheduler
+from diffuserve.engine.policy.step_order import StepOrder
 
-SCHEDULER = StepScheduler(ageing_steps=16)
+SCHEDULER = StepScheduler(ageing_steps=16, order=StepOrder.ARRIVAL)
 ROOMY = StepLimits(tokens=10**9, step_bytes=10**12)
 
 STATIC = StepScheduler(ageing_steps=16, same_steps_only=True, max_wait_seconds=0.5)

@@ -36,14 +36,25 @@ def is_intra_op(stage_run: StageRun[str]) -> bool:
     return all(name.startswith("diffuserve-intra-op") for name in stage_run.results)
 
 
-def test_a_stage_has_half_of_the_core_slots_while_the_other_has_work(stages: CpuStageExecutor) -> None:
-    assert stages.num_core_slots(Stage.DENOISE) == CORE_SLOTS
+def test_decoding_has_half_of_the_core_slots_beside_steps_and_steps_have_all(
+    stages: CpuStageExecutor,
+) -> None:
     stages.set_busy(Stage.DECODE, True)
-    assert stages.num_core_slots(Stage.DENOISE) == CORE_SLOTS // 2
     assert stages.num_core_slots(Stage.DECODE) == CORE_SLOTS, "denoising has no work"
     assert run(stages, CORE_SLOTS).share == 0.5
+    stages.set_busy(Stage.DENOISE, True)
+    assert stages.num_core_slots(Stage.DECODE) == CORE_SLOTS // 2
+    assert stages.num_core_slots(Stage.DENOISE) == CORE_SLOTS
     stages.set_busy(Stage.DECODE, False)
     assert run(stages, CORE_SLOTS).share == 1.0
+
+
+@pytest.mark.parametrize("num_tasks", [1, 2, 3])
+def test_beside_the_other_stage_a_run_is_spread_over_half_of_the_cores(
+    stages: CpuStageExecutor, num_tasks: int
+) -> None:
+    stages.set_busy(Stage.DECODE, True)
+    assert is_intra_op(run(stages, num_tasks)) == (num_tasks < CORE_SLOTS // 2)
 
 
 def test_device_seconds_are_the_share_of_the_wall_time() -> None:

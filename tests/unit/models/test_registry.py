@@ -67,6 +67,14 @@ def test_a_settings_file_cannot_change_the_architecture_of_any_family(tmp_path: 
         read_spec(str(folder))
 
 
+@pytest.mark.usefixtures("fake_family")
+@pytest.mark.parametrize("prompts", [["a cloud", 7], "a cloud", ["a" * 201], ["a\0"], [*map(str, range(30))]])
+def test_examples_are_a_few_short_texts(tmp_path: Path, prompts: object) -> None:
+    folder = write_fake_model(tmp_path / "clouds", example_prompts=prompts)
+    with pytest.raises(InvalidModel, match="example_prompts"):
+        read_spec(str(folder))
+
+
 def test_another_package_cannot_replace_a_family_of_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
 """Samplers of diffusion models against diffusers' schedulers: schedules to the last bit, steps to 1e-5."""
 
 import itertools
-from dataclasses import dataclass, field
 from typing import Any
 
 import diffusers
@@ -11,45 +10,24 @@ from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.domain.requests.samplers import DIFFUSION_SAMPLERS, FLOW_SAMPLERS, num_evaluations
-from diffuserve.samplers.base import Memory, NoiseSchedule, Sampler
-from diffuserve.samplers.registry import checkpoint_sampler, named_sampler, requested_sampler
+from diffuserve.samplers.base import Memory, Sampler
+from diffuserve.samplers.registry import named_sampler, requested_sampler
+from support.scheduler_cases import (
+    SHAPE,
+    STABLE_DIFFUSION,
+    Case,
+    assert_equal,
+    compare_steps,
+    randn,
+    reference_draws,
+)
 
 # diffusers' own arrays of tensors
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
-STABLE_DIFFUSION = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 SPACINGS = ("linspace", "leading", "trailing")
 STEPS = (1, 2, 3, 4, 5, 8, 14, 15, 30)
 COUNTS = (*range(1, 31), 36, 40, 45, 50, 60, 61, 62, 75, 99, 100)  # small, and around what rounds badly
-SHAPE = (1, 4, 3, 5)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A scheduler's class with options, beside the noise that Stable Diffusion was trained with."""
-
-    class_name: str
-    options: dict[str, Any] = field(default_factory=dict)
-    max_steps: int = 100
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return {"_class_name": self.class_name, **STABLE_DIFFUSION, **self.options}
-
-    def sampler(self) -> Sampler:
-        return checkpoint_sampler(self.config)
-
-    def reference(self, num_inference_steps: int) -> Any:
-        """Return diffusers' scheduler, set to a number of steps as its pipelines do it."""
-        scheduler = getattr(diffusers, self.class_name)(**STABLE_DIFFUSION | self.options)
-        scheduler.set_timesteps(num_inference_steps)
-        if hasattr(scheduler, "set_begin_index"):
-            scheduler.set_begin_index(0)
-        return scheduler
-
-    def __str__(self) -> str:
-        options = [name if isinstance(value, list) else str(value) for name, value in self.options.items()]
-        return "-".join([self.class_name.removesuffix("Scheduler"), *options])
 
 
 def spaced(class_name: str, *variants: dict[str, Any], offset: int = 1) -> list[Case]:
@@ -113,41 +91,10 @@ def test_schedules_equal_the_references_to_the_last_bit(case: Case) -> None:
             assert schedule.sigmas == tuple(reference.sigmas.tolist())
 
 
-def randn(generator: torch.Generator) -> Tensor:
-    return torch.randn(SHAPE, generator=generator)
-
-
-def assert_equal(latents: Tensor, expected: Tensor) -> None:
-    difference = float((latents - expected).abs().max())
-    assert difference <= 1e-5 * max(1.0, float(expected.abs().max()))
-
-
 @by_case
 def test_every_step_equals_the_references(case: Case) -> None:
     for num_steps in (steps for steps in STEPS if steps <= case.max_steps):
         compare_steps(case.sampler(), case.sampler().schedule(num_steps), case.reference(num_steps))
-
-
-def compare_steps(sampler: Sampler, schedule: NoiseSchedule, reference: Any) -> None:
-    predictions = torch.Generator().manual_seed(schedule.num_steps)
-    theirs, ours = torch.Generator().manual_seed(7), torch.Generator().manual_seed(7)
-    draws: dict[str, Any] = {"generator": theirs} if reference_draws(reference) else {}
-    if eta := getattr(sampler, "eta", 0.0):
-        draws = {"eta": eta, "generator": theirs}
-    latents = expected = randn(predictions) * schedule.init_scale
-    memory: Memory = ()
-    for index, timestep in enumerate(reference.timesteps):
-        at = schedule.at(index)
-        scaled = reference.scale_model_input(expected, timestep)
-        assert_equal(latents * at.input_scale, scaled)
-        prediction = randn(predictions)
-        stepped = reference.step(prediction, timestep, expected, **draws)
-        noise = randn(ours) if sampler.draws_noise(at) else None
-        if hasattr(stepped, "pred_original_sample") and not getattr(reference.config, "clip_sample", False):
-            assert_equal(sampler.predict_x0(latents, prediction, at), stepped.pred_original_sample)
-        latents, memory = sampler.step(latents, prediction, at, memory, noise)
-        expected = stepped.prev_sample
-        assert_equal(latents, expected)
 
 
 DDIMS = [case for case in CASES if case.class_name == "DDIMScheduler"]
@@ -168,11 +115,6 @@ def test_all_noise_may_be_fresh_where_no_image_is_left() -> None:
         latents, prediction, noise = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(0))
         stepped, _ = sampler.step(latents, prediction, sampler.schedule(num_steps).at(0), (), noise)
         assert bool(stepped.isfinite().all())
-
-
-def reference_draws(reference: Any) -> bool:
-    kinds = (diffusers.EulerAncestralDiscreteScheduler, diffusers.LCMScheduler)
-    return isinstance(reference, kinds) or reference.config.get("algorithm_type") == "sde-dpmsolver++"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

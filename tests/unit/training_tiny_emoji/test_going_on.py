@@ -8,18 +8,25 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from safetensors import safe_open
+from safetensors.torch import load_file
 from torch.testing import assert_close
 
 import emoji_text
 from curriculum import curriculum, phase_at
+from diffuserve.models.bundled import bundled_models
+from diffuserve.models.bundled.packed_weights import unpack_weights
+from emoji_autoencoder import NAME as VAE
 from emoji_autoencoder import build
-from emoji_checkpoint import TOKENIZERS, adopt, export
+from emoji_checkpoint import TOKENIZERS, adopt, load_averages, path_of, steps_done, steps_of
+from emoji_denoiser import NAME as DENOISER
+from emoji_folder import NAME, bundle
+from emoji_text import NAME as TEXT
 from emoji_text import Lesson
 from emoji_tokenizers import Tokenizers, load_tokenizers
 from emoji_walks import EmojiWalks, Studio
-from loop import Course, Stopped, warm_then_cosine
-from packed import pack, unpack
+from loop import Stopped
+from packed import pack
 from pictures import Range
 from support.two_things import THINGS, two_sprites
 from text_encoders import TextEncoders
@@ -81,40 +88,43 @@ def test_walks_arrive_at_the_picture_when_the_network_knows_the_way(lesson: Less
         assert_close(walks.noisy[arrived], walks.batch.clean[arrived], atol=1e-4, rtol=1e-4)
 
 
-def test_packed_weights_are_nearly_what_they_were() -> None:
+def test_packed_weights_are_nearly_what_they_were(tmp_path: Path) -> None:
     torch.manual_seed(0)
     weights = {"matrix": torch.randn(64, 96) * torch.logspace(-3, 1, 64)[:, None], "bias": torch.randn(8)}
     weights["matrix"][0, 0] = 1.0  # far more than its row's others
-    packed = pack(weights)
-    assert len(packed) < weights["matrix"].nbytes / 3
-    found = unpack(packed)
-    assert_close(found["bias"], weights["bias"], atol=0.01, rtol=0.01)
-    error = (found["matrix"] - weights["matrix"]).square().mean(1) / weights["matrix"].square().mean(1)
-    assert error.max() < 0.03**2
+    packed = tmp_path / "packed" / "model" / "vae" / "weights.safetensors.xz"
+    packed.parent.mkdir(parents=True)
+    packed.write_bytes(pack(weights, 1 / 12, {"steps": "7"}))
+    assert packed.stat().st_size < weights["matrix"].nbytes / 3
+    [path] = unpack_weights(tmp_path)
+    found = load_file(path)
+    with safe_open(path, framework="pt") as opened:
+        assert opened.metadata()["steps"] == "7"
+    assert {value.dtype for value in found.values()} == {torch.bfloat16}
+    assert torch.equal(found["bias"], weights["bias"].bfloat16())
+    squares = (found["matrix"].float() - weights["matrix"]).square().mean(1)
+    assert (squares / weights["matrix"].square().mean(1)).max() < 0.03**2
 
 
-def test_a_checkpoint_goes_on_at_its_step_with_its_tokenizers(tmp_path: Path) -> None:
-    state, fresh = tmp_path / "state", tmp_path / "fresh"
-    tokenize = load_tokenizers(state / TOKENIZERS, THINGS)
-    course = small_course(state)
-    course.step = 7
-    course.save()
-    fresh.mkdir()
-    export(state, tmp_path / "checkpoint")
-    assert adopt(tmp_path / "checkpoint", fresh) == ["small"]
-    assert adopt(tmp_path / "checkpoint", fresh) == []
-    resumed = small_course(fresh)
-    assert resumed.step == 7
-    assert_close(resumed.modules["layer"].weight, course.modules["layer"].weight, atol=0.01, rtol=0.01)
-    captions = ["a small disc, flat"]
-    for mine, others in zip(Tokenizers(fresh / TOKENIZERS)(captions), tokenize(captions), strict=True):
-        assert torch.equal(mine, others)
-
-
-def small_course(folder: Path) -> Course:
-    layer = nn.Linear(4, 4)
-    optimizer = torch.optim.AdamW(layer.parameters())
-    return Course("small", {"layer": layer}, [optimizer], 12, warm_then_cosine, folder)
+def test_training_goes_on_from_the_bundled_weights(tmp_path: Path) -> None:
+    """They stay what they are, however often the folder is bundled anew."""
+    folder, state = bundled_models()[NAME], tmp_path / "state"
+    state.mkdir()
+    assert set(adopt(folder, state, dict.fromkeys((VAE, TEXT), 5))) == {VAE, TEXT, DENOISER}
+    assert adopt(folder, state, {}) == []
+    assert steps_done(state) == steps_of(folder) > 40_000
+    words = Tokenizers(state / TOKENIZERS)
+    encoders = emoji_text.build(words.num_words)
+    load_averages(path_of(state, TEXT), encoders.modules)
+    kept = load_file(folder / "text_encoder" / "model.safetensors")
+    first = next(iter(encoders.clip.parameters()))
+    assert any(torch.equal(first.bfloat16(), value) for value in kept.values() if value.shape == first.shape)
+    for path in bundle(folder, tmp_path, steps_of(folder)):
+        assert path.stat().st_size < 3_000_000
+    again = unpack_weights(tmp_path)
+    [text] = [path for path in again if path.parent.name == "text_encoder"]
+    for name, value in load_file(text).items():
+        assert_close(value.float(), kept[name].float(), atol=0.005, rtol=0.15)
 
 
 def test_the_curriculum_only_widens() -> None:

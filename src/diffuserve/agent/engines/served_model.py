@@ -39,6 +39,12 @@ class ServedModel:
         return self.config.model if self.announced is None else self.announced.spec.name
 
     @property
+    def kept_in(self) -> str | None:
+        """What its weights are kept in, or will be once it is loaded; `None` while that is not known."""
+        announced = None if self.announced is None else self.announced.quantization
+        return self.quantization if self.quantization is not None else announced
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of its weights on the device; of all weights until its engine reports which are offloaded."""
         if self.residency is not None and self.residency.device_bytes:

@@ -57,7 +57,7 @@ class ServedModels:
 
         Of several kinds it is the first that is one: then jobs that must be exact are not for this worker.
         """
-        kinds = [model.quantization for model in self.served]
+        kinds = [model.kept_in for model in self.served]
         quantized = [kind for kind in kinds if kind not in (None, Quantization.NONE)]
         return quantized[0] if quantized else None if None in kinds else Quantization.NONE.value
 

@@ -31,10 +31,11 @@ class IdleLoop:
         state: AgentState,
         status: WorkerStatus,
         idle_seconds: float | None,
+        least: int = 0,
     ) -> None:
         self._client, self._membership = client, membership
         self._state, self._status = state, status
-        self._idle_seconds = idle_seconds
+        self._idle_seconds, self._least = idle_seconds, least
 
     async def run(self) -> None:
         """Watch for work until the worker may leave; return at once if it must stay."""
@@ -52,7 +53,7 @@ class IdleLoop:
 
     async def _ask(self, seconds: float) -> None:
         try:
-            leaves = await self._client.leave(await self._membership.worker_id())
+            leaves = await self._client.leave(await self._membership.worker_id(), self._least)
         except DiffuserveError as error:
             log.warning("idle, and not told whether to leave: %s", error, extra=once_a_minute())
         else:

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from diffuserve.api.a1111.prompts import without_networks
 from diffuserve.api.a1111.request_bodies import ControlUnit, DrawBody
 from diffuserve.api.a1111.samplers import (
     SAMPLERS,
@@ -23,6 +22,7 @@ from diffuserve.domain.jobs.job import MAX_PREVIEWS
 from diffuserve.domain.models.limits import takes
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import FIELDS
+from diffuserve.domain.requests.prompt_syntax import WEIGHTS, without_networks
 from diffuserve.domain.requests.samplers import SPACED_SAMPLERS
 
 NAMES: Final = {
@@ -114,6 +114,8 @@ def _read_prompt(said: _Said) -> None:
     said.values["prompt"] = prompt
     if adapters:
         said.values["adapters"] = [AdapterBody.model_construct(**adapter) for adapter in adapters]
+    if said.spec.has_prompt_weights:
+        said.values["prompt_syntax"] = WEIGHTS
     said.ignored += unknown
 
 

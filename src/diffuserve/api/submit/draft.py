@@ -20,6 +20,7 @@ from diffuserve.domain.models.limits import naming_able
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.models.tiers import replaced_values
 from diffuserve.domain.requests.params import IMAGE_FIELDS, GenerationParams
+from diffuserve.domain.requests.prompt_syntax import with_named_adapters
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.policy.pricing import predict
 from diffuserve.jobs.reads.operations import OfferedModel
@@ -108,9 +109,12 @@ def _fallback_of(new: NewJob) -> Fallback:
 def requested_params(kind: str, requested: GenerationInput, spec: ModelSpec) -> GenerationParams:
     """Return the parameters, with clean prompts, named images and the length of a job of this kind.
 
-    Raise `InvalidParams`.
+    Adapters that the prompt names, as other programs' do, are read where the model takes any. Raise
+    `InvalidParams`.
     """
     values = requested.model_dump()
+    if spec.max_adapters:
+        values = dict(with_named_adapters(values))
     return with_length(kind, spec, GenerationParams(**values | cleaned(values)))
 
 

@@ -86,7 +86,8 @@ class Submissions:
         if draft.has_to_be_in_time:
             await self.store.jobs.check_deadline(draft.job)
         new = await self._completed(submission, draft)
-        job = await self.store.jobs.submit(submission.stamped(new))
+        jobs, new = self.store.jobs, submission.stamped(new)
+        job = await (jobs.submit_in_time(new) if draft.has_to_be_in_time else jobs.submit(new))
         self.job_metrics.record_accepted(job)
         return job
 

@@ -179,10 +179,17 @@ async def drain(worker_id: WorkerId, parts: Used, caller: WorkerOrOperatorCaller
 @router.post(
     "/{worker_id}/leave", summary="Ask whether an idle worker may leave", response_model=LeavingResource
 )
-async def leave(worker_id: WorkerId, parts: Used, caller: WorkerCaller) -> Response:
+async def leave(
+    worker_id: WorkerId,
+    parts: Used,
+    caller: WorkerCaller,
+    least: Annotated[
+        int, Query(ge=0, description="Workers of each of its models that stay in any case.")
+    ] = 0,
+) -> Response:
     """Lease the worker no more jobs if it holds none and its models have more workers than they should."""
     checked_owner(worker_id, caller)
-    leaves = await parts.store.leases.leave(worker_id, await parts.pool_sizes.totals())
+    leaves = await parts.store.leases.leave(worker_id, await parts.pool_sizes.totals(), least)
     return json_response(LeavingResource(leaves=leaves))
 
 

@@ -1,13 +1,14 @@
 """A page with plots and tables that stands alone: no script, no font, no network."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from diffuserve.bench.comparison import COMPARED, comparisons_of
 from diffuserve.bench.figures import Figures
 from diffuserve.bench.own_load import warning_of
 from diffuserve.bench.reports.plots import Plot, Points
-from diffuserve.bench.reports.timeline import counted
+from diffuserve.bench.reports.timeline import batches, counted
 from diffuserve.bench.running import BenchRun, Measured
 from diffuserve.bench.targets import Address
 
@@ -33,11 +34,12 @@ def page_of(run: BenchRun, conditions: Mapping[str, str], given: Mapping[str, An
             f"<h1>{escape(', '.join(str(address) for address in addresses))}</h1>",
             "<p class=warning>Interrupted: of what had ended by then.</p>" if run.is_interrupted else "",
             _table(run),
-            *(_sweep_plot(run, address) for address in addresses if len(run.of(address)) > 1),
+            *_comparisons(run),
+            *(_sweep_plot(run, address) for address in addresses if run.is_sweep and run.of(address)),
             Plot(title="How long requests took", x="seconds", y="requests", lines=_histograms(run)).svg(),
             *(_timeline(each) for each in run.measured),
             *_warnings(run),
-            f"<p>LoadRequest: {escape(_listed(given))}.</p><p>Conditions: {escape(_listed(conditions))}.</p>",
+            f"<p>Load: {escape(_listed(given))}.</p><p>Conditions: {escape(_listed(conditions))}.</p>",
             "</html>",
         ]
     )
@@ -45,18 +47,31 @@ def page_of(run: BenchRun, conditions: Mapping[str, str], given: Mapping[str, An
 
 def _table(run: BenchRun) -> str:
     names = ["server", "asked/s", "served", "failed", "images/s", "p50 s", "p95 s", "p99 s", "goodput/s"]
-    head = "".join(f"<th>{name}</th>" for name in names)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(each)) + "</tr>"
-        for each in run.measured
-    )
-    return f"<table><tr>{head}</tr>{rows}</table>"
+    return _drawn(names, [_cells(each) for each in run.measured])
+
+
+def _comparisons(run: BenchRun) -> Iterator[str]:
+    """Draw a table for all servers beside the first."""
+    found = comparisons_of(run)
+    if found:
+        names = [f"beside {found[0].beside}", "rounds", *COMPARED]
+        rows = [
+            [str(each.address), str(each.num_rounds), *(str(each.ratios.get(name, "")) for name in COMPARED)]
+            for each in found
+        ]
+        yield _drawn(names, rows)
+
+
+def _drawn(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def _cells(measured: Measured) -> list[str]:
     figures = measured.figures
     return [
-        str(measured.address),
+        _server(measured),
         "" if measured.rate is None else f"{measured.rate:.3g}",
         f"{figures.num_requests - figures.num_failed:,}",
         f"{figures.num_failed:,}",
@@ -120,18 +135,28 @@ def _timeline(measured: Measured) -> str:
         title=f"{_name(measured)}: requests over time",
         x="seconds",
         y="requests",
-        lines=counted(measured.played.outcomes),
+        lines={**counted(measured.played.outcomes), **batches(measured.watched)},
     ).svg()
 
 
 def _name(measured: Measured) -> str:
-    return str(measured.address) if measured.rate is None else f"{measured.address} {measured.rate:.3g}/s"
+    return _server(measured) if measured.rate is None else f"{_server(measured)} {measured.rate:.3g}/s"
+
+
+def _server(measured: Measured) -> str:
+    return (
+        str(measured.address)
+        if measured.round_number == 1
+        else f"{measured.address} #{measured.round_number}"
+    )
 
 
 def _warnings(run: BenchRun) -> Iterator[str]:
     for each in run.measured:
         if warning := warning_of(each.own, each.figures.send_delay, each.figures.latency):
             yield f"<p class=warning>{escape(warning)}.</p>"
+        if each.watched.unknown:
+            yield f"<p>{escape(_name(each))}: batch sizes are not known: {escape(each.watched.unknown)}.</p>"
         for error, count in each.figures.errors.items():
             yield f"<p>{escape(_name(each))}: {count:,} × {escape(error)}</p>"
 

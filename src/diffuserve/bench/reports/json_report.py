@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from diffuserve.bench.comparison import Comparison, comparisons_of
 from diffuserve.bench.figures import Figures, Spread
 from diffuserve.bench.outcomes import RequestOutcome
 from diffuserve.bench.own_load import warning_of
 from diffuserve.bench.running import BenchRun, Measured
+from diffuserve.bench.watching import Watched
 
 _MS = "ms"
 
@@ -18,9 +20,10 @@ def report_of(run: BenchRun, conditions: Mapping[str, str], given: Mapping[str, 
         "input_config": dict(given),
         "was_cancelled": run.is_interrupted,
         "results": [result_of(measured) for measured in run.measured],
+        "comparisons": [_comparison(each) for each in comparisons_of(run)],
         "knees": {
             str(address): run.knee(address)
-            for address in dict.fromkeys(each.address for each in run.measured)
+            for address in dict.fromkeys(each.address for each in run.measured if run.is_sweep)
         },
     }
 
@@ -31,6 +34,7 @@ def result_of(measured: Measured) -> dict[str, Any]:
     found = {
         "target": str(measured.address),
         "request_rate": measured.rate,
+        "round": measured.round_number,
         "was_cancelled": measured.is_interrupted,
         "request_count": _value(figures.num_requests, "requests"),
         "error_request_count": _value(figures.num_failed, "requests"),
@@ -53,10 +57,13 @@ def result_of(measured: Measured) -> dict[str, Any]:
         },
         "fairness": figures.fairness,
         "cost_per_1000_outputs": figures.cost_per_1000,
+        "server": _server(measured.watched),
         "client": {
             "cores": measured.own.cores,
-            "load_before": measured.own.load_before,
-            "load_after": measured.own.load_after,
+            "load_before": measured.own.machine.load_before,
+            "load_after": measured.own.machine.load_after,
+            "other_cores": measured.own.machine.other_cores,
+            "busy": measured.own.machine.is_busy,
             "warning": warning_of(measured.own, figures.send_delay, figures.latency),
         },
     }
@@ -84,6 +91,7 @@ def _record(outcome: RequestOutcome, measured: Measured) -> dict[str, Any]:
 
     return {
         "target": str(measured.address),
+        "round": measured.round_number,
         "credit_issued_ns": at(outcome.due),
         "request_start_ns": at(outcome.sent),
         "request_end_ns": at(outcome.ended),
@@ -92,6 +100,23 @@ def _record(outcome: RequestOutcome, measured: Measured) -> dict[str, Any]:
         "request_latency": None if outcome.latency is None else outcome.latency * 1000,
         "phases": dict(outcome.phases),
         "error": str(outcome.error) if outcome.error else None,
+    }
+
+
+def _server(watched: Watched) -> dict[str, Any]:
+    """Return what the server told of itself; a moment's second counts from the beginning of the load."""
+    if watched.unknown:
+        return {"unknown": watched.unknown}
+    moments = [{"second": round(second, 1), **vars(state)} for second, state in watched.moments]
+    return {"mean_batch_size": watched.mean_batch_size, "moments": moments}
+
+
+def _comparison(found: Comparison) -> dict[str, Any]:
+    return {
+        "target": str(found.address),
+        "beside": str(found.beside),
+        "rounds": found.num_rounds,
+        "ratios": {name: vars(ratio) for name, ratio in found.ratios.items()},
     }
 
 

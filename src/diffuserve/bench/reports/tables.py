@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from diffuserve.bench.comparison import COMPARED, Comparison, comparisons_of
 from diffuserve.bench.figures import Figures, Spread
 from diffuserve.bench.own_load import warning_of
 from diffuserve.bench.running import BenchRun, Measured
@@ -16,28 +17,56 @@ def tables_of(run: BenchRun) -> Group:
     parts: list[RenderableType] = [_overview(run.measured)]
     for measured in run.measured[-1:] if len(run.measured) == 1 else []:
         parts += _details(measured.figures)
+    if compared := comparisons_of(run):
+        parts += [Text(), _comparisons(compared)]
     parts += [Text(line) for line in _sentences(run)]
     return Group(*parts)
 
 
 def _overview(measured: Sequence[Measured]) -> Table:
     has_slo = any(each.figures.goodput is not None for each in measured)
-    columns = ["server", "asked/s", "served", "failed", "images/s", "p50", "p95", "p99", "max"]
-    table = Table(*columns, *(["goodput/s", "in time"] if has_slo else []), box=None, header_style="bold")
+    has_rounds = any(each.round_number > 1 for each in measured)
+    columns = [
+        "server",
+        *(["round"] if has_rounds else []),
+        "asked/s",
+        "served",
+        "failed",
+        "images/s",
+        "p50",
+        "p95",
+        "p99",
+        "max",
+    ]
+    has_batch = any(each.watched.mean_batch_size is not None for each in measured)
+    columns += [*(["in a step"] if has_batch else []), *(["goodput/s", "in time"] if has_slo else [])]
+    table = Table(*columns, box=None, header_style="bold")
     for each in measured:
         figures = each.figures
         latency = figures.latency
         row = [
             str(each.address),
+            *([str(each.round_number)] if has_rounds else []),
             "" if each.rate is None else f"{each.rate:.3g}",
             f"{figures.num_requests - figures.num_failed:,}",
             f"{figures.num_failed:,}",
             f"{figures.output_throughput:.2f}",
             *(_percentiles(latency) if latency else ["", "", "", ""]),
         ]
+        if has_batch:
+            batch = each.watched.mean_batch_size
+            row.append("" if batch is None else f"{batch:.2f}")
         if has_slo and figures.goodput is not None:
             row += [f"{figures.goodput:.2f}", f"{figures.good_share or 0:.1%}"]
         table.add_row(*row, style=None if figures.is_kept in (None, True) else "yellow")
+    return table
+
+
+def _comparisons(found: Sequence[Comparison]) -> Table:
+    table = Table(f"beside {found[0].beside}", "rounds", *COMPARED, box=None, header_style="bold")
+    for each in found:
+        shown = [str(each.ratios.get(name, "")) for name in COMPARED]
+        table.add_row(str(each.address), str(each.num_rounds), *shown)
     return table
 
 
@@ -63,8 +92,8 @@ def _details(figures: Figures) -> Iterator[RenderableType]:
 
 
 def _sentences(run: BenchRun) -> Iterator[str]:
-    for address in dict.fromkeys(each.address for each in run.measured):
-        if len(run.of(address)) > 1 and (slo := run.of(address)[0].figures.slo):
+    for address in dict.fromkeys(each.address for each in run.measured if run.is_sweep):
+        if slo := run.of(address)[0].figures.slo:
             knee = run.knee(address)
             yield (
                 f"\n{address}: {slo} is kept up to {knee:.3g} requests a second"

@@ -1,9 +1,10 @@
-"""How many requests waited and were drawn at each moment of a load."""
+"""How many requests waited and were drawn at each moment of a load, and shared a step on the server."""
 
 from collections.abc import Sequence
 
 from diffuserve.bench.outcomes import RequestOutcome
 from diffuserve.bench.reports.plots import Points
+from diffuserve.bench.watching import Watched
 
 _NUM_MOMENTS = 200
 
@@ -22,6 +23,12 @@ def counted(outcomes: Sequence[RequestOutcome]) -> dict[str, Points]:
             [(start, start + each.phases.get("run", 0.0)) for each, start in zip(told, starts, strict=True)]
         )
     return lines
+
+
+def batches(watched: Watched) -> dict[str, Points]:
+    """Return how many requests shared a step, as the server itself told it; nothing where it told nothing."""
+    told = [(second, state.batch_size) for second, state in watched.moments if state.batch_size is not None]
+    return {"in a step": [(second, size) for second, size in told if size is not None]} if told else {}
 
 
 def _counts(spans: Sequence[tuple[float, float]]) -> Points:

@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from diffuserve.bench.http import Http
 from diffuserve.bench.load_request import LoadRequest
+from diffuserve.bench.machine_load import listeners
 from diffuserve.bench.outcomes import Reply
 from diffuserve.bench.targets.a1111 import A1111
 from diffuserve.bench.targets.comfyui import ComfyUI
@@ -34,8 +36,9 @@ class TargetOptions:
 _MAKERS: Mapping[str, Callable[[TargetOptions], LoadTarget]] = {
     "diffuserve": lambda options: Diffuserve(options.model),
     "openai": lambda options: OpenAI(options.model),
+    # docs.sglang.io/diffusion/api/openai_api, docs.vllm.ai/projects/vllm-omni/en/stable/serving/videos_api
     "sglang": lambda options: OpenAI(options.model, extra="top-level"),
-    "vllm-omni": lambda options: OpenAI(options.model, extra="top-level"),
+    "vllm-omni": lambda options: OpenAI(options.model, extra="top-level", clips_by="form"),
     "a1111": lambda options: A1111(options.model),
     "comfyui": lambda options: ComfyUI(options.model),
     "http": lambda options: Template.load(options.template, options.model),
@@ -61,6 +64,13 @@ class Address:
         if not url.startswith(("http://", "https://")):
             raise InvalidParams("target", text, "must be a URL, such as http://127.0.0.1:8000")
         return cls(kind, url.rstrip("/"))
+
+    def local_processes(self) -> list[int]:
+        """Return the processes that listen at the address, if it is of this machine."""
+        parts = urlsplit(self.url)
+        if parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+            return []
+        return listeners(parts.port or (443 if parts.scheme == "https" else 80))
 
     def __str__(self) -> str:
         return self.url if self.kind == "diffuserve" else f"{self.kind}={self.url}"

@@ -6,6 +6,7 @@ from typing import Any
 from diffuserve.bench.http import Http
 from diffuserve.bench.load_request import LoadKind, LoadRequest
 from diffuserve.bench.outcomes import Output, Reply, RequestFault, Trouble
+from diffuserve.bench.watching import ServerState
 
 _WAIT = 25
 """Seconds of a long poll, below the usual limits of proxies."""
@@ -32,6 +33,12 @@ class Diffuserve:
         # A URL of an artifact is signed: the key stays here.
         outputs = [Output(await http.content(each["url"], has_key=False)) for each in artifacts]
         return Reply(tuple(outputs), _phases(job))
+
+    async def state(self, http: Http) -> ServerState:
+        """Return the queue and the batches as operators see them."""
+        found = await http.json("GET", "/v1/operations")
+        queue = found["queue"]
+        return ServerState(found["batch"]["mean_batch_size"], queue["num_ready"], queue["num_running"])
 
     def _body(self, asked: LoadRequest) -> dict[str, Any]:
         size = {"width": asked.width, "height": asked.height}

@@ -17,12 +17,19 @@ class OpenAI:
     """Images come in the response, as base64 or by URL; a clip is followed by its id.
 
     With `extra` as `top-level` steps, seed and the like stand among OpenAI's own fields, as servers of open
-    models take them; without, they are left out, since OpenAI's refuses what it does not know.
+    models take them; without, they are left out, since OpenAI's refuses what it does not know. `clips_by` is
+    how a server takes requests for clips.
     """
 
-    def __init__(self, model: str | None, extra: Literal["none", "top-level"] = "none") -> None:
+    def __init__(
+        self,
+        model: str | None,
+        extra: Literal["none", "top-level"] = "none",
+        clips_by: Literal["json", "form"] = "json",
+    ) -> None:
         self._model = model
         self._takes_extra = extra == "top-level"
+        self._sends_form = clips_by == "form"
 
     async def draw(self, http: Http, asked: LoadRequest) -> Reply:
         """Ask for images or for a clip."""
@@ -36,7 +43,7 @@ class OpenAI:
         return Reply(tuple([await _image(http, each) for each in found["data"]]))
 
     async def _clip(self, http: Http, asked: LoadRequest) -> Reply:
-        clip = await http.json("POST", "/v1/videos", self._body(asked))
+        clip = await http.json("POST", "/v1/videos", self._body(asked), as_form=self._sends_form)
         while clip["status"] not in _ENDED:
             await asyncio.sleep(_LOOK_SECONDS)
             clip = await http.json("GET", f"/v1/videos/{clip['id']}")

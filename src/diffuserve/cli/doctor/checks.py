@@ -6,6 +6,7 @@ from typing import Final
 from diffuserve.cli.display.sizes import human_bytes
 from diffuserve.cli.doctor.check_result import CheckResult, failed, ok, warning
 from diffuserve.cli.doctor.facts import Facts, ModelFacts
+from diffuserve.cli.doctor.fit import check_fit
 from diffuserve.domain.extras import Extra
 from diffuserve.domain.models.quantization import Quantization
 
@@ -81,11 +82,6 @@ def check_gpu_memory(facts: Facts) -> CheckResult | None:
     if not total:
         return None
     detail = f"{human_bytes(free)} of {human_bytes(total)} free"
-    if free < facts.model.num_bytes:
-        size = human_bytes(facts.model.num_bytes)
-        return failed(
-            "gpu memory", detail, f"{facts.model.name} has {size} of weights: use a larger GPU, or --gpus"
-        )
     if free < total / 2:
         return warning("gpu memory", detail, "another program uses this GPU; `nvidia-smi` shows which")
     return ok("gpu memory", detail)
@@ -109,9 +105,6 @@ def check_attention(facts: Facts) -> CheckResult | None:
 def check_memory(facts: Facts) -> CheckResult:
     free, total = facts.machine.memory_free_bytes, facts.machine.memory_bytes
     detail, size = f"{human_bytes(free)} of {human_bytes(total)} free", facts.model.num_bytes
-    if free < size and facts.torch.used_device == "cpu":
-        remedy = f"{facts.model.name} has {human_bytes(size)} of weights: end other programs, or add memory"
-        return failed("memory", detail, remedy)
     if free < 2 * size:
         return warning("memory", detail, f"little beside the {human_bytes(size)} of {facts.model.name}")
     return ok("memory", detail)
@@ -276,6 +269,7 @@ CHECKS: Final[tuple[Callable[[Facts], CheckResult | None], ...]] = (
     check_port,
     check_clock,
     check_model,
+    check_fit,
     check_settings,
     check_server,
 )

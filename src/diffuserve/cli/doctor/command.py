@@ -16,6 +16,8 @@ from diffuserve.cli.doctor.checks import check_all
 from diffuserve.cli.doctor.facts import Facts, ModelFacts
 from diffuserve.cli.environment import unknown_variables
 from diffuserve.cli.exit_codes import FAILED
+from diffuserve.domain.models.offload import Offload
+from diffuserve.domain.models.quantization import Quantization, parse_quantization
 from diffuserve.settings import Settings
 
 EXAMPLES = """
@@ -25,6 +27,8 @@ Examples:
 
   diffuserve doctor --model flux-schnell --device cuda
 
+  diffuserve doctor --model flux-dev --quantization int8 --offload text
+
   diffuserve doctor --server https://images.example.com --json
 """
 
@@ -32,7 +36,7 @@ _COLORS = {Outcome.OK: "green", Outcome.WARNING: "yellow", Outcome.FAILED: "red"
 
 
 @options.takes_settings(
-    *("server", "api_key", "model", "role", "device", "dtype", "host", "port"),
+    *("server", "api_key", "model", "role", "device", "dtype", "quantization", "offload", "host", "port"),
     *options.MODEL_STORE_OPTIONS,
     *("data_dir", "database_url", "valkey_url"),
 )
@@ -62,7 +66,10 @@ async def gather(settings: Settings) -> Facts:
     )
     model = ModelFacts(name=engine.model)
     if torch.is_installed:
-        model = machine.model_facts(engine.model, settings.worker.own_process.parts, engine.stored)
+        item_bytes = 4 if torch.used_dtype == "float32" else 2
+        model = machine.model_facts(
+            engine.model, settings.worker.own_process.parts, engine.stored, item_bytes
+        )
     return Facts(
         machine=machine.machine_facts(),
         torch=torch,
@@ -71,6 +78,8 @@ async def gather(settings: Settings) -> Facts:
         port=machine.port_facts(settings.host, settings.port),
         model=model,
         wanted_device=engine.device,
+        wanted_quantization=parse_quantization(engine.quantization) or Quantization.NONE,
+        wanted_offload=Offload(engine.offload),
         bucket=bucket,
         valkey=valkey,
         server=server,

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
+from diffuserve.models.weights.memory_need import MemoryNeed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,8 @@ class ModelFacts:
     """A model. `is_here` is false for one that is on the hub or in a store alone; `pull` gets it.
 
     `run_by` names the library whose pipeline is run as it is, `lacks` what it has not for that reason, and
-    `quantization` is what its files hold.
+    `quantization` is what its files hold. `needs` is the memory that its weights take, in each way to keep
+    them, the fastest way first; `step_bytes` is what a request of its default size takes beside them.
     """
 
     name: str
@@ -93,6 +96,8 @@ class ModelFacts:
     lacks: tuple[str, ...] = ()
     quantization: Quantization = Quantization.NONE
     problem: str = ""
+    needs: tuple[MemoryNeed, ...] = ()
+    step_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +122,8 @@ class Facts:
     port: PortFacts
     model: ModelFacts
     wanted_device: str | None = None
+    wanted_quantization: Quantization = Quantization.NONE
+    wanted_offload: Offload = Offload.NONE
     bucket: PlaceFacts | None = None
     valkey: PlaceFacts | None = None
     server: ServerFacts | None = None

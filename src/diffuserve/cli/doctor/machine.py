@@ -16,11 +16,15 @@ import psutil
 
 from diffuserve.cli.doctor.facts import DiskFacts, MachineFacts, ModelFacts, PortFacts, TorchFacts
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
+from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.folders.folder import find_local_model
+from diffuserve.models.folders.known_models import known_model
 from diffuserve.models.machine.hardware import count_cuda_devices
 from diffuserve.models.registry import check_model, find_quantization
+from diffuserve.models.weights.memory_need import MemoryNeed
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.store import ModelStore, is_stored
 
@@ -28,6 +32,14 @@ _PROBE_SECONDS = 120.0  # torch's import on a busy machine with a cold disk
 _SMI_SECONDS = 20.0
 _WRITTEN_BYTES = 32 * 1024 * 1024
 _NUM_SYNCS = 5
+_PUBLISHED_ITEM_BYTES = 2
+# Of FLUX.1, whose parts are a transformer and a large text encoder, as most have today.
+_QUANTIZED_SHARES = {
+    Quantization.NONE: 1.0,
+    Quantization.INT8: 0.6,
+    Quantization.FP8: 0.6,
+    Quantization.INT4: 0.45,
+}
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -89,14 +101,19 @@ def port_facts(host: str, port: int) -> PortFacts:
     return PortFacts(address=address)
 
 
-def model_facts(model: str, parts: Parts = ALL_PARTS, stored: ModelStoreConfig | None = None) -> ModelFacts:
-    """Check a model's files, and the size of `parts`; no hub or store is asked for one that is not here."""
+def model_facts(
+    model: str, parts: Parts = ALL_PARTS, stored: ModelStoreConfig | None = None, item_bytes: int = 2
+) -> ModelFacts:
+    """Check a model's files, and the size of `parts` where a number takes `item_bytes`.
+
+    No hub or store is asked for one that is not here.
+    """
     try:
         if stored is not None and is_stored(model, stored):
-            return _stored_facts(model, parts, stored)
+            return _stored_facts(model, parts, stored, item_bytes)
         found = find_local_model(model)
         if found is None:
-            return ModelFacts(name=model, is_here=False)
+            return ModelFacts(name=model, is_here=False, needs=_published_needs(model, item_bytes))
         checked, quantization = check_model(str(found.path)), find_quantization(str(found.path), None)
     except (InvalidModel, InvalidParams, ModelNotFound) as error:
         return ModelFacts(name=model, problem=str(error))
@@ -106,6 +123,19 @@ def model_facts(model: str, parts: Parts = ALL_PARTS, stored: ModelStoreConfig |
         run_by=checked.spec.run_by,
         lacks=_lacks(checked.spec),
         quantization=quantization,
+        needs=tuple(checked.memory_needs(parts, item_bytes, quantization)),
+        step_bytes=checked.min_bytes(checked.spec.resolve(checked.spec.simple_request("any"), seed=0)),
+    )
+
+
+def _published_needs(model: str, item_bytes: int) -> tuple[MemoryNeed, ...]:
+    """Return the needs of a known model by its published size; its parts are known once it is here."""
+    known = known_model(model)
+    if known is None or known.gigabytes is None:
+        return ()
+    total = known.gigabytes * 1e9 * item_bytes / _PUBLISHED_ITEM_BYTES
+    return tuple(
+        MemoryNeed(kind, Offload.NONE, round(total * share)) for kind, share in _QUANTIZED_SHARES.items()
     )
 
 
@@ -119,11 +149,11 @@ def _lacks(spec: ModelSpec) -> tuple[str, ...]:
     return tuple(name for name, is_there in abilities.items() if not is_there)
 
 
-def _stored_facts(model: str, parts: Parts, stored: ModelStoreConfig) -> ModelFacts:
+def _stored_facts(model: str, parts: Parts, stored: ModelStoreConfig, item_bytes: int) -> ModelFacts:
     held = ModelStore(stored).known(model)
     if held is None:
         return ModelFacts(name=model, is_here=False, pull="diffuserve models pull")
-    return model_facts(str(held.folder), parts)
+    return model_facts(str(held.folder), parts, item_bytes=item_bytes)
 
 
 def _measured(folder: Path) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,7 +39,8 @@ Examples:
   diffuserve bench http://127.0.0.1:8000 --input-file day.jsonl --fixed-schedule --json
 
 Servers are URLs; what stands before a = is the API that one speaks, by default diffuserve's: openai, sglang,
-vllm-omni, a1111, comfyui, or http with --template. Several are put under the same load, one after the other.
+vllm-omni, a1111, comfyui, or http with --template. Several are put under the same load, one after the other;
+with --rounds in turn, and the ratios of each round are told with their spread.
 """
 
 _TIMEOUT_SECONDS = 600.0
@@ -124,6 +126,9 @@ def bench(  # noqa: PLR0913 (a command has as many arguments as options)
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Find the highest rate that keeps the objective.")
     ] = False,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=1_000, help="Times that each server gets the load, all in turn.")
+    ] = 1,
     price_per_hour: Annotated[
         float | None,
         typer.Option(min=0, help="What the server costs an hour, for the cost of 1,000 outputs."),
@@ -177,6 +182,7 @@ def bench(  # noqa: PLR0913 (a command has as many arguments as options)
         warmup_request_count=warmup_request_count,
         slo=slo,
         sweep=sweep,
+        rounds=rounds,
         price_per_hour=price_per_hour,
         api_key=settings.api_key,
         keys_file=keys_file,
@@ -189,7 +195,7 @@ def bench(  # noqa: PLR0913 (a command has as many arguments as options)
 
 
 def _bench(given: "Given", outputs: Outputs) -> int:
-    """BenchRun it, and write what was measured, also what Ctrl-C left; return the exit code."""
+    """Run it, and write what was measured, also what Ctrl-C left; return the exit code."""
     from diffuserve.bench.running import BenchRun
 
     run = BenchRun()
@@ -213,7 +219,8 @@ async def _measure(given: "Given", run: "BenchRun", show: "Show") -> None:
     given.check()
     servers = servers_of(given)
     plan = plan_of(given, await base_side_of(given, servers))
-    await run_all(servers, plan, run, show)
+    with ThreadPoolExecutor(1, "bench-checker") as checker:
+        await run_all(servers, plan, run, show, checker)
 
 
 def _write(run: "BenchRun", given: "Given", outputs: Outputs) -> None:

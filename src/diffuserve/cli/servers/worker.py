@@ -68,6 +68,15 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
             rich_help_panel=FLEET,
         ),
     ] = None,
+    leave_at_least: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Workers of the model that stay, however idle they are. [default: none]",
+            rich_help_panel=FLEET,
+            show_default=False,
+        ),
+    ] = 0,
     pod_deletion_cost: Annotated[
         bool,
         typer.Option(
@@ -122,6 +131,14 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
             rich_help_panel=MANY_GPUS,
         ),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Check model, device, server and key, and end without loading anything. [default: off]",
+            rich_help_panel=RELIABILITY,
+        ),
+    ] = False,
     parent_fd: Annotated[int | None, typer.Option(hidden=True, help="End when this pipe is closed.")] = None,
     engine_command: options.EngineCommand = None,
 ) -> None:
@@ -138,6 +155,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
 
         check_worker(start.engine_processes, start.gpus, replicas, nnodes)
 
+    from diffuserve.agent.main import reach_server
     from diffuserve.telemetry.logs import configure_logs
     from diffuserve.wiring.worker import checked, replica, run, run_replicas
 
@@ -154,6 +172,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         metrics_port=metrics_port,
         metrics_host=metrics_host,
         idle_seconds=leave_when_idle,
+        idle_least=leave_at_least,
         tells_deletion_cost=pod_deletion_cost,
         heartbeat_seconds=heartbeat_seconds,
         nodes=nodes_of(nnodes, node_rank, node_endpoint, node_secret_file),
@@ -162,6 +181,9 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     )
     if replicas > 1 and config.has_ranks:
         raise InvalidParams("replicas", replicas, "replicas have one GPU each; leave out --gpus and --nnodes")
+    if check:
+        reach_server(config)
+        return
     with private_umask():
         code = (
             run(config)

@@ -113,10 +113,10 @@ class DeadlineUnreachable(Refused):
     facts = ("eta_s_low", "eta_s_high")
 
     def __init__(
-        self, finish_in: float, least: float, eta_s_low: float | None, eta_s_high: float | None
+        self, finish_in: float, likely: float, eta_s_low: float | None, eta_s_high: float | None
     ) -> None:
         super().__init__(
-            f"the deadline is in {finish_in:.1f} s, and the job would take {least:.1f} s at best; "
+            f"the deadline is in {finish_in:.1f} s, and the job would likely take {likely:.1f} s; "
             "give it more time, or set best_effort to have it done as soon as possible"
         )
         self.eta_s_low = eta_s_low

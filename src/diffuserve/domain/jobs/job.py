@@ -342,3 +342,10 @@ class QueueEstimate:
     eta_s_high: float | None
     reason: str | None = None
     ahead_high: int | None = None
+
+    @property
+    def likely_seconds(self) -> float | None:
+        """The middle of the range."""
+        if self.eta_s_low is None or self.eta_s_high is None:
+            return None
+        return (self.eta_s_low + self.eta_s_high) / 2

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from diffuserve.domain.bounds import Count, Flag, Number, Positive, Printable
+from diffuserve.domain.bounds import AllPrintable, Count, Flag, Number, Positive, Printable
 from diffuserve.domain.requests.control_use import ControlUse
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
@@ -34,7 +34,10 @@ class ModelAbilities:
     width and height are 1, and each token covers `pixels_per_token` samples. If `has_lyrics`, it sings.
 
     `size_multiple` divides both sides of an image. `sampler` is the name of the checkpoint's own sampler, ""
-    if it has no name, and `samplers` are those that a request may ask for.
+    if it has no name, and `samplers` are those that a request may ask for. `replaced_scheduler` is the class
+    of the checkpoint's scheduler where `sampler` stands in for it, else "".
+
+    With `has_prompt_weights`, a request may have its prompts read with weights of words.
 
     A request has at least `min_input_images` and at most `max_input_images` images. If `has_strength`,
     drawing starts from the image, with the default `strength`, or `mask_strength` if there is a mask
@@ -61,7 +64,7 @@ class ModelAbilities:
 
     `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
     unknown. Other sizes are drawn too, with a warning. `example_prompt` is a prompt that it draws well; "" if
-    its folder has none.
+    its folder has none. `example_prompts` are that and more of them.
     """
 
     name: Annotated[Printable, Field(min_length=1)]
@@ -93,6 +96,7 @@ class ModelAbilities:
     size_multiple: Positive = 16
     sampler: str = ""
     samplers: tuple[str, ...] = ()
+    replaced_scheduler: Printable = ""
     min_input_images: Count = 0
     max_input_images: Count = 0
     has_mask: Flag = False
@@ -113,6 +117,7 @@ class ModelAbilities:
     averages_image_prompts: Flag = False
     max_adapters: Count = 0
     has_strength: Flag = False
+    has_prompt_weights: Flag = False
     strength: Number = 0.8
     mask_strength: Number = 1.0
     strength_rounds_up: Flag = False
@@ -124,6 +129,7 @@ class ModelAbilities:
     learned_min_size: Count = 0
     learned_max_size: Count = 0
     example_prompt: str = ""
+    example_prompts: Annotated[tuple[str, ...], AllPrintable, Field(max_length=24)] = ()
     run_by: str = ""
     shares_passes: Flag = True
     resumes: Flag = True

@@ -23,6 +23,7 @@ class Workload:
     the prompt's tokens where the model attends to both jointly. `text_tokens` counts the tokens that
     the text encoders read, `num_pixels` those that the VAE decodes, of all images and latent frames, in
     `num_chunks` pieces one after another, and `input_pixels` those that it encodes, counted in the same way.
+    `later_pixels` are those among `num_pixels` that stand for the latent frames of clips after the first.
     The images of a request that `is_whole` take each step, and are decoded, together; those of others may do
     so in turns. `num_adapters` are those that the request uses.
     """
@@ -34,6 +35,7 @@ class Workload:
     num_inference_steps: int
     input_pixels: int = 0
     num_chunks: int = 1
+    later_pixels: int = 0
     is_whole: bool = False
     num_adapters: int = 0
 
@@ -52,7 +54,8 @@ That of Wan 2.1's video autoencoder has 0.59 of them.
 FIRST_LATENT_FRAME = 1 / 3
 """Cost of decoding the first latent frame of a clip, in others: it stands for one frame, they for several.
 
-Counted in Wan's decoder, which works on four frames at a time in its last layers alone.
+Counted in Wan's decoder, which works on four frames at a time in its last layers alone. Measurements of both
+correct it for other decoders.
 """
 
 ADAPTER_WORK = 0.05
@@ -60,6 +63,7 @@ ADAPTER_WORK = 0.05
 
 StepFeatures = tuple[float, float, float, float]
 LinearFeatures = tuple[float, float]
+DecodeFeatures = tuple[float, float, float]
 
 
 def step_features(workloads: Iterable[Workload]) -> StepFeatures:
@@ -81,10 +85,15 @@ def encode_features(workloads: Sequence[Workload]) -> LinearFeatures:
     return (1.0, float(sum(workload.text_tokens for workload in workloads)))
 
 
-def decode_features(workloads: Sequence[Workload]) -> LinearFeatures:
-    """Return the factors of a decode group's cost: calls of the decoder one after another, pixels."""
+def decode_features(workloads: Sequence[Workload]) -> DecodeFeatures:
+    """Return the factors of a decode group's cost: calls of the decoder one after another, and pixels.
+
+    Those of images and of first latent frames come before later ones.
+    """
     num_calls = max(workload.num_chunks for workload in workloads)
-    return (float(num_calls), float(sum(workload.num_pixels for workload in workloads)))
+    later = sum(workload.later_pixels for workload in workloads)
+    first = sum(workload.num_pixels for workload in workloads) - later
+    return (float(num_calls), float(first), float(later))
 
 
 @dataclass(frozen=True)
@@ -92,12 +101,20 @@ class CostFit:
     """Fitted coefficients, all in seconds and never negative.
 
     `load_seconds` are those from the start of an engine until the model is in memory; 0 until measured.
+    `later_pixel` is what `decode` has for a pixel, of later latent frames; `None` for the same.
     """
 
     encode: tuple[Seconds, Seconds]
     step: tuple[Seconds, Seconds, Seconds, Seconds]
     decode: tuple[Seconds, Seconds]
     load_seconds: Seconds = 0.0
+    later_pixel: Seconds | None = None
+
+    @property
+    def decode_parts(self) -> tuple[float, float, float]:
+        """The coefficients of `decode_features`."""
+        constant, pixel = self.decode
+        return (constant, pixel, pixel if self.later_pixel is None else self.later_pixel)
 
     def encode_seconds(self, workloads: Sequence[Workload]) -> float:
         """Predict the seconds in which text encoders read the prompts and the VAE the input images."""
@@ -107,8 +124,12 @@ class CostFit:
     def step_seconds(self, workloads: Iterable[Workload]) -> float:
         return dot(self.step, step_features(workloads))
 
+    def added_seconds(self, workloads: Iterable[Workload]) -> float:
+        """Predict what requests add to the seconds of a step."""
+        return self.step_seconds(workloads) - self.step[0]
+
     def decode_seconds(self, workloads: Sequence[Workload]) -> float:
-        return dot(self.decode, decode_features(workloads))
+        return dot(self.decode_parts, decode_features(workloads))
 
     def estimate(self, workload: Workload) -> "CostEstimate":
         """Predict the device-seconds of a request that has the device to itself."""
@@ -134,6 +155,7 @@ class CostFit:
             (constant, token, pair, sequence),
             (decode_constant, decode_pixel),
             self.load_seconds,
+            None if self.later_pixel is None else factor * self.later_pixel,
         )
 
     def knee_tokens(self, overhead: float = 0.03) -> int:

@@ -10,6 +10,7 @@ from diffuserve.domain.models.cost import FIRST_LATENT_FRAME, Workload
 from diffuserve.domain.models.limits import check_request, min_strength
 from diffuserve.domain.requests.input_image import InputImage, each_image
 from diffuserve.domain.requests.params import IMAGE_FIELDS, GenerationParams
+from diffuserve.domain.requests.prompt_syntax import WEIGHTS, syntax_warnings
 from diffuserve.domain.requests.samplers import evaluations_before, num_evaluations
 
 _ROUNDING = 1e-6  # pixels by which a computed side may be off
@@ -110,6 +111,7 @@ class ModelSpec(ModelAbilities):
         """Return the size of a request whose defaults are filled in."""
         num_passes = self.num_passes(params)
         text, image = self.text_tokens(params), self.image_tokens(params)
+        num_frames = params.num_frames or 1
         drawn = params.num_images + 1 if self.has_layers else 1  # layers, and what they make up
         sequence = drawn * image + self.reference_tokens(params) + text * self.has_joint_attention
         work = 1 + self.control_work * len(self.control_uses(params))
@@ -117,7 +119,8 @@ class ModelSpec(ModelAbilities):
             num_sequences=num_passes if self.has_layers else params.num_images * num_passes,
             sequence_tokens=math.ceil(sequence * work),
             text_tokens=text * num_passes,
-            num_pixels=params.num_images * self._decoded_pixels(params, 0, params.num_frames or 1),
+            num_pixels=params.num_images * self._decoded_pixels(params, 0, num_frames),
+            later_pixels=params.num_images * self._later_pixels(params, 0, num_frames),
             num_inference_steps=self.num_steps(params),
             input_pixels=self._input_pixels(params, image * self.pixels_per_token),
             num_chunks=self._num_chunks(params),
@@ -135,7 +138,10 @@ class ModelSpec(ModelAbilities):
     def chunk_workload(self, params: GenerationParams, start: int, stop: int) -> Workload:
         """Return the size of decoding the frames from `start` up to `stop` of a clip, as one piece."""
         return replace(
-            self.workload(params), num_pixels=self._decoded_pixels(params, start, stop), num_chunks=1
+            self.workload(params),
+            num_pixels=self._decoded_pixels(params, start, stop),
+            later_pixels=self._later_pixels(params, start, stop),
+            num_chunks=1,
         )
 
     def _num_chunks(self, params: GenerationParams) -> int:
@@ -145,10 +151,16 @@ class ModelSpec(ModelAbilities):
 
     def _decoded_pixels(self, params: GenerationParams, start: int, stop: int) -> int:
         """Return the pixels that the decoder computes for some frames: those of their latent frames."""
-        pixels = self.image_tokens(params) // self.latent_frames(params) * self.pixels_per_token
-        num_later = -(-(stop - max(start, 1)) // self.temporal_stride)
         first = FIRST_LATENT_FRAME if self.temporal_stride > 1 else 1
-        return round(pixels * (num_later + (first if start == 0 else 0)))
+        num_first = round(self._frame_pixels(params) * first) if start == 0 else 0
+        return num_first + self._later_pixels(params, start, stop)
+
+    def _later_pixels(self, params: GenerationParams, start: int, stop: int) -> int:
+        """Return those of the latent frames after a clip's first."""
+        return self._frame_pixels(params) * -(-(stop - max(start, 1)) // self.temporal_stride)
+
+    def _frame_pixels(self, params: GenerationParams) -> int:
+        return self.image_tokens(params) // self.latent_frames(params) * self.pixels_per_token
 
     def _input_pixels(self, params: GenerationParams, target: int) -> int:
         """Return the pixels that the VAE encodes; an image to start from is resized to the `target`.
@@ -195,6 +207,21 @@ class ModelSpec(ModelAbilities):
                 f"may draw something else, or nothing. Its own size is {self.width}x{self.height}"
             )
         return tuple(warnings)
+
+    def sampler_warnings(self, params: GenerationParams) -> tuple[str, ...]:
+        """Return a warning where the checkpoint's own sampler is wanted, and another one stands in for it."""
+        if not self.replaced_scheduler or params.sampler is not None:
+            return ()
+        return (
+            f"{self.name} was published with {self.replaced_scheduler}, which is not supported; "
+            f"{self.sampler} draws in its place. Name a sampler to choose: {', '.join(self.samplers)}",
+        )
+
+    def syntax_warnings(self, params: GenerationParams) -> tuple[str, ...]:
+        """Return warnings about what is read as text in the prompt, and other programs read more in."""
+        if params.prompt_syntax == WEIGHTS:
+            return ()
+        return syntax_warnings(params.prompt, self.has_prompt_weights)
 
     def _stretched(self, params: GenerationParams) -> list[tuple[str, InputImage]]:
         """Return the images that are brought to the size of the result, with their fields."""

@@ -3,6 +3,7 @@
 from dataclasses import MISSING, dataclass
 from typing import Final
 
+from diffuserve.domain.requests.prompt_syntax import SYNTAXES
 from diffuserve.domain.requests.request_bounds import (
     MAX_FPS,
     MAX_GUIDANCE_SCALE,
@@ -162,6 +163,17 @@ class DrawingFields(Sendable):
         needs="has_choice_of_sampler",
         aliases=("scheduler", "sampler_name"),
         label="Sampler",
+    )
+    prompt_syntax: str | None = request_field(
+        help="Read (words:1.3) in prompts as weights of words: weights; by default text, as it stands.",
+        description="With `weights`, `(words:1.3)`, `(words)` and `[words]` in both prompts weigh words as "
+        "AUTOMATIC1111 does; otherwise they are text.",
+        choices=SYNTAXES,
+        needs="has_prompt_weights",
+        refusal="reads no weights of words; leave prompt_syntax out",
+        neutral=("text",),
+        standard="text",
+        label="Prompt syntax",
     )
     timestep_spacing: str | None = request_field(
         help="Where in training's timesteps those of the steps stand: adapters that draw in few steps need "

@@ -136,6 +136,9 @@ class ModelResource(Resource):
         default=None,
         metadata={"description": "A prompt that the model draws well; null if it names none."},
     )
+    example_prompts: tuple[str, ...] = field(
+        default=(), metadata={"description": "That prompt, and others that the model draws well."}
+    )
     quantizations: tuple[str, ...] = field(
         default=(),
         metadata={

@@ -93,11 +93,12 @@ class WorkerReport:
     filter, and until the engine is ready. `mean_batch` is how
     many requests shared a denoising step, on average since the last report; `None` if there was no step.
     `loading` is the progress of an engine that is not ready yet. `drain_reason` says why the worker drains.
-    `quantization` is the number format of its weights; `None` until the engine is ready, and for workers of
-    versions that do not report it. `withdrawn_models` are those that it offered but cannot load, with
-    reasons. `residency` says where its weights are; it is `None` if `quantization` is. `peers` are the models
-    that it exchanges with peers. `resident_adapters` are the digests of the adapters in memory, the most
-    recently used ones of each engine, and `own_adapters` the names for which it has files of its own.
+    `quantization` is the number format of its weights, of those that it will load too; `None` until it is
+    known, and for workers of versions that do not report it. `withdrawn_models` are those that it offered but
+    cannot load, with reasons. `residency` says where its weights are; it is `None` until they are loaded.
+    `peers` are the models that it exchanges with peers. `resident_adapters` are the digests of the adapters
+    in memory, the most recently used ones of each engine, and `own_adapters` the names for which it has files
+    of its own.
     """
 
     state: WorkerState

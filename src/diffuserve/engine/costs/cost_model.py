@@ -30,7 +30,7 @@ class CostModel:
         self._prior = prior
         self._encode = RobustFit(prior.encode, None if kept is None else kept.encode)
         self._step = RobustFit(prior.step, None if kept is None else kept.step)
-        self._decode = RobustFit(prior.decode, None if kept is None else kept.decode)
+        self._decode = RobustFit(prior.decode_parts, None if kept is None else kept.decode_parts)
 
     @classmethod
     def start(cls, prior: CostFit, path: Path | None) -> "CostModel":
@@ -46,6 +46,11 @@ class CostModel:
     def settled_fit(self) -> CostFit:
         """The fit for other programs and later runs; momentary noise does not change it."""
         return _cost_fit(self._encode.settled, self._step.settled, self._decode.settled)
+
+    @property
+    def knows_steps(self) -> bool:
+        """True once enough steps were measured, now or for the kept fit, to know more than the prior."""
+        return self._step.has_kept or self._step.is_trusted
 
     @property
     def has_settled(self) -> bool:
@@ -66,10 +71,12 @@ class CostModel:
     def _merged(self, kept: CostFit) -> CostFit:
         """Return the settled fit, with the `kept` coefficients for phases that were not measured."""
         own = self.settled_fit
+        decoded = own if self._decode.has_observed else kept
         return CostFit(
             own.encode if self._encode.has_observed else kept.encode,
             own.step if self._step.has_observed else kept.step,
-            own.decode if self._decode.has_observed else kept.decode,
+            decoded.decode,
+            later_pixel=decoded.later_pixel,
         )
 
     def knee_tokens(self) -> int:
@@ -101,9 +108,12 @@ class CostModel:
 def _cost_fit(encode: Sequence[float], step: Sequence[float], decode: Sequence[float]) -> CostFit:
     encode_constant, encode_token = encode
     constant, token, pair, sequence = step
-    decode_constant, decode_pixel = decode
+    decode_constant, decode_pixel, later_pixel = decode
     return CostFit(
-        (encode_constant, encode_token), (constant, token, pair, sequence), (decode_constant, decode_pixel)
+        (encode_constant, encode_token),
+        (constant, token, pair, sequence),
+        (decode_constant, decode_pixel),
+        later_pixel=None if later_pixel == decode_pixel else later_pixel,
     )
 
 

@@ -62,6 +62,11 @@ class RobustFit:
         return self.num_observations > 0
 
     @property
+    def has_kept(self) -> bool:
+        """True while the fit of an earlier run counts."""
+        return self._kept is not None
+
+    @property
     def is_trusted(self) -> bool:
         """True after enough measurements to tell an outlier from a bad prior."""
         return self.num_observations >= _TRUSTED_AFTER

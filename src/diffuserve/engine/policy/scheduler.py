@@ -1,18 +1,23 @@
 """The choice of the requests that take the next step: a pure decision, no tensors and no clock (INV-5)."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+from diffuserve.engine.policy.sharing import StepCost, Work
+from diffuserve.engine.policy.step_order import StepOrder, shortest_first
 
 _LOWER_SHARE = 4  # tokens of a step's first priority for each token of lower ones
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A request as the scheduler sees it. Larger `priority` goes first, then smaller `arrival`.
+    """A request as the scheduler sees it. Larger `priority` goes first.
 
     `skipped` counts the steps in which other requests went first; `step` of `num_steps` steps are done. A
     request that `is_alone` shares no step: it may be what killed an earlier engine. `held_bytes` are freed
-    if it is swapped out.
+    if it is swapped out. A step of its own would take `step_seconds`, and its next turn adds `turn_seconds`
+    to a step that it shares; the engine's steps since it arrived took `age_seconds`. All are predicted.
 
     A request whose `step_tokens` exceed the limit of a step takes its step in several turns, of which
     `turns_left` remain; otherwise its turn is its whole step. `tokens` and `step_bytes` describe its next
@@ -31,6 +36,24 @@ class Candidate:
     step: int = 0
     turns_left: int = 1
     step_tokens: int = 0
+    step_seconds: float = 0.0
+    turn_seconds: float = 0.0
+    age_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of all of its steps."""
+        return self.num_steps * self.step_seconds
+
+    @property
+    def remaining_seconds(self) -> float:
+        """Predicted seconds of the steps that are left."""
+        return (self.num_steps - self.step) * self.step_seconds
+
+    @property
+    def work(self) -> Work:
+        """What its next turn adds to a step."""
+        return Work(self.tokens, self.turn_seconds)
 
     def excess(self, limits: "StepLimits") -> int:
         """Return by how many tokens its own step exceeds the limit of a step."""
@@ -47,21 +70,28 @@ class Candidate:
 class StepLimits:
     """The budgets of one step: packed tokens, predicted peak memory in bytes, and, if given, requests.
 
-    With `encodes_ahead` prompts of requests that wait may be encoded along with those of the step.
+    With `encodes_ahead` prompts of requests that wait may be encoded along with those of the step. If its
+    `cost` is given, a step is no larger than is worthwhile by it.
     """
 
     tokens: int
     step_bytes: int
     num_requests: int | None = None
     encodes_ahead: bool = True
+    cost: StepCost | None = None
 
 
 @dataclass
 class _Step:
-    """A step being filled; `first` leads it, and `lower_tokens` are those of lower-priority requests."""
+    """A step being filled; `first` leads it, and `lower_tokens` are those of lower-priority requests.
+
+    `worthwhile` are the seconds of work that each priority may bring, without which they have no bound.
+    """
 
     limits: StepLimits
     first: Candidate
+    worthwhile: Mapping[int, float]
+    seconds: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     request_ids: list[str] = field(default_factory=list)
     tokens: int = 0
     step_bytes: int = 0
@@ -76,8 +106,14 @@ class _Step:
             and lower_tokens * _LOWER_SHARE <= self.tokens - self.lower_tokens
         )
 
+    def is_worthwhile(self, candidate: Candidate) -> bool:
+        priority = candidate.priority
+        most = self.worthwhile.get(priority, float("inf"))
+        return self.seconds[priority] + candidate.turn_seconds <= most
+
     def add(self, candidate: Candidate, is_lower: bool) -> None:
         self.request_ids.append(candidate.request_id)
+        self.seconds[candidate.priority] += candidate.turn_seconds
         self.tokens += candidate.tokens
         self.step_bytes += candidate.step_bytes
         self.lower_tokens += candidate.tokens if is_lower else 0
@@ -85,17 +121,22 @@ class _Step:
 
 @dataclass(frozen=True)
 class StepScheduler:
-    """Fills a step by priority, then arrival; requests that exceed a step's tokens by themselves go last.
+    """Fills a step by priority, then in its `order`, and no larger than its limits.
 
-    The more such a request exceeds the limit (a long clip, or many images), the later it goes. Small
-    requests that arrive meanwhile run their few steps between its turns, and it waits for them until ageing
-    puts it first. It is then first for one turn only, and its age starts again at zero: otherwise it would
-    stay ahead of every newcomer until its end.
-
-    The first request in that order always runs, whatever its size, if need be by itself; then every request
+    A request rises by one priority for every `ageing_steps` steps in which it was skipped, so each becomes
+    first in the end. The first one always runs, whatever its size, if need be by itself; then every request
     that still fits is added, so none waits behind a request that does not fit. Requests of a lower priority
-    than the first add at most a fourth to the step's tokens. A request rises by one priority for every
-    `ageing_steps` steps in which it was skipped, so each becomes first in the end.
+    than the first add at most a fourth to the step's tokens. The others share it as far as that is
+    worthwhile, each priority for itself: one that has aged keeps out none of the first's.
+
+    In the order `SHORTEST` only steps led by a higher priority count as skipped; among equals the delay of
+    `shortest_first` bounds the wait.
+
+    In the order `ARRIVAL` requests that exceed a step's tokens by themselves go last. The more such a request
+    exceeds the limit (a long clip, or many images), the later it goes. Small requests that arrive meanwhile
+    run their few steps between its turns, and it waits for them until ageing puts it first. In both orders it
+    is then first for one turn only, and its age starts again at zero: otherwise it would stay ahead of every
+    newcomer until its end.
 
     With `same_steps_only` a step is shared only by requests with the same number of steps, and of steps
     done, as in a static batch. An idle engine waits up to `max_wait_seconds` for other requests before it
@@ -103,6 +144,7 @@ class StepScheduler:
     """
 
     ageing_steps: int
+    order: StepOrder = StepOrder.SHORTEST
     same_steps_only: bool = False
     max_wait_seconds: float = 0.0
 
@@ -117,6 +159,10 @@ class StepScheduler:
         """Return the ids of the requests of the step after that of `chosen`, if none arrives or fails."""
         after = [each.after_turn() if each.request_id in chosen else each for each in candidates]
         return self.select([each for each in after if each.step < each.num_steps], limits)
+
+    def is_skipped(self, priority: int, first_priority: int) -> bool:
+        """Return whether a step of others, led by a request of `first_priority`, counts as skipped."""
+        return self.order == StepOrder.ARRIVAL or priority < first_priority
 
     def skipped_after_turn(self, skipped: int, step_tokens: int, limits: StepLimits) -> int:
         """Return a request's `skipped` after a step of its own: 0 if it exceeds a step's tokens."""
@@ -153,12 +199,13 @@ class StepScheduler:
         ordered = sorted(candidates, key=lambda each: self._precedence(each, limits))
         if not ordered:
             return None
-        step = _Step(limits, ordered[0])
-        for candidate in ordered:
-            is_lower = self._is_lower(candidate, step.first)
-            if candidate is step.first or (
-                self._may_share(candidate, step.first) and step.has_room(candidate, is_lower)
-            ):
+        first = ordered[0]
+        sharing = [each for each in ordered if each is first or self._may_share(each, first)]
+        step = _Step(limits, first, _worthwhile(sharing, limits.cost))
+        for candidate in sharing:
+            is_lower = self._is_lower(candidate, first)
+            has_place = step.has_room(candidate, is_lower) and (is_lower or step.is_worthwhile(candidate))
+            if candidate is first or has_place:
                 step.add(candidate, is_lower)
         return step
 
@@ -174,5 +221,19 @@ class StepScheduler:
     def _aged(self, candidate: Candidate) -> int:
         return candidate.priority + candidate.skipped // self.ageing_steps
 
-    def _precedence(self, candidate: Candidate, limits: StepLimits) -> tuple[int, int, int]:
-        return (-self._aged(candidate), candidate.excess(limits), candidate.arrival)
+    def _precedence(self, candidate: Candidate, limits: StepLimits) -> tuple[int, int, float, int]:
+        if self.order == StepOrder.ARRIVAL:
+            place = (candidate.excess(limits), 0.0)
+        else:
+            place = shortest_first(candidate.remaining_seconds, candidate.seconds, candidate.age_seconds)
+        return (-self._aged(candidate), *place, candidate.arrival)
+
+
+def _worthwhile(sharing: Iterable[Candidate], cost: StepCost | None) -> dict[int, float]:
+    """Return the seconds of work that requests of each priority should bring to a step."""
+    if cost is None:
+        return {}
+    of_priority: dict[int, list[Work]] = defaultdict(list)
+    for candidate in sharing:
+        of_priority[candidate.priority].append(candidate.work)
+    return {priority: cost.worthwhile_seconds(works) for priority, works in of_priority.items()}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffuserve.domain.models.cost import Workload
+from diffuserve.domain.models.cost import CostFit, Workload
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import FrameChunk, StepOutput, Timings
 from diffuserve.engine.policy.scheduler import Candidate
@@ -99,7 +99,8 @@ class RequestState:
 
     `adapters` are those it asked for, in the device's memory; a `refusal` is why they are not there.
     `step_bytes` is the predicted peak memory of the request's part of a step; `skipped` counts the
-    steps in which other requests went first; `latents` exist from the first step on, and `generators`, one
+    steps in which other requests went first, and `age_seconds` are those predicted for all steps since it
+    came; `latents` exist from the first step on, and `generators`, one
     for each image, with them, and `guides` as in `InitialLatents`. `memory` is what the sampler remembers
     of earlier steps; `noise` was drawn for the present step, and is kept until it is done, so that a step
     that is tried again draws nothing anew. `turn` are the images that are denoised or decoded next, all of
@@ -137,6 +138,7 @@ class RequestState:
     runs: tuple[RunProgress, ...] = ()
     run_bytes: int = 0
     skipped: int = 0
+    age_seconds: float = 0.0
     num_decoded: int = 0
     media: list[Media] = field(default_factory=list)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
@@ -225,16 +227,20 @@ class RequestState:
             self.media.append(Media(sound=chunk.sound))
         self.media[chunk.index].frames += chunk.frames
 
-    def candidate(self, max_tokens: int) -> Candidate:
-        """Return the request as the scheduler sees it, with turns of at most so many tokens."""
+    def candidate(self, max_tokens: int, fit: CostFit) -> Candidate:
+        """Return the request as the scheduler sees it, with turns of at most so many tokens.
+
+        Its seconds are those of its steps alone: others encode and decode along with it.
+        """
         turn = self._next_turn(max_tokens)
         images = None if turn is None else turn.images
+        workload = self._workload_of(images)
         return Candidate(
             request_id=self.request_id,
             priority=self.options.priority,
             arrival=self.arrival,
             skipped=self.skipped,
-            tokens=self._workload_of(images).step_tokens,
+            tokens=workload.step_tokens,
             step_bytes=self._bytes_of(images),
             is_alone=self.options.alone or self.needs_device,
             held_bytes=self.held_bytes,
@@ -242,6 +248,9 @@ class RequestState:
             step=self.step,
             turns_left=1 if turn is None else turn.left,
             step_tokens=self.workload.step_tokens,
+            step_seconds=fit.step_seconds([self.workload]),
+            turn_seconds=fit.added_seconds([workload]),
+            age_seconds=self.age_seconds,
         )
 
     def denoise_input(self) -> DenoiseInput:
@@ -312,6 +321,7 @@ class RequestState:
             self.workload,
             num_sequences=self.workload.num_sequences * size // num_images,
             num_pixels=self.workload.num_pixels * size // num_images,
+            later_pixels=self.workload.later_pixels * size // num_images,
         )
 
     def _bytes_of(self, turn: range | None) -> int:

@@ -6,12 +6,11 @@ from typing import TypeVar
 
 from diffuserve.domain.models.cost import Workload
 from diffuserve.engine.costs.cost_model import CostModel
+from diffuserve.engine.policy.sharing import num_micro_batches
 from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.runner import Runner, StepOutcome, StepResult
 from diffuserve.engine.stages import Stage, StageExecutor, StageRun
 from diffuserve.engine.stats import EngineStats
-
-_MIN_MICRO_BATCH_TOKENS = 384  # smaller ones spend more on their own overhead than a second core gives
 
 MicroBatch = list[RequestState]
 T = TypeVar("T")
@@ -56,9 +55,7 @@ class Denoising:
     ) -> list[MicroBatch]:
         tokens = [workload.step_tokens for workload in workloads]
         most = 1 if self._is_one_by_one else self._stages.num_core_slots(Stage.DENOISE)
-        return balanced_micro_batches(
-            states, tokens, min(most, max(1, sum(tokens) // _MIN_MICRO_BATCH_TOKENS))
-        )
+        return balanced_micro_batches(states, tokens, num_micro_batches(sum(tokens), most))
 
     def _charge(
         self,

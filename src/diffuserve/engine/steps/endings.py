@@ -13,6 +13,8 @@ from diffuserve.domain.errors import (
     OutOfMemory,
     RequestFailed,
 )
+from diffuserve.domain.models.known_words import KnownWords
+from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.model_runner import fails_for_lack_of_room, finite
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.requests.phases import RequestPhase
@@ -28,11 +30,18 @@ log = logging.getLogger(__name__)
 class Endings:
     """Ends requests, and has what is kept for them released; used by the stepping thread.
 
-    `release` is called with the id of each that ends.
+    `release` is called with the id of each that ends. Words that are not in the `vocabulary` are told.
     """
 
-    def __init__(self, requests: Requests, runner: Runner, release: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        runner: Runner,
+        release: Callable[[str], None],
+        vocabulary: KnownWords | None = None,
+    ) -> None:
         self._requests, self._runner, self._release = requests, runner, release
+        self._vocabulary = vocabulary
 
     def finish(self, state: RequestState, media: list[Media], latents: Tensor | None = None) -> StepOutput:
         """End a request with what it has made."""
@@ -42,11 +51,19 @@ class Endings:
             params=state.params,
             media=media,
             timings=state.stopwatch.timings(),
-            warnings=(*encoded, *self._runner.pipeline.spec.size_warnings(state.params)),
+            warnings=(*encoded, *self._warnings_of(state.params)),
             latents=latents,
         )
         self._forget(state)
         return state.output(state.num_decoded, finished=True, result=result)
+
+    def _warnings_of(self, params: GenerationParams) -> tuple[str, ...]:
+        """Return what is told of a request's size, sampler and words; an adapter may have taught any word."""
+        spec = self._runner.pipeline.spec
+        told = (*spec.size_warnings(params), *spec.sampler_warnings(params), *spec.syntax_warnings(params))
+        if self._vocabulary is None or params.adapters:
+            return told
+        return (*told, *self._vocabulary.warnings(params.prompt or "", spec.name))
 
     def finish_denoised(self, state: RequestState) -> StepOutput:
         """End a request with its latents, unless there are numbers among them that are not finite."""

@@ -1,6 +1,7 @@
 """The description of a model that a worker offers: read from its configs, before its weights are fetched."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import PurePosixPath
 
@@ -11,7 +12,13 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.engine_process.model.stored_model import with_patience
 from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.folders.folder import find_local_model
-from diffuserve.models.registry import num_companion_bytes, num_weight_bytes, read_offer, weight_folders
+from diffuserve.models.registry import (
+    find_quantization,
+    num_companion_bytes,
+    num_weight_bytes,
+    read_offer,
+    weight_folders,
+)
 from diffuserve.modelstore.configs import DescribedModel
 from diffuserve.modelstore.store import describe_stored
 from diffuserve.protocol.config import EngineProcessConfig
@@ -34,8 +41,12 @@ def _described(config: EngineProcessConfig) -> ModelAnnounced:
             num_bytes = _weight_bytes(stored, config.parts)
             return _announced(str(stored.folder), stored.manifest.reference, num_bytes, config)
     is_here = find_local_model(config.model) is not None
-    num_bytes = num_weight_bytes(config.model, config.parts) if is_here else 0
-    return _announced(config.model, config.model, num_bytes, config)
+    if not is_here:
+        return _announced(config.model, config.model, 0, config)
+    announced = _announced(
+        config.model, config.model, num_weight_bytes(config.model, config.parts), config
+    )
+    return replace(announced, quantization=find_quantization(config.model, config.quantization))
 
 
 def check_encoder(model: str, spec: ModelSpec) -> None:

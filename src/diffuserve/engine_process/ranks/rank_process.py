@@ -20,7 +20,7 @@ from diffuserve.engine_process.ranks.rank_adapters import RankAdapters
 from diffuserve.models.base import PackedPipeline, packed
 from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.machine.devices import choose_device, parse_dtype
-from diffuserve.models.registry import load_pipeline
+from diffuserve.models.registry import load_pipeline, read_vocabulary
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.modelstore.adapters.adapter_store import AdapterStore
 from diffuserve.parallel.plan import ParallelPlan
@@ -58,7 +58,8 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
         companions = companions_of(config.controlnets, config.image_prompter)
         read_hash = weights_hash_of(pipeline, image_output, companions)
         adapters = adapters_of(config.model, config.adapter_files)
-        engine = Engine(pipeline, engine_config, LeadRunner(pipeline, ranks), read_hash, adapters)
+        words = read_vocabulary(config.model)
+        engine = Engine(pipeline, engine_config, LeadRunner(pipeline, ranks), read_hash, adapters, words)
         host = warm_host(engine, image_output, link, loading)
         on_host(host)
         host.run()

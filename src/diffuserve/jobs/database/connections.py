@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.job import EndedJob
 from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.database.lane_change import LaneChange
 from diffuserve.jobs.database.outages import retry_while_unavailable
 from diffuserve.jobs.database.tally import Tally
 
@@ -52,8 +53,9 @@ class Transaction:
     """A transaction under the write lock. `now` is the store's clock at its beginning.
 
     After the commit, `messages` are published, and the store's listeners are notified of `ended`,
-    `requeue_causes` and `num_expired` leases; `tally` is written after all commands. `is_retry` is true if
-    the connection was lost in an earlier attempt at the same commands: they may be committed already.
+    `requeue_causes`, `num_expired` leases and `lane_changes`; `tally` is written after all commands.
+    `is_retry` is true if the connection was lost in an earlier attempt at the same commands: they may be
+    committed already.
     """
 
     connection: sa.Connection
@@ -64,6 +66,7 @@ class Transaction:
     ended: list[EndedJob] = field(default_factory=list)
     requeue_causes: list[str] = field(default_factory=list)
     num_expired: int = 0
+    lane_changes: list[LaneChange] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
 
     def publish(self, topic: str, message: Mapping[str, Any]) -> None:

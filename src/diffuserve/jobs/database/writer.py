@@ -21,6 +21,7 @@ from diffuserve.events.base import EventBus
 from diffuserve.jobs.database import schema, tallies, usage
 from diffuserve.jobs.database.command import Command, Outcome
 from diffuserve.jobs.database.connections import Database, Transaction
+from diffuserve.jobs.database.lane_change import LaneChange
 from diffuserve.jobs.database.outages import retry_while_unavailable
 
 _RECENT_SECONDS = 3.0  # the reaper of every control plane writes once a second
@@ -71,6 +72,7 @@ class Writer:
         self.on_ended: Callable[[EndedJob], None] = lambda _ended: None
         self.on_requeued: Callable[[str], None] = lambda _cause: None
         self.on_expired: Callable[[int], None] = lambda _num_leases: None
+        self.on_lane_changes: Callable[[Sequence[LaneChange]], None] = lambda _changes: None
         self._waiting: list[_Waiting[Any]] = []
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -157,6 +159,7 @@ class Writer:
             await self._write([waiting])
 
     def _publish(self, committed: Transaction) -> None:
+        self.on_lane_changes(committed.lane_changes)
         for topic, message in committed.messages:
             self._bus.publish(topic, message)
         for ended in committed.ended:

@@ -16,6 +16,7 @@ from diffuserve.domain.workers.worker import Lease, LeaseEnd, WorkerRole
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.command import Command
 from diffuserve.jobs.database.connections import IDS, Transaction
+from diffuserve.jobs.database.lane_change import Moved
 from diffuserve.jobs.leases import promises
 from diffuserve.jobs.leases.claimers import Claimer, find_claimers
 from diffuserve.jobs.leases.decode_pool import ModelPool, read_pools
@@ -289,7 +290,7 @@ def _save(claim_round: ClaimRound) -> dict[tuple[str, str], list[Lease]]:
     job_ids = [grant.job_id for grant in grants]
     queued = load_records(transaction, job_ids)
     running = [_started(queued[grant.job_id], grant, transaction.now) for grant in grants]
-    ready_queue.take(transaction, job_ids)
+    ready_queue.take(transaction, job_ids, Moved.CLAIMED)
     save_changes(transaction, [_change_of(record) for record in running])
     grants = _with_ends(transaction, grants, running)
     rows = [_lease_row(transaction, record, grant) for record, grant in zip(running, grants, strict=True)]

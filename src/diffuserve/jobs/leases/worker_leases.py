@@ -102,12 +102,13 @@ class WorkerLeases:
         rows = await self._database.rows(sa.select(sa.or_(is_ready, is_due).label("has_work")))
         return bool(rows[0].has_work)
 
-    async def leave(self, worker_id: str, desired: Mapping[str, int]) -> bool:
-        """Let an idle worker go while its pools have more than the `desired` numbers. Raise `WorkerNotFound`.
+    async def leave(self, worker_id: str, desired: Mapping[str, int], least: int = 0) -> bool:
+        """Let an idle worker go while its pools have more than they should. Raise `WorkerNotFound`.
 
-        Return whether it may go; it gets no more jobs then.
+        They should have the `desired` numbers, by model, and at least `least`. Return whether it may go; it
+        gets no more jobs then.
         """
-        return await self._writer.run(LeaveWorker(worker_id, desired))
+        return await self._writer.run(LeaveWorker(worker_id, desired, least))
 
     async def drain(self, worker_id: str) -> None:
         """Grant this worker no more jobs. Raise `WorkerNotFound`."""

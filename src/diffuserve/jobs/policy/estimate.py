@@ -39,8 +39,8 @@ class TenantStanding:
 class WorkAhead:
     """Work that precedes a queued job: earlier jobs of its lane, and what the workers are running.
 
-    `num_workers` workers are ready for the job's model and phase, whose readiness is `status`. Seconds are
-    predicted device-seconds.
+    `num_workers` workers are ready for the job's model and phase, whose readiness is `status`, and
+    `num_coming` are loading it. Seconds are predicted device-seconds.
     """
 
     num_jobs: int
@@ -48,6 +48,7 @@ class WorkAhead:
     running_seconds: float
     num_workers: int
     status: ModelStatus = ModelStatus.READY
+    num_coming: int = 0
 
 
 def estimate_wait(
@@ -76,8 +77,11 @@ def estimate_wait(
 
 
 def _range(own_seconds: float, work_seconds: float, ahead: WorkAhead) -> tuple[float, float]:
-    """Return the likely minimum and maximum seconds until a job with so much work before it ends."""
-    low = _MIN_AHEAD * work_seconds / ahead.num_workers
+    """Return the likely minimum and maximum seconds until a job with so much work before it ends.
+
+    Workers that are coming help at best.
+    """
+    low = _MIN_AHEAD * work_seconds / (ahead.num_workers + ahead.num_coming)
     high = (_MAX_AHEAD * work_seconds + _MAX_RUNNING * ahead.running_seconds) / ahead.num_workers
     return low + _MIN_RUN * own_seconds, high + _MAX_RUN * own_seconds
 
@@ -89,8 +93,12 @@ def _reason(job: Job, status: ModelStatus) -> str:
             f"its latents are finished, and no worker of role decode or all serves {job.model} at present: "
             "start one with `diffuserve worker --role decode`"
         )
-    is_loading = status is ModelStatus.LOADING
-    return f"{job.model} is being loaded" if is_loading else f"no worker serves {job.model} at present"
+    if status is ModelStatus.LOADING:
+        return f"{job.model} is being loaded"
+    if job.exact:
+        weights = "weights that are known not to be quantized"
+        return f"no worker serves {job.model} with {weights}: the job is exact"
+    return f"no worker serves {job.model} at present"
 
 
 def _is_better(lane: LaneSize, job: Job) -> bool:

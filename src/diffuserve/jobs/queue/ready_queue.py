@@ -14,6 +14,7 @@ from diffuserve.events.base import QUEUE
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import IDS, Transaction, upsert
+from diffuserve.jobs.database.lane_change import LaneChange, Moved
 from diffuserve.jobs.policy.lanes import urgent_place
 from diffuserve.jobs.queue import handicaps
 from diffuserve.jobs.records import JobRecord
@@ -22,7 +23,9 @@ ready, delayed, lanes, tenants = schema.ready, schema.delayed, schema.lanes, sch
 
 _TENANTS = sa.select(tenants).where(tenants.c.id.in_(IDS))
 _INSERT_READY = sa.insert(ready)
-_TAKE = sa.delete(ready).where(ready.c.job_id.in_(IDS)).returning(ready.c.lane, ready.c.cost_seconds)
+_TAKE = (
+    sa.delete(ready).where(ready.c.job_id.in_(IDS)).returning(ready.c.lane, ready.c.seq, ready.c.cost_seconds)
+)
 _CHARGE = (
     sa.update(tenants)
     .where(tenants.c.id == sa.bindparam("tenant"))
@@ -135,7 +138,7 @@ def put(transaction: Transaction, records: Sequence[JobRecord]) -> None:
     transaction.publish(QUEUE, {"type": "ready", "urgent": is_urgent})
 
 
-def take(transaction: Transaction, job_ids: Collection[str]) -> None:
+def take(transaction: Transaction, job_ids: Collection[str], moved: Moved = Moved.OUT) -> None:
     """Remove jobs, ready or delayed; the caller counts them in their tenants' accounts."""
     if not job_ids:
         return
@@ -143,7 +146,7 @@ def take(transaction: Transaction, job_ids: Collection[str]) -> None:
     taken = transaction.rows(_TAKE, {"ids": wanted})
     if len(taken) < len(wanted):
         transaction.execute(sa.delete(delayed).where(delayed.c.job_id.in_(wanted)))
-    _shrink_lanes(transaction, taken)
+    _shrink_lanes(transaction, taken, moved)
 
 
 def leave(transaction: Transaction, records: Collection[JobRecord]) -> None:
@@ -199,9 +202,11 @@ def _ready_row(record: JobRecord, rises_at: float | None) -> dict[str, Any]:
 
 def _grow_lanes(transaction: Transaction, records: Sequence[JobRecord]) -> None:
     """Add jobs to their lanes; a requeued one may come before the lane's head and replace it."""
-    rows = _lane_rows(records, transaction.now)
+    by_lane = _by_lane(records)
+    rows = [_lane_row(lane, members, transaction.now) for lane, members in by_lane.items()]
     handicaps.give(transaction, rows)
     transaction.execute(_grow(transaction.dialect), rows)
+    transaction.lane_changes += [put_change(lane, members) for lane, members in by_lane.items()]
 
 
 @cache
@@ -223,15 +228,29 @@ def _grow(dialect: str) -> sa.Executable:
     )
 
 
-def _lane_rows(records: Sequence[JobRecord], now: float) -> list[dict[str, Any]]:
-    """Return a row for each lane as if it had only these jobs."""
+def _by_lane(records: Sequence[JobRecord]) -> dict[str, list[JobRecord]]:
     by_lane: dict[str, list[JobRecord]] = defaultdict(list)
     for record in records:
         by_lane[record.lane].append(record)
-    return [_lane_row(lane, members, now) for lane, members in by_lane.items()]
+    return by_lane
+
+
+def put_change(lane: str, records: Sequence[JobRecord]) -> LaneChange:
+    """Return the change of a lane that jobs make which come into it."""
+    first = records[0]
+    return LaneChange(
+        lane,
+        Moved.IN,
+        [(record.seq, record.work_seconds) for record in records],
+        band=first.band,
+        tenant_id=first.tenant_id,
+        model=first.model,
+        is_decode=first.is_denoised,
+    )
 
 
 def _lane_row(lane: str, records: Sequence[JobRecord], now: float) -> dict[str, Any]:
+    """Return the row of a lane as if it had only these jobs."""
     head = min(records, key=lambda record: record.seq)
     return {
         "lane": lane,
@@ -250,14 +269,21 @@ def _lane_row(lane: str, records: Sequence[JobRecord], now: float) -> dict[str, 
     }
 
 
-def _shrink_lanes(transaction: Transaction, taken: Sequence[sa.Row[Any]]) -> None:
+def _shrink_lanes(transaction: Transaction, taken: Sequence[sa.Row[Any]], moved: Moved) -> None:
     """Subtract the jobs that were taken from their lanes, and find the lanes' new heads."""
-    costs: dict[str, list[float]] = defaultdict(list)
+    jobs: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in taken:
-        costs[row.lane].append(row.cost_seconds)
+        jobs[row.lane].append((row.seq, row.cost_seconds))
+    changes = [LaneChange(lane, moved, members) for lane, members in jobs.items()]
+    transaction.lane_changes += changes
     rows = [
-        {"key": lane, "jobs_taken": len(seconds), "work_taken": sum(seconds), "now": transaction.now}
-        for lane, seconds in costs.items()
+        {
+            "key": change.lane,
+            "jobs_taken": len(change.jobs),
+            "work_taken": -change.seconds_added,
+            "now": transaction.now,
+        }
+        for change in changes
     ]
     if rows:
         transaction.execute(_SHRINK, rows)

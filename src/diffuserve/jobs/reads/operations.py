@@ -94,10 +94,16 @@ class Operations:
 
     async def lanes(self) -> list[LaneSize]:
         """Return the lanes that have ready jobs."""
-        return [
-            LaneSize(Band(row.band), row.tenant_id, row.model, row.num_ready, row.work_seconds, row.is_decode)
+        return list((await self.lanes_by_key()).values())
+
+    async def lanes_by_key(self) -> dict[str, LaneSize]:
+        """Return the lanes that have ready jobs, by their keys."""
+        return {
+            row.lane: LaneSize(
+                Band(row.band), row.tenant_id, row.model, row.num_ready, row.work_seconds, row.is_decode
+            )
             for row in await self._database.rows(sa.select(lanes).where(lanes.c.num_ready > 0))
-        ]
+        }
 
     async def tenant(self, tenant_id: str) -> Tenant:
         """Return the tenant; an unknown one has the default plan."""

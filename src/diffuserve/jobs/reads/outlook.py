@@ -1,21 +1,26 @@
-"""State of the queue as estimates of waits need it, read once a second for all who ask."""
+"""State of the queue as estimates of waits need it: read once a second for all who ask, and kept up to date.
+
+What this process changes meanwhile is added to what was read. Of what other control planes change, an
+estimate knows as much as was read.
+"""
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 import sqlalchemy as sa
 
-from diffuserve.domain.jobs.job import Job, QueueEstimate
+from diffuserve.domain.jobs.job import Band, Job, QueueEstimate
 from diffuserve.domain.workers.readiness import is_ready, status_of
-from diffuserve.domain.workers.worker import Worker, is_exact
+from diffuserve.domain.workers.worker import Worker, WorkerState, is_exact
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import Database
+from diffuserve.jobs.database.lane_change import LaneChange, Moved
 from diffuserve.jobs.policy.estimate import LaneSize, TenantStanding, WorkAhead, estimate_wait
 from diffuserve.jobs.reads.operations import Operations
+from diffuserve.jobs.reads.recent_changes import RecentChanges
 from diffuserve.jobs.reads.shared_reads import SharedReads
 from diffuserve.jobs.records import lane_of
 
@@ -31,13 +36,16 @@ _OwnLane = tuple[str, str]
 
 @dataclass(frozen=True)
 class QueueState:
-    """The whole queue: its lanes, how their tenants stand, and by model what runs and who serves it.
+    """The whole queue: its lanes by key, how their tenants stand, and by model what runs and who serves it.
 
-    `floors` are the virtual times by model at which tenants begin that were idle, and `handicaps` what their
-    own are later by on a model.
+    `mark` is that of the recent changes when it was read, and `queued` are the tenants that had ready jobs,
+    each with a model. `floors` are the virtual times by model at which tenants begin that were idle, and
+    `handicaps` what their own are later by on a model.
     """
 
-    lanes: Sequence[LaneSize]
+    mark: int
+    lanes: Mapping[str, LaneSize]
+    queued: Collection[tuple[str, str]]
     standings: Mapping[str, TenantStanding]
     floors: Mapping[str, float]
     handicaps: Mapping[str, Mapping[str, float]]
@@ -52,55 +60,101 @@ class QueueState:
             standing = standings[tenant_id]
             standings[tenant_id] = replace(standing, vtime=standing.vtime + handicaps[tenant_id])
         own = standings[job.tenant_id]
-        is_queued = any(lane.tenant_id == job.tenant_id and lane.model == job.model for lane in self.lanes)
+        is_queued = (job.tenant_id, job.model) in self.queued
         floor = 0.0 if is_queued else self.floors.get(job.model, 0.0)
         return {**standings, job.tenant_id: replace(own, vtime=max(own.vtime, floor))}
+
+    def after(self, changes: Iterable[LaneChange]) -> "QueueState":
+        """Return the queue after these changes, oldest first."""
+        found, running = dict(self.lanes), dict(self.running_seconds)
+        standings = dict(self.standings)
+        for change in changes:
+            before = found.get(change.lane) or _empty_lane(change)
+            if before is None:
+                continue  # it left a lane that has not been read, nor filled since
+            idle = TenantStanding(vtime=self.floors.get(before.model, 0.0))
+            standing = standings.setdefault(before.tenant_id, idle)
+            found[change.lane] = replace(
+                before,
+                num_ready=max(0, before.num_ready + change.num_added),
+                work_seconds=max(0.0, before.work_seconds + change.seconds_added),
+            )
+            if change.moved is Moved.CLAIMED:
+                seconds = -change.seconds_added
+                running[before.model] = running.get(before.model, 0.0) + seconds
+                standings[before.tenant_id] = replace(
+                    standing, vtime=standing.vtime + seconds / standing.weight
+                )
+        return replace(self, lanes=found, standings=standings, running_seconds=running)
+
+
+def _empty_lane(change: LaneChange) -> LaneSize | None:
+    if change.moved is not Moved.IN:
+        return None
+    return LaneSize(Band(change.band), change.tenant_id, change.model, 0, 0.0, change.is_decode)
 
 
 @dataclass(frozen=True)
 class OwnQueue:
     """Ready jobs of one lane, in parts of `width` places, and how their tenant stands.
 
-    A part has one place unless the lane is long. `parts` are the numbers of those that are not empty;
-    `num_jobs[i]` and `work_seconds[i]` are those of the first `i` parts together.
+    `mark` is that of the recent changes when it was read. A part has one place unless the lane is long.
+    `parts` are the numbers of those that are not empty; `num_jobs[i]` and `work_seconds[i]` are those of the
+    first `i` parts together.
     """
 
+    mark: int
+    lane: str
     standing: TenantStanding
     width: int
     parts: Sequence[int]
     num_jobs: Sequence[int]
     work_seconds: Sequence[float]
 
-    def before(self, seq: int) -> tuple[int, float]:
-        """Return the number and the device-seconds of the jobs whose part comes before that of `seq`."""
+    def before(self, seq: int, changes: Iterable[LaneChange]) -> tuple[int, float]:
+        """Return number and device-seconds of the jobs before that of `seq`, after these changes."""
         index = bisect_left(self.parts, seq // self.width)
-        return self.num_jobs[index], self.work_seconds[index]
+        num_jobs, work_seconds = self.num_jobs[index], self.work_seconds[index]
+        for change in changes:
+            if change.lane == self.lane:
+                sign = 1 if change.moved is Moved.IN else -1
+                earlier = [seconds for place, seconds in change.jobs if place < seq]
+                num_jobs += sign * len(earlier)
+                work_seconds += sign * sum(earlier)
+        return max(0, num_jobs), max(0.0, work_seconds)
 
 
 class Outlook:
-    """Estimates waits from what was read within the last second, however many ask."""
+    """Estimates waits from what was read within the last second, and from what changed since."""
 
-    def __init__(self, database: Database, operations: Operations) -> None:
+    def __init__(self, database: Database, operations: Operations, recent: RecentChanges) -> None:
         self._database = database
         self._operations = operations
+        self._recent = recent
         self._queue: SharedReads[None, QueueState] = SharedReads(self._read_queue, OUTLOOK_SECONDS)
         self._own: SharedReads[_OwnLane, OwnQueue] = SharedReads(self._read_own, OUTLOOK_SECONDS)
 
     async def estimate(self, job: Job) -> QueueEstimate:
         """Estimate how long a queued job waits."""
-        queue = await self._queue.get(None)
+        read = await self._queue.get(None)
         own = await self._own.get((lane_of(job), job.tenant_id))
-        num_jobs, work_seconds = own.before(job.seq)
-        running_seconds = queue.running_seconds.get(job.model, 0.0)
-        status = status_of(job.model, queue.workers, self._operations.expected)
-        num_ready = sum(
-            is_ready(worker) and job.model in worker.models and _does(worker, job) for worker in queue.workers
+        queue = read.after(self._recent.since(read.mark))
+        num_jobs, work_seconds = own.before(job.seq, self._recent.since(own.mark))
+        serving = [worker for worker in queue.workers if job.model in worker.models and _does(worker, job)]
+        ahead = WorkAhead(
+            num_jobs=num_jobs,
+            work_seconds=work_seconds,
+            running_seconds=queue.running_seconds.get(job.model, 0.0),
+            num_workers=sum(map(is_ready, serving)),
+            num_coming=sum(worker.state is WorkerState.INITIALIZING for worker in serving),
+            status=status_of(job.model, queue.workers, self._operations.expected),
         )
-        ahead = WorkAhead(num_jobs, work_seconds, running_seconds, num_ready, status)
-        return estimate_wait(job, queue.lanes, queue.standings_beside(job, own.standing), ahead)
+        standing = queue.standings[job.tenant_id] if job.tenant_id in read.standings else own.standing
+        standings = queue.standings_beside(job, standing)
+        return estimate_wait(job, [*queue.lanes.values()], standings, ahead)
 
     async def _read_queue(self, _key: None) -> QueueState:
-        sizes = await self._operations.lanes()
+        mark, sizes = self._recent.mark, await self._operations.lanes_by_key()
         charged = sa.select(leases.c.model, sa.func.sum(leases.c.charged).label("seconds"))
         running = await self._database.rows(charged.group_by(leases.c.model))
         floors = await self._database.rows(sa.select(schema.floors))
@@ -108,8 +162,10 @@ class Outlook:
         for row in await self._database.rows(sa.select(schema.handicaps)):
             handicaps[row.model][row.tenant_id] = row.seconds
         return QueueState(
+            mark=mark,
             lanes=sizes,
-            standings=await self._operations.standings({lane.tenant_id for lane in sizes}),
+            queued={(lane.tenant_id, lane.model) for lane in sizes.values()},
+            standings=await self._operations.standings({lane.tenant_id for lane in sizes.values()}),
             floors={row.model: row.vtime for row in floors},
             handicaps=handicaps,
             running_seconds={row.model: row.seconds or 0.0 for row in running},
@@ -118,6 +174,7 @@ class Outlook:
 
     async def _read_own(self, key: _OwnLane) -> OwnQueue:
         lane, tenant_id = key
+        mark = self._recent.mark
         size = await self._database.rows(sa.select(lanes.c.num_ready).where(lanes.c.lane == lane))
         width = sum(row.num_ready for row in size) // _MAX_PARTS + 1
         part = (ready.c.seq // sa.literal_column(str(width))).label("part")
@@ -126,7 +183,15 @@ class Outlook:
         )
         rows = await self._database.rows(sums.where(ready.c.lane == lane).group_by("part").order_by("part"))
         standings = await self._operations.standings({tenant_id})
-        return _own_queue(standings[tenant_id], width, rows)
+        return OwnQueue(
+            mark=mark,
+            lane=lane,
+            standing=standings[tenant_id],
+            width=width,
+            parts=[int(row.part) for row in rows],
+            num_jobs=list(accumulate((row.num_jobs for row in rows), initial=0)),
+            work_seconds=list(accumulate((row.work_seconds for row in rows), initial=0.0)),
+        )
 
 
 def _does(worker: Worker, job: Job) -> bool:
@@ -134,13 +199,3 @@ def _does(worker: Worker, job: Job) -> bool:
     if job.is_denoised:
         return worker.role.decodes
     return worker.role.denoises and (is_exact(worker.report) or not job.exact)
-
-
-def _own_queue(standing: TenantStanding, width: int, rows: Collection[sa.Row[Any]]) -> OwnQueue:
-    return OwnQueue(
-        standing=standing,
-        width=width,
-        parts=[int(row.part) for row in rows],
-        num_jobs=list(accumulate((row.num_jobs for row in rows), initial=0)),
-        work_seconds=list(accumulate((row.work_seconds for row in rows), initial=0.0)),
-    )

@@ -19,13 +19,14 @@ workers, leases = schema.workers, schema.leases
 class LeaveWorker(SingleCommand[bool]):
     """Grant a worker no more jobs if it holds none and others suffice; the outcome is whether they do.
 
-    `desired` are the sizes that pools should have, by model. Of several workers that ask at once as many
-    leave as are too many, since each counts those that stay. The outcome is `WorkerNotFound` for an unknown
-    worker.
+    `desired` are the sizes that pools should have, by model, and `least` is the least of any. Of several
+    workers that ask at once as many leave as are too many, since each counts those that stay. The outcome is
+    `WorkerNotFound` for an unknown worker.
     """
 
     worker_id: str
     desired: Mapping[str, int]
+    least: int = 0
 
     def apply(self, transaction: Transaction) -> bool | DiffuserveError:
         rows = transaction.rows(sa.select(workers).where(~workers.c.is_draining))
@@ -34,7 +35,8 @@ class LeaveWorker(SingleCommand[bool]):
         if (own := staying.pop(self.worker_id, None)) is None:
             return self._is_draining(transaction)
         suffice = all(
-            len(workers_of(model, staying.values())) >= self.desired.get(model, 0) for model in own.models
+            len(workers_of(model, staying.values())) >= max(self.desired.get(model, 0), self.least)
+            for model in own.models
         )
         if not suffice or transaction.rows(sa.select(leases.c.job_id).where(self._holds).limit(1)):
             return False

@@ -20,7 +20,7 @@ from diffuserve.jobs.records import dump
 
 workers, models = schema.workers, schema.models
 _SLOWNESS = "decode_slowness"  # beside the coefficients of a fit
-_DESCRIPTIONS = ("encodes_clip", "learned_min_size", "learned_max_size", "example_prompt")
+_DESCRIPTIONS = ("encodes_clip", "learned_min_size", "learned_max_size", "example_prompt", "example_prompts")
 
 _SAVE_FIT = (
     sa.update(models)
@@ -128,7 +128,7 @@ def _with_measurement(
     if role is WorkerRole.DECODE:
         return {**stored, _SLOWNESS: _slowness(measured, before)}
     if role is WorkerRole.DENOISE:  # it knows nothing of decoding
-        measured = replace(measured, decode=before.decode)
+        measured = replace(measured, decode=before.decode, later_pixel=before.later_pixel)
     prior = from_values(CostFit, stored.get("prior", stored))
     fit = bounded(measured, prior, spec)
     load_seconds = fit.load_seconds or before.load_seconds  # not every worker measures it

@@ -30,7 +30,7 @@ from diffuserve.models.folders.model_paths import (
 from diffuserve.models.folders.names import ALIASES, HUB_COMMITS, full_name, is_hub_id
 from diffuserve.models.folders.variants import one_variant
 
-SETTINGS_FILE = "diffuserve.json"
+SETTINGS_FILE, VOCABULARY_FILE = "diffuserve.json", "vocabulary.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHARD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,250}\.safetensors")

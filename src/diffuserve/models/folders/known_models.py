@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from diffuserve.domain.text.nearest import nearest
+from diffuserve.domain.text.nearest import nearest, same_numbers
 
 APACHE: Final = "Apache-2.0"
 MIT: Final = "MIT"
@@ -212,6 +212,9 @@ def known_model(name: str) -> KnownModel | None:
 
 
 def nearest_known(name: str) -> str:
-    """Return the end of a message that names the known model most like a name; nothing without one."""
-    found = nearest(name, _BY_NAME)
+    """Return the end of a message that names the known model most like a name; nothing without one.
+
+    A model of another version is not what was meant.
+    """
+    found = nearest(name, [known for known in _BY_NAME if same_numbers(name, known)])
     return "" if found is None else f"; did you mean {found!r}?"

@@ -25,6 +25,7 @@ _ARCHITECTURE = frozenset(
         "size_multiple",
         "sampler",
         "samplers",
+        "replaced_scheduler",
         "min_input_images",
         "max_input_images",
         "has_mask",
@@ -42,6 +43,7 @@ _ARCHITECTURE = frozenset(
         "controlnets",
         "control_modes",
         "control_work",
+        "has_prompt_weights",
         "has_strength",
         "strength_rounds_up",
         "scales_references",
@@ -58,6 +60,7 @@ _TYPES = get_type_hints(ModelSpec)
 _ONLY_OF = {"max_frames": "max_frames", "seconds": "max_seconds", "max_seconds": "max_seconds"}
 """Settings of models of clips or sounds alone, which have more than 1 of the default named here."""
 _MAX_NUMBER, _MAX_TEXT = 1 << 31, 200
+_TEXTS = tuple[str, ...]
 _PREVIEW = "preview"  # an object, read by `preview.read_preview_map`
 
 
@@ -81,6 +84,8 @@ def build_spec(
     settings = _checked(folder, {**known, **traits})
     own = {name: value for name, value in settings.items() if name in known}
     values = {"name": folder.name, **defaults, **own}
+    prompts = [values.get("example_prompt"), *values.get("example_prompts", ())]
+    values["example_prompts"] = list(dict.fromkeys(filter(None, prompts)))
     spec = parse_config(ModelSpec, values, f"{folder.path}/{SETTINGS_FILE}")
     try:
         sides = {"width": spec.width, "height": spec.height} if spec.has_size else {}
@@ -102,8 +107,12 @@ def _check_bounds(folder: ModelFolder, name: str, value: object) -> None:
 def _checked(folder: ModelFolder, types: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: value for name, value in folder.settings.items() if name != _PREVIEW}
     for name, value in settings.items():
-        _check_bounds(folder, name, value)
         expected = types.get(name)
+        if expected == _TEXTS and isinstance(value, list) and all(type(each) is str for each in value):
+            for each in value:
+                _check_bounds(folder, name, each)
+            continue
+        _check_bounds(folder, name, value)
         if expected is None:
             known = ", ".join([*types, _PREVIEW])
             raise InvalidModel(f"{folder.path}/{SETTINGS_FILE}: unknown setting {name!r}; known: {known}")

@@ -12,7 +12,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.layers.adapted_convolution import AdaptedConv2d
 from diffuserve.models.layers.adapters import AdaptedRows, Delta, RowAdapters, with_others
 from diffuserve.models.layers.stacked_adapters import add_stacked, between_products
-from diffuserve.models.machine.cpu_products import fuses_gelu, linear_gelu
+from diffuserve.models.machine.cpu_products import fuses_gelu, gelu_, linear, linear_gelu, takes_products
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Tiling:
 _CPU_TILINGS = (Tiling(rows=512, tail_rows=32), Tiling(rows=32, tail_rows=8))
 _DETERMINISTIC_TILINGS = (Tiling(rows=256, tail_rows=256), Tiling(rows=16, tail_rows=16))
 
+_OF_ONEDNN = (torch.float32, torch.bfloat16)
 _VECTOR = 32  # kernels treat the remainder after whole vectors differently
 
 
@@ -82,7 +83,7 @@ class Linear(nn.Module):
             return self._gelu_adapted(x, adapted)
         y = self._tiled(x, gelu=False)
         self._add_all(y, [x], adapted, adapters)
-        return torch.ops.aten.gelu_(y, approximate="tanh") if self.gelu else y
+        return _gelu(y) if self.gelu else y
 
     def of_parts(
         self,
@@ -206,29 +207,48 @@ class Linear(nn.Module):
         else:
             self._fill_plain(result, tile)
             if gelu:
-                torch.ops.aten.gelu_(result, approximate="tanh")
+                _gelu(result)
 
     def _fill_plain(self, result: Float[Tensor, "rows out"], tile: Float[Tensor, "rows in"]) -> None:
-        if self.bias is None:
+        if _is_onednns(tile) and tile.dtype == torch.float32:  # torch's own in float32 is not oneDNN's
+            result.copy_(linear(tile, self.weight, self.bias))
+        elif self.bias is None:
             torch.mm(tile, self.weight.t(), out=result)
         else:
             torch.addmm(self.bias, tile, self.weight.t(), out=result)
 
     def _product(self, x: Tensor, gelu: bool) -> Tensor:
-        if not gelu:
-            return F.linear(x, self.weight, self.bias)
-        # The compiler supports neither operation that fuses them.
-        if torch.compiler.is_compiling() or not self._fuses_gelu(x):
-            return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
+        if torch.compiler.is_compiling():  # the compiler supports none of the operations below
+            y = F.linear(x, self.weight, self.bias)
+            return F.gelu(y, approximate="tanh") if gelu else y
+        if gelu and self._fuses_gelu(x):
+            return self._product_gelu(x)
+        multiply = linear if _is_onednns(x) else F.linear
+        y = multiply(x, self.weight, self.bias)
+        return _gelu(y) if gelu else y
+
+    def _product_gelu(self, x: Tensor) -> Tensor:
         if x.is_cuda and self.bias is not None:  # in the epilogue, where it is the tanh approximation too
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
-        return linear_gelu(x, self.weight, self.bias)  # half the time of a separate tanh-GELU
+        return linear_gelu(x, self.weight, self.bias)
 
     def _fuses_gelu(self, x: Tensor) -> bool:
         """Return whether one kernel computes the product and the activation."""
         if x.is_cuda:
             return self.bias is not None
-        return x.device.type == "cpu" and x.dtype == torch.bfloat16 and fuses_gelu(x.dtype)
+        return _is_onednns(x) and fuses_gelu(x.dtype)
+
+
+def _is_onednns(x: Tensor) -> bool:
+    """Return whether oneDNN multiplies such rows."""
+    return x.device.type == "cpu" and x.dtype in _OF_ONEDNN and takes_products(x.dtype)
+
+
+def _gelu(y: Tensor) -> Tensor:
+    """Replace values by the tanh approximation of their GELU."""
+    if y.device.type == "cpu" and y.dtype == torch.float32:
+        return gelu_(y)
+    return torch.ops.aten.gelu_(y, approximate="tanh")
 
 
 def _add_deltas(y: Tensor, parts: Sequence[Tensor], deltas: Sequence[tuple[Delta, float]]) -> None:

@@ -22,6 +22,7 @@ from diffuserve.models.stable_diffusion.image_prompts.ip_adapter import open_ip_
 from diffuserve.models.stable_diffusion.scheduler import (
     default_steps,
     own_sampler,
+    replaced_scheduler,
     samplers,
     scheduler_config,
 )
@@ -61,6 +62,7 @@ class StableDiffusionFamily:
             "guidance_passes": 2 if has_passes else 1,
             "has_negative_prompt": has_passes,
             "has_joint_attention": False,
+            "has_prompt_weights": True,
             "max_adapters": MAX_ADAPTERS,
             "max_sequence_length": tokens,
             "longest_sequence_length": tokens,
@@ -68,6 +70,7 @@ class StableDiffusionFamily:
             "size_multiple": vae.scale,
             "sampler": own_sampler(scheduler),
             "samplers": samplers(scheduler),
+            "replaced_scheduler": replaced_scheduler(folder),
             **_images(folder, config),
             **_controls(folder, config, vae),
             **_image_prompts(folder, config),

@@ -14,6 +14,21 @@ _PLAIN = {
     "LCMScheduler": "lcm",
     "PNDMScheduler": "pndm",
 }
+# Solvers that are not there, but of the same equation with the same noise. EDM and flows have others.
+_REPLACED = frozenset(
+    {
+        "DDPMScheduler",
+        "DEISMultistepScheduler",
+        "DPMSolverSDEScheduler",
+        "DPMSolverSinglestepScheduler",
+        "HeunDiscreteScheduler",
+        "KDPM2AncestralDiscreteScheduler",
+        "KDPM2DiscreteScheduler",
+        "LMSDiscreteScheduler",
+        "SASolverScheduler",
+    }
+)
+_SUBSTITUTE = "EulerDiscreteScheduler"  # takes any of their predictions
 # These cannot step models that predict the clean latents.
 _NOT_FOR_SAMPLES = frozenset({"euler_ancestral", "pndm"})
 
@@ -24,9 +39,20 @@ _GUIDED_CONSISTENCY = {"num_inference_steps": 4, "guidance_scale": 8.5}  # diffu
 
 
 def scheduler_config(folder: ModelFolder, config: UNetConfig) -> dict[str, Any]:
-    """Return a folder's `scheduler_config.json` as its pipeline reads it: SD 1 and 2 correct old ones."""
+    """Return a folder's `scheduler_config.json` as its pipeline reads it: SD 1 and 2 correct old ones.
+
+    A solver of the same equation that is not supported is replaced.
+    """
     values = folder.json("scheduler/scheduler_config.json")
+    if replaced_scheduler(folder):
+        values = values | {"_class_name": _SUBSTITUTE}
     return values if config.is_xl else values | {"steps_offset": 1, "clip_sample": False}
+
+
+def replaced_scheduler(folder: ModelFolder) -> str:
+    """Return the class of a folder's scheduler if another one stands in for it, else ""."""
+    name = str(folder.json("scheduler/scheduler_config.json").get("_class_name"))
+    return name if name in _REPLACED else ""
 
 
 def own_sampler(scheduler: Mapping[str, Any]) -> str:

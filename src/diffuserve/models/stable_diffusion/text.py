@@ -12,6 +12,7 @@ from torch import Tensor
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.prompt_syntax import WEIGHTS, weighted_words
 from diffuserve.models.adapters.placing import AdaptedModule
 from diffuserve.models.base import Conditioning
 from diffuserve.models.batches import run_in_groups
@@ -134,14 +135,18 @@ class TextConditioner:
         return self._spec.num_passes(params) > 1
 
     def _prompt(self, params: GenerationParams) -> PromptText:
-        return PromptText(params.prompt, self._max_tokens(params), "the prompt")
+        return self._text(params.prompt, "the prompt", params)
 
     def _negative(self, params: GenerationParams) -> PromptText | None:
         """Return the text to steer away from; `None` without guidance, and where it is zeros."""
         is_zeros = params.negative_prompt is None and self._zeros_for_none
         if is_zeros or not self._is_guided(params):
             return None
-        return PromptText(params.negative_prompt or "", self._max_tokens(params), "the negative prompt")
+        return self._text(params.negative_prompt or "", "the negative prompt", params)
+
+    def _text(self, words: str, subject: str, params: GenerationParams) -> PromptText:
+        is_weighted = params.prompt_syntax == WEIGHTS
+        return PromptText(words, self._max_tokens(params), subject, is_weighted=is_weighted)
 
     def _max_tokens(self, params: GenerationParams) -> int:
         return min(params.max_sequence_length or self._length, self._length)
@@ -156,10 +161,33 @@ class TextConditioner:
         ]
         warnings = [warned for _, warned in tokens[0]]
         if not self._is_xl:
-            pairs = zip(outputs[0].sequence, warnings, strict=True)
+            pairs = zip(self._weighted(self.tokenizers[0], texts, outputs[0].sequence), warnings, strict=True)
             return [EncodedText(states, None, warned) for states, warned in pairs]
-        states = torch.cat([output.penultimate for output in outputs], dim=-1)
+        both = [
+            self._weighted(tokenizer, texts, output.penultimate)
+            for tokenizer, output in zip(self.tokenizers, outputs, strict=True)
+        ]
+        states = torch.cat(both, dim=-1)
         return list(map(EncodedText, states, outputs[-1].pooled, warnings))
+
+    def _weighted(
+        self,
+        tokenizer: PromptTokenizer,
+        texts: Sequence[PromptText],
+        states: Float[Tensor, "texts tokens dim"],
+    ) -> Float[Tensor, "texts tokens dim"]:
+        """Return states times their tokens' weights, with the mean that a text had before.
+
+        Reference: "Original" of the emphasis in AUTOMATIC1111's `sd_emphasis.py`.
+        """
+        return torch.stack(
+            [
+                _weighed(own, tokenizer.weights(weighted_words(text.words), self._length))
+                if text.is_weighted
+                else own
+                for text, own in zip(texts, states, strict=True)
+            ]
+        )
 
     def _tokenize(
         self, tokenizer: PromptTokenizer, texts: Sequence[PromptText]
@@ -167,11 +195,22 @@ class TextConditioner:
         """Return the ids and warnings of each text."""
 
         def run(group: Sequence[PromptText]) -> list[tuple[Tensor, tuple[str, ...]]]:
-            words, (length, subject) = [text.words for text in group], (group[0].length, group[0].subject)
+            words, (length, subject) = [_plain(text) for text in group], (group[0].length, group[0].subject)
             tokens = tokenizer.tokenize(words, length, self._length, subject)
             return list(zip(tokens.ids, tokens.warnings, strict=True))
 
         return run_in_groups(texts, lambda text: (text.length, text.subject), run)
+
+
+def _plain(text: PromptText) -> str:
+    if not text.is_weighted:
+        return text.words
+    return "".join(piece.words for piece in weighted_words(text.words))
+
+
+def _weighed(states: Float[Tensor, "tokens dim"], weights: Float[Tensor, "tokens"]) -> Tensor:
+    moved = states.float() * weights.to(states.device)[:, None]
+    return (moved * (states.float().mean() / moved.mean())).to(states.dtype)
 
 
 def _zeros_like(text: EncodedText) -> EncodedText:

@@ -3,19 +3,22 @@
 Nothing in the folder is run: transformers' `AutoTokenizer` would import a class that a folder names.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from pydantic import Field, with_config
 from tokenizers import Tokenizer, models
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.config import SCHEMA, parse_config
+from diffuserve.domain.requests.prompt_syntax import WeightedWords
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.text.byte_pairs import clip_tokenizer, qwen_tokenizer
 
@@ -47,11 +50,15 @@ class _TokenizerConfig:
 
 @dataclass(frozen=True)
 class PromptText:
-    """A text to encode: cut to `length` tokens, and called `subject` in the warning of that."""
+    """A text to encode: cut to `length` tokens, and called `subject` in the warning of that.
+
+    If it is weighted, brackets in it weigh words; only Stable Diffusion's encoders read that.
+    """
 
     words: str
     length: int
     subject: str
+    is_weighted: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,21 @@ class PromptTokenizer:
         ids = torch.tensor([encoding.ids for encoding in encodings])
         mask = torch.tensor([encoding.attention_mask for encoding in encodings], dtype=torch.bool)
         return PromptTokens(ids, warnings, mask)
+
+    def weights(self, pieces: Sequence[WeightedWords], padded_length: int) -> Float[Tensor, "tokens"]:
+        """Return the weight of each token of a text in weighted pieces: that of its first character's."""
+        self._tokenizer.enable_padding(
+            direction=self._padding_side, pad_token=self._pad_token,
+            pad_id=self._tokenizer.token_to_id(self._pad_token), length=padded_length,
+        )  # fmt: skip
+        self._tokenizer.enable_truncation(padded_length)
+        encoding = self._tokenizer.encode("".join(piece.words for piece in pieces))
+        ends = list(accumulate(len(piece.words) for piece in pieces))
+        weights = [
+            1.0 if special else pieces[bisect_right(ends, start)].weight
+            for (start, _), special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
+        ]
+        return torch.tensor(weights)
 
     def _warn_of_truncation(self, subject: str, prompt: str, length: int) -> tuple[str, ...]:
         self._tokenizer.no_padding()

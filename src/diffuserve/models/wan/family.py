@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
 _COARSE_SCALE = 16  # pixels of a latent cell's side in the autoencoder of Wan 2.2's 5B
-TRAITS: dict[str, type] = {"guidance_scale_2": float, "vae_dtype": str}
+TRAITS: dict[str, type] = {"guidance_scale_2": float, "lowercase_prompt": bool, "vae_dtype": str}
 """Settings of a folder's `diffuserve.json` beside those of the spec: `guidance_scale_2` is the default of the
-second transformer, `vae_dtype` that of the autoencoder."""
+second transformer, `lowercase_prompt` is for checkpoints that were trained on lower case, `vae_dtype` is that
+of the autoencoder."""
 
 # In bf16 on a large GPU, from their operations at about 400 TFLOP/s, the autoencoder's in float32 at a
 # fifth of that. Only ratios between jobs matter until the first worker sends its own fit.

@@ -67,15 +67,19 @@ class WanTextEncoder:
         self.model = load_t5(config, folder.weights("text_encoder"), plan, self._ranks.sharing)
         self.tokenizer = PromptTokenizer.read(folder, "tokenizer", is_wanted=plan.is_wanted)
         self.spec, self.device = spec, plan.device
+        self._is_lowercase = bool(folder.settings.get("lowercase_prompt", False))
 
     def key(self, params: GenerationParams) -> tuple[PromptText, ...]:
         """Return the texts of a request: its prompt and, if it is guided, its negative prompt."""
         assert params.max_sequence_length is not None
-        prompt = PromptText(params.prompt, params.max_sequence_length, "the prompt")
+        prompt = self._text(params.prompt, params.max_sequence_length, "the prompt")
         if self.spec.num_passes(params) == 1:
             return (prompt,)
         negative = params.negative_prompt or ""
-        return (prompt, PromptText(negative, params.max_sequence_length, "the negative prompt"))
+        return (prompt, self._text(negative, params.max_sequence_length, "the negative prompt"))
+
+    def _text(self, words: str, length: int, subject: str) -> PromptText:
+        return PromptText(words.lower() if self._is_lowercase else words, length, subject)
 
     def encode(self, params: Sequence[GenerationParams], one_by_one: bool) -> list[WanConditioning]:
         """Encode the texts of requests, equal ones once; together unless `one_by_one`."""

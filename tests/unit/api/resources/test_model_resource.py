@@ -28,9 +28,11 @@ def test_a_model_tells_each_ability_and_default_once() -> None:
         "learned_min_size",
         "learned_max_size",
         "example_prompt",
+        "example_prompts",
         "control_work",
         "image_prompt_tokens",
         "averages_image_prompts",
+        "replaced_scheduler",
     }
     of_all = {
         "max_prompt_characters",
@@ -55,12 +57,15 @@ def test_a_model_that_a_library_runs_tells_so_and_offers_no_previews_that_it_has
 
 
 def test_a_model_tells_its_example_if_it_has_one() -> None:
-    def example(spec: ModelSpec) -> str | None:
+    def examples(spec: ModelSpec) -> tuple[str | None, tuple[str, ...]]:
         safety = ModelSafetyResource(prompt=None, image=())
-        return model_resource(spec, ModelStatus.READY, safety).example_prompt
+        resource = model_resource(spec, ModelStatus.READY, safety)
+        return resource.example_prompt, resource.example_prompts
 
-    assert example(HAND_SPEC) is None
-    assert example(replace(HAND_SPEC, example_prompt="a hand")) == "a hand"
+    assert examples(HAND_SPEC) == (None, ())
+    assert examples(replace(HAND_SPEC, example_prompt="a hand")) == ("a hand", ("a hand",))
+    several = replace(HAND_SPEC, example_prompt="a hand", example_prompts=("a hand", "a fist"))
+    assert examples(several) == ("a hand", ("a hand", "a fist"))
 
 
 def test_a_model_tells_which_workers_have_it_in_memory_and_what_a_load_takes() -> None:

@@ -129,6 +129,8 @@ def test_without_a_worker_there_is_a_reason_and_no_time() -> None:
     assert (estimate.ahead, estimate.eta_s_low, estimate.eta_s_high) == (4 + 4, None, None)
     assert estimate.reason == "no worker serves tiny at present"
     assert estimate_wait(JOB, [rival()], EQUAL, NO_WORK).reason is None
+    exact = estimate_wait(replace(JOB, exact=True), [rival()], EQUAL, ahead)
+    assert "not to be quantized: the job is exact" in str(exact.reason)
 
 
 def test_jobs_of_other_models_do_not_count() -> None:
@@ -197,3 +199,11 @@ def test_while_a_model_is_loaded_the_estimate_says_so() -> None:
     ahead = replace(NO_WORK, num_workers=0, status=ModelStatus.LOADING)
     estimate = estimate_wait(JOB, [], EQUAL, ahead)
     assert (estimate.eta_s_high, estimate.reason) == (None, "tiny is being loaded")
+
+
+def test_workers_that_load_the_model_help_at_best() -> None:
+    alone = replace(NO_WORK, num_jobs=10, work_seconds=10.0)
+    one, more = (
+        times(estimate_wait(JOB, [], EQUAL, ahead)) for ahead in (alone, replace(alone, num_coming=2))
+    )
+    assert more == pytest.approx((one[0] - 4.0, one[1]))

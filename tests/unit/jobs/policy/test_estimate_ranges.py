@@ -1,7 +1,7 @@
 """The ranges of estimates are honest: four in five simulated jobs end within what was foretold."""
 
 import random
-from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from statistics import median
 
@@ -17,7 +17,8 @@ _NUM_SLOTS = (1, 4, 16)
 _NUM_JOBS = 300
 
 
-def _foretold(load: float, num_workers: int, num_slots: int) -> Iterator[tuple[SimulatedJob, QueueEstimate]]:
+@cache
+def _foretold(load: float, num_workers: int, num_slots: int) -> list[tuple[SimulatedJob, QueueEstimate]]:
     """Serve jobs, each with the estimate that it had when it was queued."""
     rng = random.Random(f"{load} {num_workers} {num_slots}")
     queue = SimulatedQueue(num_workers, num_slots)
@@ -30,7 +31,7 @@ def _foretold(load: float, num_workers: int, num_slots: int) -> Iterator[tuple[S
         estimates.append(estimate_wait(job.job, queue.lane_sizes, queue.standings, ahead))
         queue.claim()
     queue.run_until(float("inf"))
-    return zip(jobs, estimates, strict=True)
+    return list(zip(jobs, estimates, strict=True))
 
 
 def _ends_inside(job: SimulatedJob, estimate: QueueEstimate) -> bool:
@@ -70,3 +71,17 @@ def test_a_range_is_narrow_enough_to_tell_something(num_slots: int) -> None:
         high / low for _, estimate in _foretold(0.95, 2, num_slots) for low, high in [_range_of(estimate)]
     ]
     assert median(ratios) < 4 + num_slots
+
+
+def test_of_deadlines_that_are_accepted_few_expire() -> None:
+    """On a steady server: jobs have from 2 to 160 s more than they take, and a queued one expires."""
+    rng = random.Random("deadlines")
+    accepted = [
+        job.started_at - job.arrived_at > seconds
+        for load, num_workers, num_slots in product(_LOADS[:3], _NUM_WORKERS, _NUM_SLOTS)
+        for job, estimate in _foretold(load, num_workers, num_slots)
+        if (seconds := rng.choice((2, 5, 10, 20, 40, 80, 160)))
+        and (estimate.likely_seconds or 0.0) <= seconds + job.job.cost_seconds
+    ]
+    assert len(accepted) > 5_000
+    assert sum(accepted) <= len(accepted) / 20

@@ -64,7 +64,7 @@ def test_a_folder_in_the_home_directory_is_found(tmp_path: Path, monkeypatch: py
         ("flux-schnel", "did you mean 'flux-schnell'?"),
         (
             "zzz",
-            "known: tiny-flux, tiny-sd, tiny-video, and those that `diffuserve list --known` shows",
+            "known: tiny-emoji, tiny-flux, tiny-sd, tiny-video, and those that",
         ),
         ("/no/such/folder", "not a folder"),
         ("./no/such", "not a folder"),

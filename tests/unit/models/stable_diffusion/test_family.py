@@ -157,6 +157,14 @@ def test_a_checkpoints_own_sampler_has_the_name_that_builds_it(config: dict[str,
     assert own_sampler(config) == (names[0] if names else "")
 
 
+def test_a_solver_that_is_not_there_is_replaced_with_a_warning(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, SD15, {"_class_name": "HeunDiscreteScheduler"})
+    (warning,) = spec.sampler_warnings(GenerationParams(prompt="a star"))
+    assert spec.sampler == "euler"
+    assert "HeunDiscreteScheduler" in warning
+    assert not spec.sampler_warnings(GenerationParams(prompt="a star", sampler="ddim"))
+
+
 @pytest.mark.parametrize("prediction", ["epsilon", "sample", "v_prediction"])
 def test_every_sampler_that_is_offered_can_be_built(prediction: str) -> None:
     config = EULER | {"prediction_type": prediction}

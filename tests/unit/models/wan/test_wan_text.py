@@ -87,3 +87,12 @@ def test_states_do_not_depend_on_the_texts_beside(encoder: WanTextEncoder) -> No
         together = encoder.encode(requests, one_by_one=False)
         alone = encoder.encode(requests[:1], one_by_one=False)
     torch.testing.assert_close(together[0].prompt, alone[0].prompt, atol=1e-5, rtol=1e-4)
+
+
+def test_a_folder_that_was_trained_on_lower_case_reads_prompts_so(tmp_path: Path) -> None:
+    folder = write_wan_checkpoint(tmp_path / "wan", seed=3)
+    (folder / "diffuserve.json").write_text('{"lowercase_prompt": true}')
+    encoder = WanTextEncoder(ModelFolder(folder), read_spec(str(folder)), LoadPlan(CPU, torch.float32))
+    assert encoder.key(ask("A Red Circle", negative_prompt="Blur")) == encoder.key(
+        ask("a red circle", negative_prompt="blur")
+    )

@@ -65,7 +65,7 @@ export function Form({ onSubmit, isBusy }) {
 function Prompt({ model: chosen, onSubmit }) {
   const area = useRef(null);
   const { prompt } = settings.value;
-  const example = chosen?.example_prompt;
+  const [example, ...others] = chosen?.example_prompts ?? [];
   useEffect(() => area.current.focus({ preventScroll: true }), []);
   useEffect(() => fit(area.current), [prompt]);
   const read = ({ target }) => change({ prompt: target.value });
@@ -81,10 +81,20 @@ function Prompt({ model: chosen, onSubmit }) {
       example &&
       !prompt &&
       html`
-      <button type="button" class="example"
-        onClick=${() => change({ prompt: example })}>Try “${example}”</button>`
+      <${Example} text=${example} label=${`Try “${example}”`} />
+      ${
+        others.length > 0 &&
+        html`
+        <details class="more-examples">
+          <summary>More prompts to try</summary>
+          ${others.map((text) => html`<${Example} key=${text} text=${text} label=${text} />`)}
+        </details>`
+      }`
     }`;
 }
+
+const Example = ({ text, label }) => html`
+  <button type="button" class="example" onClick=${() => change({ prompt: text })}>${label}</button>`;
 
 const placeholderOf = (chosen) => (chosen?.limits.max_seconds > 0 ? SOUND_PLACEHOLDER : PLACEHOLDER);
 

@@ -1,0 +1,1 @@
+"""`diffuserve fleet`: workers on the cluster managers that people have."""

@@ -1,0 +1,75 @@
+"""The words that a small model knows, as its folder declares them, and what it knows instead of others."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from itertools import chain, islice
+from typing import Annotated
+
+from pydantic import Field
+
+from diffuserve.domain.bounds import Printable
+
+_WORD = re.compile(r"[a-z][a-z']*[a-z]")
+_SHORTEST = 3
+_FILLERS = frozenset(("and", "its", "the", "this", "that", "with", "has", "are", "for", "from", "very"))
+"""Words that ask for nothing by themselves."""
+_MOST_TOLD, _MOST_NEAR = 3, 3
+_CLOSE, _MOST_LONGER = 0.75, 2
+_Name = Annotated[Printable, Field(min_length=1, max_length=100)]
+_Names = Annotated[tuple[_Name, ...], Field(max_length=10_000)]
+_LEAST_SHARED, _LONGEST_ENDING = 4, 3  # letters
+
+
+@dataclass(frozen=True)
+class KnownWords:
+    """What a model's `vocabulary.json` says.
+
+    `groups` hold things of a kind: for each, the names that mean it, its own first. `words` are the others of
+    its prompts. `near` has names for words that mean something known without naming it.
+    """
+
+    groups: Annotated[tuple[tuple[Annotated[_Names, Field(min_length=1)], ...], ...], Field(min_length=1)]
+    words: _Names = ()
+    near: Mapping[_Name, _Names] = field(default_factory=dict)
+
+    def warnings(self, prompt: str, model: str) -> tuple[str, ...]:
+        """Return a warning for each word of a prompt that the model does not know, three at most."""
+        unknown = self.unknown(prompt)
+        return tuple(
+            f"{model} does not know {word!r}; it knows {', '.join(self.instead_of(word))}"
+            for word in unknown[:_MOST_TOLD]
+        )
+
+    def unknown(self, prompt: str) -> list[str]:
+        """Return the words of a prompt that the model does not know, each once."""
+        found = dict.fromkeys(word for word in _WORD.findall(prompt.lower()) if len(word) >= _SHORTEST)
+        return [word for word in found if word not in self._known and word not in _FILLERS]
+
+    def instead_of(self, word: str) -> list[str]:
+        """Return up to three names: near in meaning, then in spelling, then of the same kind."""
+        names = chain(self.near.get(word, ()), self._spelled_like(word))
+        found = list(dict.fromkeys(islice(names, _MOST_NEAR)))
+        kinds = [group for group in self.groups if any(name in found for thing in group for name in thing)]
+        others = (thing[0] for group in kinds or self.groups for thing in group)
+        return list(islice(dict.fromkeys(chain(found, others)), _MOST_NEAR))
+
+    def _spelled_like(self, word: str) -> Iterable[str]:
+        # To compare a word with all names would take longer than a step.
+        alike = (name for name in self._names if name[0] == word[0])
+        close = [name for name in alike if abs(len(name) - len(word)) <= _MOST_LONGER]
+        yield from get_close_matches(word, close, n=_MOST_NEAR, cutoff=_CLOSE)
+        yield from (name for name in self._names if len(name) >= _LEAST_SHARED and word.endswith(name))
+        stem = word[: max(_LEAST_SHARED, len(word) - _LONGEST_ENDING)]
+        yield from (name for name in self._names if f" {name}".find(f" {stem}") >= 0)
+        yield from (name for name in self._names if len(word) >= _LEAST_SHARED and word in name)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [name for group in self.groups for thing in group for name in thing]
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.words) | {word for name in self._names for word in name.split()}

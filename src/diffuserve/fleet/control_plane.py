@@ -1,0 +1,50 @@
+"""The control plane of a fleet: where it is, and how many workers a model should have."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from diffuserve.client.jobs import Client
+from diffuserve.domain.errors import InvalidParams, ModelNotFound, ServerUnavailable
+from diffuserve.domain.resources.scale import ScaleResource
+from diffuserve.private_files import check_own
+
+_PATIENCE_SECONDS = 5.0
+_MAX_ADDRESS = 2_000
+
+
+class PoolOfModel:
+    """The workers that one model should have; with `is_spot`, beside those on demand."""
+
+    def __init__(self, address: Callable[[], str], key: str | None, model: str, is_spot: bool) -> None:
+        """`address` returns the control plane's URL, which may change; `key` has the role monitor."""
+        self._address, self._key = address, key
+        self._model, self._is_spot = model, is_spot
+
+    async def size(self) -> ScaleResource | None:
+        """Return the size; `None` for a model that no worker has offered yet, and that has no floor.
+
+        Raise `ServerUnavailable`, `Unauthorized`, `Forbidden` or `ServerRefused`.
+        """
+        async with Client(self._address(), self._key, patience_seconds=_PATIENCE_SECONDS) as client:
+            try:
+                return await client.pool_size(self._model, is_spot=self._is_spot)
+            except ModelNotFound:
+                return None
+
+
+def address_in(file: Path) -> str:
+    """Return the URL that a file on a shared folder holds.
+
+    Raise `ServerUnavailable` while there is none, and `InvalidParams` if others may have written it: workers
+    send their key there.
+    """
+    try:
+        check_own(file, "server_file")
+        address = file.read_text("utf-8")[:_MAX_ADDRESS].strip()
+    except FileNotFoundError as error:
+        raise ServerUnavailable(f"{file} is not there; the control plane's job writes it") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidParams("server_file", str(file), f"cannot be read: {error}") from error
+    if not address.startswith(("http://", "https://")) or any(map(str.isspace, address)):
+        raise InvalidParams("server_file", str(file), "holds no URL such as http://node7:8000")
+    return address

@@ -1,0 +1,161 @@
+"""Workers as jobs of Slurm, through `sbatch`, `squeue` and `scancel`."""
+
+import logging
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from diffuserve.agent.exit_codes import CANNOT_START
+from diffuserve.domain.errors import InvalidParams, ServerUnavailable
+from diffuserve.fleet.launcher import FAILED_SECONDS, FleetPlacement, FleetWorker, WorkerSetup
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS: Final = 20.0
+"""A worker's drain by default: `scancel` and preemption leave it 30 s in most clusters (`KillWait`)."""
+_MARGIN_SECONDS = 10.0  # from the end of a drain to that of the job
+_COMMANDS = ("sbatch", "squeue", "scancel")
+_COMMAND_SECONDS = 60.0
+_KEY = "DIFFUSERVE_API_KEY"  # the fleet's own: jobs see the rest of its environment
+_STATES = "PENDING,CONFIGURING,RUNNING,COMPLETING,SUSPENDED,FAILED"
+_COLUMNS = ("JobArrayID", "State", "exit_code", "EndTime", "Reason", "NodeList", "StdOut")
+_FORMAT = ",".join(f"{column}:|" for column in _COLUMNS)
+_OWN_OPTIONS = ("--array", "-a", "--job-name", "-J", "--requeue", "--wrap", "--signal", "--parsable")
+
+
+class SlurmLauncher:
+    """Workers of a fleet as elements of job arrays, each the batch script's own process."""
+
+    def __init__(self, setup: WorkerSetup, script: str, options: Sequence[str]) -> None:
+        """Jobs are submitted with these `options` of `sbatch`.
+
+        Raise `InvalidParams` where there is no Slurm, and for options that are the fleet's own.
+        """
+        self._name = job_name(setup.fleet)
+        self._script = script
+        check_options(options)
+        for command in _COMMANDS:
+            if shutil.which(command) is None:
+                remedy = "is not here; run the fleet where Slurm's commands are, such as on a login node"
+                raise InvalidParams("fleet", command, remedy)
+        signal = f"--signal=B:TERM@{setup.drain_seconds + _MARGIN_SECONDS:.0f}"
+        own = (f"--job-name={self._name}", "--no-requeue", signal, "--parsable")
+        output = f"--output={self._name}-%A_%a.log"
+        self._options = (*_resources(setup), output, *options, *own)
+
+    def check(self) -> None:
+        """Have Slurm judge a worker's job without queuing it. Raise `InvalidParams` for what it refuses."""
+        try:
+            self._sbatch("--test-only")
+        except ServerUnavailable as error:
+            remedy = "correct the options after --, or ask the cluster's operators"
+            raise InvalidParams("fleet", self._name, f"{error}; {remedy}") from error
+
+    def workers(self) -> Sequence[FleetWorker]:
+        return fleet_workers(self._squeue(), datetime.now())  # in local time, as Slurm's
+
+    def start(self, count: int) -> None:
+        self._sbatch(f"--array=1-{count}")
+
+    def withdraw(self, names: Sequence[str]) -> None:
+        self._run("scancel", "--state=PENDING", *names)
+
+    def drain(self) -> None:
+        """Tell the batch scripts alone: a plain `scancel` would end them for good after `KillWait`."""
+        self._scancel("--state=PENDING")
+        self._scancel("--batch", "--signal=TERM", "--state=RUNNING")
+
+    def kill(self) -> None:
+        self._scancel()
+
+    def _squeue(self) -> str:
+        return self._run(
+            *("squeue", "--me", "--noheader", "--array", f"--name={self._name}"),
+            *(f"--states={_STATES}", f"--Format={_FORMAT}", "--sort=i"),
+        )
+
+    def _scancel(self, *options: str) -> None:
+        self._run("scancel", "--me", f"--name={self._name}", *options)
+
+    def _sbatch(self, *options: str) -> str:
+        return self._run("env", f"--unset={_KEY}", "sbatch", *self._options, *options, script=self._script)
+
+    def _run(self, *command: str, script: str | None = None) -> str:
+        """Return what a command of Slurm says. Raise `ServerUnavailable` with what it complains about."""
+        try:
+            done = subprocess.run(  # noqa: S603 (the words are arguments, and no shell reads them)
+                command,
+                input=script,
+                capture_output=True,
+                text=True,
+                timeout=_COMMAND_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ServerUnavailable(f"{command[0]} does not respond") from error
+        if done.returncode:
+            raise ServerUnavailable("; ".join(done.stderr.strip().splitlines()) or f"{command[0]} failed")
+        return done.stdout
+
+
+def job_name(fleet: str) -> str:
+    """Return the name of a fleet's jobs."""
+    return f"diffuserve-{fleet}"
+
+
+def batch_script(setup: WorkerSetup, command: Sequence[str], server: str | Path) -> str:
+    """Return the script of one worker, whose control plane is at a URL or at that in a file.
+
+    The worker is the script's own process (`exec`), which is what Slurm's signals reach: SIGTERM to an `srun`
+    would end its step at once. It is not queued again when its node is lost, for which Slurm takes two
+    minutes: the fleet submits another.
+    """
+    address = f'"$(<{shlex.quote(str(server))})"' if isinstance(server, Path) else shlex.quote(server)
+    name = '"$SLURM_JOB_NAME-$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID"'
+    words = shlex.join((*command, "worker", *setup.arguments))
+    return f"#!/bin/bash\nexec {words} --server {address} --name {name}\n"
+
+
+def check_options(options: Sequence[str]) -> None:
+    """Raise `InvalidParams` for an option of `sbatch` that the fleet gives itself, or that is none."""
+    for option in options:
+        if option.partition("=")[0] in _OWN_OPTIONS:
+            raise InvalidParams("fleet", option, "is given by the fleet itself; leave it out")
+
+
+def fleet_workers(listed: str, now: datetime) -> list[FleetWorker]:
+    """Return the workers that `squeue` lists; `now` is the cluster's local time, as the list's are.
+
+    Those that failed more than a minute ago are left out.
+    """
+    rows = [line.split("|") for line in listed.splitlines() if line.strip()]
+    found = [_worker(dict(zip(_COLUMNS, map(str.strip, row), strict=False)), now) for row in rows]
+    return [worker for worker in found if worker is not None]
+
+
+def _worker(row: Mapping[str, str], now: datetime) -> FleetWorker | None:
+    name, state = row["JobArrayID"], row["State"]
+    if state == "PENDING":
+        return FleetWorker(name=name, placement=FleetPlacement.WAITING, detail=row["Reason"])
+    if state != "FAILED":
+        return FleetWorker(name=name, placement=FleetPlacement.PLACED, detail=row["NodeList"])
+    if (now - datetime.fromisoformat(row["EndTime"])).total_seconds() > FAILED_SECONDS:
+        return None
+    code = int(row["exit_code"]) >> 8  # a wait status
+    job, _, element = name.partition("_")
+    output = row["StdOut"].replace("%A", job).replace("%a", element)
+    detail = f"exit code {code} on {row['NodeList']}; its own message is in {output}"
+    return FleetWorker(
+        name=name, placement=FleetPlacement.FAILED, detail=detail, cannot_start=code == CANNOT_START
+    )
+
+
+def _resources(setup: WorkerSetup) -> tuple[str, ...]:
+    """Return what a worker occupies, which options of the user may say otherwise."""
+    if setup.gpus != int(setup.gpus):
+        raise InvalidParams("gpus_per_worker", setup.gpus, "Slurm gives whole GPUs")
+    return ("--nodes=1", *((f"--gres=gpu:{setup.gpus:.0f}",) if setup.gpus else ()))

@@ -1,0 +1,1 @@
+"""The engine's options for a load and an objective: found by trials, kept beside the cost fit, applied."""

@@ -1,0 +1,55 @@
+"""What clients are told of their wait knows what was submitted and claimed since the queue was read."""
+
+import asyncio
+
+from diffuserve.domain.jobs.job import Band, Job, QueueEstimate
+from diffuserve.jobs.store import JobStore
+from support.store_driver import add_worker, claim, new_job
+
+
+async def estimate(store: JobStore, job: Job) -> QueueEstimate:
+    found = await store.jobs.estimate(job)
+    assert found is not None
+    return found
+
+
+async def test_each_response_of_a_burst_counts_the_jobs_before_it(job_store: JobStore) -> None:
+    await add_worker(job_store)
+    await estimate(job_store, await job_store.jobs.submit(new_job()))
+    for number in range(1, 30):
+        told = await estimate(job_store, await job_store.jobs.submit(new_job(cost_seconds=1.0)))
+        assert told.ahead == number
+    together = await asyncio.gather(*(job_store.jobs.submit(new_job(cost_seconds=1.0)) for _ in range(30)))
+    ahead = [(await estimate(job_store, job)).ahead for job in sorted(together, key=lambda job: job.seq)]
+    assert ahead == list(range(30, 60))
+
+
+async def test_another_tenants_burst_and_bands_count_at_once(job_store: JobStore) -> None:
+    await add_worker(job_store)
+    await estimate(job_store, await job_store.jobs.submit(new_job("ada", cost_seconds=1.0)))
+    for _ in range(10):
+        await job_store.jobs.submit(new_job("bob", band=Band.INTERACTIVE, cost_seconds=1.0))
+    last = await job_store.jobs.submit(new_job("ada", band=Band.BATCH, cost_seconds=1.0))
+    assert (await estimate(job_store, last)).ahead == 11
+
+
+async def test_what_workers_claim_is_ahead_no_longer_but_runs(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    jobs = [await job_store.jobs.submit(new_job(cost_seconds=10.0)) for _ in range(8)]
+    before = await estimate(job_store, jobs[-1])
+    await claim(job_store, worker, num_jobs=4)
+    after = await estimate(job_store, jobs[-1])
+    assert (before.ahead, after.ahead) == (7, 3)
+    assert before.eta_s_low is not None
+    assert after.eta_s_low is not None
+    assert after.eta_s_high is not None
+    assert after.eta_s_low < before.eta_s_low
+    assert after.eta_s_high > 2.0 * 40  # what runs is not over yet
+
+
+async def test_canceled_jobs_are_ahead_no_longer(job_store: JobStore) -> None:
+    await add_worker(job_store)
+    jobs = [await job_store.jobs.submit(new_job()) for _ in range(5)]
+    assert (await estimate(job_store, jobs[-1])).ahead == 4
+    await job_store.jobs.cancel(jobs[0].id)
+    assert (await estimate(job_store, jobs[-1])).ahead == 3

@@ -1,0 +1,70 @@
+"""Jobs of Slurm that are workers: their script, and what `squeue` tells of them."""
+
+import subprocess
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.fleet.launcher import FleetPlacement, FleetWorker, WorkerSetup
+from diffuserve.fleet.slurm import SlurmLauncher, batch_script, check_options, fleet_workers
+
+NOW = datetime.fromisoformat("2026-11-27T12:00:00")
+SETUP = WorkerSetup(
+    fleet="tiny", arguments=("--model", "a model", "--label", "x=$(id)"), gpus=1.0, drain_seconds=20.0
+)
+PRINTED = ["worker", "--model", "a model", "--label", "x=$(id)", "--server", "http://n7:8000", "--name"]
+
+
+def printed_by(script: str) -> list[str]:
+    names = {"SLURM_JOB_NAME": "diffuserve-tiny", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    environment = {"PATH": "/usr/bin:/bin", **names}
+    done = subprocess.run(["bash"], input=script, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_the_script_is_the_worker_and_no_word_is_read_by_the_shell(tmp_path: Path) -> None:
+    file = tmp_path / "it's here"
+    file.write_text("http://n7:8000\n", encoding="utf-8")
+    for server in ("http://n7:8000", file):
+        script = batch_script(SETUP, ["printf", "%s\\n"], server)
+        assert printed_by(script) == [*PRINTED, "diffuserve-tiny-7-2"]
+
+
+def test_states_of_jobs_are_placements() -> None:
+    listed = """
+5_1|RUNNING|0|NONE|None|n1|/logs/%A_%a.log|
+5_2|COMPLETING|0|NONE|None|n2|/logs/%A_%a.log|
+5_3|PENDING|0|NONE|Resources||/logs/%A_%a.log|
+4_1|FAILED|512|2026-11-27T11:59:30|NonZeroExitCode|n3|/logs/%A_%a.log|
+4_2|FAILED|256|2026-11-27T11:59:30|NonZeroExitCode|n3|/logs/%A_%a.log|
+3_1|FAILED|512|2026-11-27T11:58:30|NonZeroExitCode|n3|/logs/%A_%a.log|
+"""
+    placed, waiting, failed = FleetPlacement.PLACED, FleetPlacement.WAITING, FleetPlacement.FAILED
+    assert fleet_workers(listed, NOW) == [
+        FleetWorker(name="5_1", placement=placed, detail="n1"),
+        FleetWorker(name="5_2", placement=placed, detail="n2"),
+        FleetWorker(name="5_3", placement=waiting, detail="Resources"),
+        FleetWorker(
+            name="4_1",
+            placement=failed,
+            detail="exit code 2 on n3; its own message is in /logs/4_1.log",
+            cannot_start=True,
+        ),
+        FleetWorker(
+            name="4_2", placement=failed, detail="exit code 1 on n3; its own message is in /logs/4_2.log"
+        ),
+    ]
+
+
+@pytest.mark.parametrize("option", ["--array=1-9", "-J", "--requeue", "--wrap=true"])
+def test_options_that_the_fleet_gives_itself_are_refused(option: str) -> None:
+    with pytest.raises(InvalidParams, match="leave it out"):
+        check_options(["--partition=gpu", option])
+
+
+def test_where_there_is_no_slurm_a_fleet_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(InvalidParams, match="login node"):
+        SlurmLauncher(SETUP, "", ())
