@@ -15,6 +15,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ from diffuserve.bench.playing import Played
 from diffuserve.bench.running import BenchPlan, BenchRun, Measured, Server, run_all
 from diffuserve.bench.slo import Slo
 from diffuserve.bench.targets import Address, LoadTarget
-from diffuserve.bench.targets.openai import OpenAI
+from diffuserve.bench.targets.diffuserve import Diffuserve
 from diffuserve.bench.targets.template import Template
 from support.environments import environment
 
@@ -48,13 +49,9 @@ SLO = Slo(0.95, 1.0)
 NAIVE, OURS, FILTERED = "FastAPI, one at a time", "diffuserve serve, no image filter", "diffuserve serve"
 _MODEL = str(workloads.CHECKPOINT)
 _FIELDS = ("num_inference_steps", "seed")
+_BODY = {name: f"${name}" for name in ("prompt", "width", "height", *_FIELDS)}
 _PEER = Template.model_validate(
-    {
-        "path": "/predict",
-        "body": {"input": {name: f"${name}" for name in ("prompt", "width", "height", *_FIELDS)}},
-        "output": "png",
-        "is": "base64",
-    }
+    {"path": "/predict", "body": {"input": _BODY}, "output": "png", "is": "base64"}
 )
 _RAY = "ray[serve]==2.60.0"
 _PACKAGES = ("torch", "diffusers", "litserve", "fastapi", "uvicorn")
@@ -72,7 +69,7 @@ class Rate:
     count: int
 
 
-RATES = (Rate("low", 0.3, 15), Rate("70 %", 0.7, 30), Rate("saturated", 5.0, 48))
+RATES = (Rate("low", 0.3, 10), Rate("70 %", 0.7, 20), Rate("saturated", 5.0, 40))
 SATURATED = RATES[-1]
 _AT_ONCE = 100.0  # requests a second, of the first round, which counts nowhere
 
@@ -99,10 +96,9 @@ class Contender:
 
 def ours(name: str, *options: str) -> Contender:
     """Return our own server."""
-    return Contender(name, (*DIFFUSERVE, "serve", "--model", _MODEL, *options), "/readyz", OUR_API)
+    return Contender(name, (*DIFFUSERVE, "serve", "--model", _MODEL, *options), "/readyz", Diffuserve(None))
 
 
-OUR_API = OpenAI(workloads.CHECKPOINT.name, extra="top-level")
 CONTENDERS = (
     Contender(NAIVE, (*_PROGRAM, "fastapi")),
     Contender("LitServe, batches of 8", _LITSERVE),
@@ -125,7 +121,7 @@ class PeerFigures:
     goodput: float
     latency: Spread | None
     cpu_ms: float
-    num_failed: int
+    errors: Mapping[str, int]
     rounds: int
 
 
@@ -188,7 +184,7 @@ class _Measuring:
 
     async def play(self, rate: Rate, offered: float, num_rounds: int) -> list[Measured]:
         address, run = Address("http", f"http://127.0.0.1:{self.port}"), BenchRun()
-        count = max(4, rate.count // 6) if self.is_quick else rate.count
+        count = max(3, rate.count // 6) if self.is_quick else rate.count
         plan = BenchPlan(
             requests=lambda number: requests_of(count, seed=number),
             count=count,
@@ -220,7 +216,7 @@ def _summary(server: str, rate: str, offered: float, rounds: Sequence[Measured],
         goodput=statistics.median(each.goodput or 0.0 for each in figures),
         latency=figures_of(outcomes, 1.0).latency,
         cpu_ms=1000 * cpu / len(outcomes),
-        num_failed=sum(each.num_failed for each in figures),
+        errors=Counter(str(each.error) for each in outcomes if each.error),
         rounds=len(rounds),
     )
 
@@ -248,7 +244,7 @@ def _row(figures: PeerFigures, naive: PeerFigures | None) -> Mapping[str, str]:
         f"goodput ({SLO})": f"{figures.goodput:.1f}",
         **{f"p{at}": f"{percent[at]:.2f} s" if percent else "none" for at in (50, 95, 99)},
         "CPU an image": f"{figures.cpu_ms:.0f} ms",
-        "failed": str(figures.num_failed),
+        "failed": ", ".join(f"{count} {error}" for error, count in figures.errors.items()),
     }
 
 

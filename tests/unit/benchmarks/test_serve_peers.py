@@ -18,7 +18,7 @@ def figures_of(server: str, rate: str, images_per_second: float) -> PeerFigures:
         goodput=1.0,
         latency=Spread.of([0.5, 1.5]),
         cpu_ms=120.4,
-        num_failed=0,
+        errors={},
         rounds=3,
     )
 

@@ -145,7 +145,8 @@ class TextConditioner:
         return self._text(params.negative_prompt or "", "the negative prompt", params)
 
     def _text(self, words: str, subject: str, params: GenerationParams) -> PromptText:
-        return PromptText(words, self._max_tokens(params), subject, params.prompt_syntax == WEIGHTS)
+        is_weighted = params.prompt_syntax == WEIGHTS
+        return PromptText(words, self._max_tokens(params), subject, is_weighted=is_weighted)
 
     def _max_tokens(self, params: GenerationParams) -> int:
         return min(params.max_sequence_length or self._length, self._length)

@@ -58,7 +58,7 @@ class PromptText:
     words: str
     length: int
     subject: str
-    is_weighted: bool = False
+    is_weighted: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)
