@@ -90,12 +90,13 @@ def test_ctrl_c_keeps_finished_images(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_models_lists_the_bundled_one(tmp_path: Path) -> None:
-    done = diffuserve("models", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "tiny-flux" in done.stdout
+def test_models_lists_the_bundled_one(invoke: Invoke) -> None:
+    done = invoke("models")
+    assert done.code == 0
+    assert "tiny-flux" in done.out
 
 
+@pytest.mark.slow  # unit tests calibrate an engine of a fake pipeline
 def test_calibrate_keeps_a_fit_for_later_runs(tmp_path: Path, invoke: Invoke) -> None:
     done = invoke("calibrate")
     assert done.code == 0, done.err

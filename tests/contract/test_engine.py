@@ -18,10 +18,13 @@ from diffuserve.domain.errors import (
     ModelNotFound,
     RequestAborted,
 )
+from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.costs.cost_model import save_fit
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
+from diffuserve.engine.policy.step_order import StepOrder
 from diffuserve.models.bundled import bundled_models
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.engine_families import FAMILIES, FAMILIES_LIKE_FLUX, pipeline_of
@@ -284,6 +287,22 @@ def test_requests_of_other_steps_share_none_if_it_is_asked_for(fake: FakePipelin
     assert batches == [[3]] * 3 + [[5, 5]] * 5
 
 
+@pytest.mark.parametrize(("order", "steps"), [("shortest", {2, 8}), ("arrival", {2, 8, 9})])
+def test_a_step_is_for_the_shortest_and_as_many_as_are_worth_it(
+    fake: FakePipeline, tmp_path: Path, order: str, steps: set[int]
+) -> None:
+    kept = tmp_path / "fit.json"
+    save_fit(
+        kept, CostFit((1e-4, 1e-6), (1e-9, 1e-6, 1e-12, 1e-6), (1e-4, 1e-9))
+    )  # tokens cost, steps do not
+    config = EngineConfig(cost_fit_path=kept, step_order=StepOrder(order), num_threads=1)
+    with Engine(fake, config) as engine:
+        for num_steps in (9, 8, 9, 2):
+            engine.add(replace(MIXED[0], num_inference_steps=num_steps))
+        engine.step()
+        assert {params.num_inference_steps for params in fake.denoised_batches[0]} == steps
+
+
 def test_an_idle_engine_waits_for_company(fake: FakePipeline) -> None:
     config = EngineConfig(max_wait_seconds=HANG_SECONDS, max_batch_size=2, num_threads=1)
     with Engine(fake, config) as engine:
@@ -387,6 +406,15 @@ def test_a_prompt_longer_than_the_model_reads_is_cut_with_a_warning(tiny_engine:
     )
     assert "reads 32" in long.warnings[0]
     assert short.warnings == ()
+
+
+def test_words_that_the_model_does_not_know_are_told(tiny_engine: Engine) -> None:
+    params = GenerationParams(prompt="a Red disk and a lamp", width=96, height=96, num_inference_steps=1)
+    [result] = tiny_engine.generate([params])
+    assert result.warnings == (
+        "tiny-flux does not know 'disk'; it knows circle, disc, square",
+        "tiny-flux does not know 'lamp'; it knows circle, square, triangle",
+    )
 
 
 @pytest.mark.parametrize("side", [64, 96, 256, 272])

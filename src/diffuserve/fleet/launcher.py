@@ -11,7 +11,7 @@ FAILED_SECONDS = 60.0
 """A worker that failed keeps its place for so long: one that fails at each start is tried once a minute."""
 
 
-class Placement(StrEnum):
+class FleetPlacement(StrEnum):
     """Stage of a worker: it waits for room, was placed on a node, or has failed lately."""
 
     WAITING = "waiting"
@@ -27,7 +27,7 @@ class FleetWorker(Resource):
     """
 
     name: str
-    placement: Placement
+    placement: FleetPlacement
     detail: str = ""
     cannot_start: bool = False
 
@@ -50,8 +50,8 @@ class WorkerSetup:
     fleet: str
     arguments: tuple[str, ...]
     settings: Mapping[str, object] = field(default_factory=dict)
-    gpus: float = 1.0
-    drain_seconds: float = 30.0
+    gpus: float
+    drain_seconds: float
 
 
 class Launcher(Protocol):

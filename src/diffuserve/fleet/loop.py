@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
 from diffuserve.domain.resources.scale import ScaleResource
-from diffuserve.fleet.launcher import FleetWorker, Launcher, Placement
+from diffuserve.fleet.launcher import FleetPlacement, FleetWorker, Launcher
 from diffuserve.fleet.plan import FleetBounds, Start, plan
 from diffuserve.telemetry.outage_log import OutageLog
 
@@ -54,7 +54,7 @@ class FleetLoop:
         self._has_worked = self._has_worked or (size is not None and size.num_live > 0)
         self._note_failures(workers)
         want = self._bounds.of(0 if size is None else size.workers)
-        waiting = _of(workers, Placement.WAITING)
+        waiting = _of(workers, FleetPlacement.WAITING)
         occupied = len(workers) - len(waiting)
         self._tell(want, occupied, len(waiting))
         order = plan(want, occupied, [worker.name for worker in waiting])
@@ -66,18 +66,18 @@ class FleetLoop:
     def _without_earlier(self, workers: Sequence[FleetWorker]) -> Sequence[FleetWorker]:
         """Leave out those that had failed before this loop began: what was wrong may be corrected now."""
         if self._earlier is None:
-            self._earlier = {worker.name for worker in _of(workers, Placement.FAILED)}
+            self._earlier = {worker.name for worker in _of(workers, FleetPlacement.FAILED)}
         return [worker for worker in workers if worker.name not in self._earlier]
 
     def _note_failures(self, workers: Sequence[FleetWorker]) -> None:
         """Log each failure once. Raise `InvalidParams` for workers of which none has ever worked."""
-        failed = _of(workers, Placement.FAILED)
+        failed = _of(workers, FleetPlacement.FAILED)
         for worker in failed:
             if worker.name not in self._failures:
                 log.warning("%s failed: %s", worker.name, worker.detail)
         self._failures = {worker.name for worker in failed}
         hopeless = [worker for worker in failed if worker.cannot_start]
-        if hopeless and not self._has_worked and not _of(workers, Placement.PLACED):
+        if hopeless and not self._has_worked and not _of(workers, FleetPlacement.PLACED):
             self._launcher.kill()  # nothing that could hold a job
             raise InvalidParams("fleet", hopeless[0].name, f"cannot start: {hopeless[0].detail}")
 
@@ -91,7 +91,7 @@ async def drained(launcher: Launcher, seconds: float) -> int:
     """Have all workers leave; end those that are left after `seconds`, and return how many these were."""
     launcher.drain()
     end = asyncio.get_running_loop().time() + seconds
-    while left := [each for each in launcher.workers() if each.placement is not Placement.FAILED]:
+    while left := [each for each in launcher.workers() if each.placement is not FleetPlacement.FAILED]:
         if asyncio.get_running_loop().time() > end:
             break
         await asyncio.sleep(_LOOK_SECONDS)
@@ -99,5 +99,5 @@ async def drained(launcher: Launcher, seconds: float) -> int:
     return len(left)
 
 
-def _of(workers: Sequence[FleetWorker], placement: Placement) -> list[FleetWorker]:
+def _of(workers: Sequence[FleetWorker], placement: FleetPlacement) -> list[FleetWorker]:
     return [worker for worker in workers if worker.placement is placement]

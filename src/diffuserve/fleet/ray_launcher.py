@@ -16,13 +16,13 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from diffuserve.domain.errors import ServerUnavailable
-from diffuserve.fleet.launcher import FAILED_SECONDS, FleetWorker, Placement
-from diffuserve.fleet.ray_worker import Failure, RayNode, RayWorker, RayWorkerSetup
+from diffuserve.fleet.launcher import FAILED_SECONDS, FleetPlacement, FleetWorker
+from diffuserve.fleet.ray_worker import FleetFailure, RayNode, RayWorker, RayWorkerSetup
 
 NAMESPACE = "diffuserve"
 """Namespace of the actors, in which other programs of the cluster do not look."""
 _ASK_SECONDS = 1.0
-_GONE = Failure("its actor is gone; Ray's dashboard has the reason", cannot_start=False)
+_GONE = FleetFailure("its actor is gone; Ray's dashboard has the reason", cannot_start=False)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class RayLauncher:
     @_of_ray
     def drain(self) -> None:
         workers = self.workers()
-        self.withdraw(worker.name for worker in workers if worker.placement is not Placement.PLACED)
+        self.withdraw(worker.name for worker in workers if worker.placement is not FleetPlacement.PLACED)
         for worker in workers:
             with suppress(ValueError):
                 ray.get_actor(worker.name, NAMESPACE).drain.remote()
@@ -110,7 +110,7 @@ class RayLauncher:
             )
             actor.remote(name, *([rank] if rank else []), setup)
 
-    def _failures(self, placed: Sequence[str]) -> Mapping[str, Failure]:
+    def _failures(self, placed: Sequence[str]) -> Mapping[str, FleetFailure]:
         """Ask the placed workers; one that does not respond has not failed, as far as is known."""
         failures = {}
         for name in placed:
@@ -136,14 +136,17 @@ class RayLauncher:
 
 
 def _fleet_worker(
-    name: str, group: Mapping[str, Any], is_waiting: bool, failure: Failure | None
+    name: str, group: Mapping[str, Any], is_waiting: bool, failure: FleetFailure | None
 ) -> FleetWorker:
     if failure is not None:
         return FleetWorker(
-            name=name, placement=Placement.FAILED, detail=failure.reason, cannot_start=failure.cannot_start
+            name=name,
+            placement=FleetPlacement.FAILED,
+            detail=failure.reason,
+            cannot_start=failure.cannot_start,
         )
     if is_waiting:
         room = ", ".join(f"{amount:g} {kind}" for kind, amount in group["bundles"][0].items())
-        return FleetWorker(name=name, placement=Placement.WAITING, detail=f"no node has room for {room}")
+        return FleetWorker(name=name, placement=FleetPlacement.WAITING, detail=f"no node has room for {room}")
     nodes = ", ".join(group["bundles_to_node_id"].values())
-    return FleetWorker(name=name, placement=Placement.PLACED, detail=nodes)
+    return FleetWorker(name=name, placement=FleetPlacement.PLACED, detail=nodes)

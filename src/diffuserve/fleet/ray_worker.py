@@ -47,7 +47,7 @@ class RayWorkerSetup(WorkerSetup):
 
 
 @dataclass(frozen=True)
-class Failure:
+class FleetFailure:
     """Why a worker ended, and whether no other start would help."""
 
     reason: str
@@ -61,7 +61,7 @@ class RayWorker:
         self._name, self._setup = name, setup
         self._agent: WorkerAgent | None = None
         self._is_told_to_drain = False
-        self._failure: Failure | None = None
+        self._failure: FleetFailure | None = None
         self._address = (get_node_ip_address(), _free_port()) if setup.nodes > 1 else None
         _run_current_actor()
 
@@ -70,11 +70,11 @@ class RayWorker:
         try:
             code = await self._work()
         except DiffuserveError as error:
-            self._failure = Failure(str(error), cannot_start=True)
+            self._failure = FleetFailure(str(error), cannot_start=True)
         else:
             if code:
                 reason = f"ended with exit code {code}; the actor's log in Ray's dashboard has the reason"
-                self._failure = Failure(reason, code == CANNOT_START)
+                self._failure = FleetFailure(reason, code == CANNOT_START)
         if self._failure is not None:
             await asyncio.sleep(FAILED_SECONDS)
         remove_placement_group(get_current_placement_group())  # with this actor, and those of other nodes
@@ -85,7 +85,7 @@ class RayWorker:
         if self._agent is not None:
             self._agent.drain()
 
-    async def failure(self) -> Failure | None:
+    async def failure(self) -> FleetFailure | None:
         """Return why the worker has failed; `None` while it works."""
         return self._failure
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from diffuserve.agent.exit_codes import CANNOT_START
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
-from diffuserve.fleet.launcher import FAILED_SECONDS, FleetWorker, Placement, WorkerSetup
+from diffuserve.fleet.launcher import FAILED_SECONDS, FleetPlacement, FleetWorker, WorkerSetup
 
 log = logging.getLogger(__name__)
 
@@ -140,9 +140,9 @@ def fleet_workers(listed: str, now: datetime) -> list[FleetWorker]:
 def _worker(row: Mapping[str, str], now: datetime) -> FleetWorker | None:
     name, state = row["JobArrayID"], row["State"]
     if state == "PENDING":
-        return FleetWorker(name=name, placement=Placement.WAITING, detail=row["Reason"])
+        return FleetWorker(name=name, placement=FleetPlacement.WAITING, detail=row["Reason"])
     if state != "FAILED":
-        return FleetWorker(name=name, placement=Placement.PLACED, detail=row["NodeList"])
+        return FleetWorker(name=name, placement=FleetPlacement.PLACED, detail=row["NodeList"])
     if (now - datetime.fromisoformat(row["EndTime"])).total_seconds() > FAILED_SECONDS:
         return None
     code = int(row["exit_code"]) >> 8  # a wait status
@@ -150,7 +150,7 @@ def _worker(row: Mapping[str, str], now: datetime) -> FleetWorker | None:
     output = row["StdOut"].replace("%A", job).replace("%a", element)
     detail = f"exit code {code} on {row['NodeList']}; its own message is in {output}"
     return FleetWorker(
-        name=name, placement=Placement.FAILED, detail=detail, cannot_start=code == CANNOT_START
+        name=name, placement=FleetPlacement.FAILED, detail=detail, cannot_start=code == CANNOT_START
     )
 
 

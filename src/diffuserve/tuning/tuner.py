@@ -1,7 +1,9 @@
 """The search: what keeps the device busiest, what the fit predicts of the rest, trials of the few best."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -102,7 +104,12 @@ class Tuner:
         self._most = 0.0
 
     async def search(self) -> None:
-        """Try until nothing is left to try, or no time."""
+        """Try until nothing is left to try, or no time; what is under way at its end is given up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.plan.seconds):
+                await self._search()
+
+    async def _search(self) -> None:
         saturated = await self._saturate()
         finalists = self._finalists(saturated)
         for number, tried in enumerate(finalists):

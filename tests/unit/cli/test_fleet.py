@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.cli.fleet.keep import Action, WorkerOptions, bounds_of, fleet_name, gpus_of
+from diffuserve.cli.fleet.keep import FleetAction, WorkerOptions, bounds_of, fleet_name, gpus_of
 from diffuserve.cli.fleet.slurm import action_of
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.settings import Settings
@@ -51,9 +51,9 @@ def test_a_fleet_is_named_after_its_model(model: str, name: str) -> None:
 
 def test_words_are_an_action_or_options_of_sbatch() -> None:
     options = ["--partition=gpu", "-n1"]
-    assert action_of([]) == (Action.KEEP, [])
-    assert action_of(options) == (Action.KEEP, options)
-    assert action_of(["stop"]) == (Action.STOP, ())
+    assert action_of([]) == (FleetAction.KEEP, [])
+    assert action_of(options) == (FleetAction.KEEP, options)
+    assert action_of(["stop"]) == (FleetAction.STOP, ())
     for words in (["start"], ["status", "--partition=gpu"]):
         with pytest.raises(InvalidParams, match="after --"):
             action_of(words)

@@ -194,13 +194,13 @@ def test_whoever_has_aged_takes_no_place_of_those_of_the_highest_priority(
     assert set(SHORTEST.select(of_highest, LIMITS)) <= set(SHORTEST.select(waiting, LIMITS))
 
 
-def test_the_worthwhile_share_grows_as_the_root_of_what_waits() -> None:
+def test_more_shares_a_step_the_more_it_saves_and_the_longer_the_queue() -> None:
     def shared(count: int, constant: float) -> int:
         worthwhile = StepCost(constant).worthwhile_seconds([Work(100, ADDED)] * count)
         return round(worthwhile / ADDED)
 
-    assert [shared(count, 0.3) for count in (1, 2, 6, 24, 96)] == [1, 2, 3, 6, 12]
-    assert [shared(count, 3.0) for count in (1, 2, 6, 24, 96)] == [1, 2, 6, 19, 38]
+    assert [shared(count, 0.3) for count in (1, 2, 6, 24, 96)] == [1, 2, 3, 10, 42]
+    assert [shared(count, 3.0) for count in (1, 2, 6, 24, 96)] == [1, 2, 6, 24, 96]
     assert shared(96, 0.0) == 2, "the fewest from which the fit learns what sharing saves"
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
 from diffuserve.domain.resources.scale import ScaleResource
-from diffuserve.fleet.launcher import FleetWorker, Placement
+from diffuserve.fleet.launcher import FleetPlacement, FleetWorker
 from diffuserve.fleet.loop import FleetLoop, drained
 from diffuserve.fleet.plan import FleetBounds
 from support.virtual_time import in_virtual_time
@@ -35,14 +35,16 @@ class PretendedLauncher:
         for _ in range(count):
             self.num_started += 1
             name = f"w{self.num_started}"
-            self.held[name] = FleetWorker(name=name, placement=Placement.WAITING)
+            self.held[name] = FleetWorker(name=name, placement=FleetPlacement.WAITING)
 
     def withdraw(self, names: Sequence[str]) -> None:
         for name in names:
-            assert self.held.pop(name).placement is Placement.WAITING
+            assert self.held.pop(name).placement is FleetPlacement.WAITING
 
     def drain(self) -> None:
-        self.withdraw([name for name, worker in self.held.items() if worker.placement is Placement.WAITING])
+        self.withdraw(
+            [name for name, worker in self.held.items() if worker.placement is FleetPlacement.WAITING]
+        )
 
     def kill(self) -> None:
         self.ended += self.held
@@ -51,13 +53,13 @@ class PretendedLauncher:
     def place(self) -> None:
         """Place what waits, as far as there is room."""
         for name, worker in self.held.items():
-            num_placed = sum(each.placement is Placement.PLACED for each in self.held.values())
-            if worker.placement is Placement.WAITING and num_placed < self.room:
-                self.held[name] = replace(worker, placement=Placement.PLACED)
+            num_placed = sum(each.placement is FleetPlacement.PLACED for each in self.held.values())
+            if worker.placement is FleetPlacement.WAITING and num_placed < self.room:
+                self.held[name] = replace(worker, placement=FleetPlacement.PLACED)
 
     def fail(self, name: str, cannot_start: bool = True) -> None:
         self.held[name] = FleetWorker(
-            name=name, placement=Placement.FAILED, detail="no such model", cannot_start=cannot_start
+            name=name, placement=FleetPlacement.FAILED, detail="no such model", cannot_start=cannot_start
         )
 
 
@@ -192,7 +194,7 @@ def test_whatever_is_wanted_the_fleet_never_exceeds_its_most(history: list[tuple
         for wanted, room in history:
             pool.workers, launcher.room = wanted, room
             await loop.look()
-            placed = [each for each in launcher.held.values() if each.placement is Placement.PLACED]
+            placed = [each for each in launcher.held.values() if each.placement is FleetPlacement.PLACED]
             assert len(launcher.held) == max(min(max(wanted, 1), 8), len(placed))
             launcher.place()
 

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.fleet.launcher import FleetWorker, Placement, WorkerSetup
+from diffuserve.fleet.launcher import FleetPlacement, FleetWorker, WorkerSetup
 from diffuserve.fleet.slurm import SlurmLauncher, batch_script, check_options, fleet_workers
 
 NOW = datetime.fromisoformat("2026-11-27T12:00:00")
-SETUP = WorkerSetup(fleet="tiny", arguments=("--model", "a model", "--label", "x=$(id)"))
+SETUP = WorkerSetup(
+    fleet="tiny", arguments=("--model", "a model", "--label", "x=$(id)"), gpus=1.0, drain_seconds=20.0
+)
 PRINTED = ["worker", "--model", "a model", "--label", "x=$(id)", "--server", "http://n7:8000", "--name"]
 
 
@@ -39,7 +41,7 @@ def test_states_of_jobs_are_placements() -> None:
 4_2|FAILED|256|2026-11-27T11:59:30|NonZeroExitCode|n3|/logs/%A_%a.log|
 3_1|FAILED|512|2026-11-27T11:58:30|NonZeroExitCode|n3|/logs/%A_%a.log|
 """
-    placed, waiting, failed = Placement.PLACED, Placement.WAITING, Placement.FAILED
+    placed, waiting, failed = FleetPlacement.PLACED, FleetPlacement.WAITING, FleetPlacement.FAILED
     assert fleet_workers(listed, NOW) == [
         FleetWorker(name="5_1", placement=placed, detail="n1"),
         FleetWorker(name="5_2", placement=placed, detail="n2"),

@@ -38,7 +38,9 @@ def _overview(measured: Sequence[Measured]) -> Table:
         "p99",
         "max",
     ]
-    table = Table(*columns, *(["goodput/s", "in time"] if has_slo else []), box=None, header_style="bold")
+    has_batch = any(each.watched.mean_batch_size is not None for each in measured)
+    columns += [*(["in a step"] if has_batch else []), *(["goodput/s", "in time"] if has_slo else [])]
+    table = Table(*columns, box=None, header_style="bold")
     for each in measured:
         figures = each.figures
         latency = figures.latency
@@ -51,6 +53,9 @@ def _overview(measured: Sequence[Measured]) -> Table:
             f"{figures.output_throughput:.2f}",
             *(_percentiles(latency) if latency else ["", "", "", ""]),
         ]
+        if has_batch:
+            batch = each.watched.mean_batch_size
+            row.append("" if batch is None else f"{batch:.2f}")
         if has_slo and figures.goodput is not None:
             row += [f"{figures.goodput:.2f}", f"{figures.good_share or 0:.1%}"]
         table.add_row(*row, style=None if figures.is_kept in (None, True) else "yellow")
@@ -99,8 +104,6 @@ def _sentences(run: BenchRun) -> Iterator[str]:
         figures = measured.figures
         for error, count in figures.errors.items():
             yield f"\n{count:,} of {figures.num_requests:,}: {error}"
-        if (batch := measured.watched.mean_batch_size) is not None:
-            yield f"\n{measured.address}: {batch:.2f} requests shared a step, as the server tells it"
         if figures.cost_per_1000 is not None:
             yield f"\n{measured.address}: {figures.cost_per_1000:.2f} for 1,000 outputs at the price given"
         if warning := warning_of(measured.own, figures.send_delay, figures.latency):

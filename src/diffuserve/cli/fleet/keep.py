@@ -38,7 +38,7 @@ WORKER_SETTINGS = tuple(name for name in options.WORKER_SETTINGS if name != "gpu
 SETTINGS = ("server", "api_key", *WORKER_SETTINGS)
 
 
-class Action(StrEnum):
+class FleetAction(StrEnum):
     """What is done with a fleet."""
 
     KEEP = "keep"

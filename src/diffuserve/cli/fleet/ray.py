@@ -9,7 +9,7 @@ import typer
 
 from diffuserve.cli import options
 from diffuserve.cli.fleet import keep
-from diffuserve.cli.fleet.keep import Action
+from diffuserve.cli.fleet.keep import FleetAction
 from diffuserve.cli.panels import FLEET, MANY_GPUS
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.extras import Extra, missing_module
@@ -33,8 +33,8 @@ Examples:
 def on_ray(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
     action: Annotated[
-        Action, typer.Argument(help="keep it, show its workers, or end it.", show_default=True)
-    ] = Action.KEEP,
+        FleetAction, typer.Argument(help="keep it, show its workers, or end it.", show_default=True)
+    ] = FleetAction.KEEP,
     name: keep.Name = "",
     min: keep.Least = 1,
     max: keep.Most = 4,
@@ -89,7 +89,7 @@ def on_ray(  # noqa: PLR0913 (a command has as many arguments as options)
         remedy = "nodes that form one worker prove it by --node-secret-file FILE, which each of them has"
         raise InvalidParams("node_secret_file", None, remedy)
     model_pool = keep.pool_of(settings, pool, lambda: settings.server)
-    if action is Action.KEEP:
+    if action is FleetAction.KEEP:
         keep.check_pool(model_pool, bounds)
 
     from diffuserve.fleet.ray_cluster import check_cluster, connect  # it imports Ray, which takes a second
@@ -119,9 +119,9 @@ def on_ray(  # noqa: PLR0913 (a command has as many arguments as options)
     )
     connect(address or None)
     launcher, file = RayLauncher(setup), holder.file_of("ray", fleet)
-    if action is Action.STATUS:
+    if action is FleetAction.STATUS:
         keep.show(launcher, as_json)
-    elif action is Action.STOP:
+    elif action is FleetAction.STOP:
         keep.stop_fleet(launcher, settings, file)
     else:
         check_cluster(setup, grows)

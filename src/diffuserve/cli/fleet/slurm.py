@@ -10,7 +10,7 @@ import typer
 
 from diffuserve.cli import options
 from diffuserve.cli.fleet import keep
-from diffuserve.cli.fleet.keep import Action
+from diffuserve.cli.fleet.keep import FleetAction
 from diffuserve.cli.panels import FLEET
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.fleet import holder
@@ -95,9 +95,9 @@ def on_slurm(  # noqa: PLR0913 (a command has as many arguments as options)
     program = shlex.split(command) or [sys.executable, "-m", "diffuserve"]
     script = batch_script(setup, program, server_file.absolute() if server_file else settings.server)
     launcher, file = SlurmLauncher(setup, script, sbatch_options), holder.file_of("slurm", fleet)
-    if action is Action.STATUS:
+    if action is FleetAction.STATUS:
         keep.show(launcher, as_json)
-    elif action is Action.STOP:
+    elif action is FleetAction.STOP:
         keep.stop_fleet(launcher, settings, file)
     else:
         bounds = keep.bounds_of(min, max)
@@ -111,14 +111,14 @@ def on_slurm(  # noqa: PLR0913 (a command has as many arguments as options)
         keep.keep(launcher, model_pool, bounds, every, settings, file)
 
 
-def action_of(words: Sequence[str]) -> tuple[Action, Sequence[str]]:
+def action_of(words: Sequence[str]) -> tuple[FleetAction, Sequence[str]]:
     """Return what is to be done, and options of `sbatch`. Raise `InvalidParams` for other words."""
     if not words or words[0].startswith("-"):
-        return Action.KEEP, words
-    if words[0] not in list(Action) or len(words) > 1:
+        return FleetAction.KEEP, words
+    if words[0] not in list(FleetAction) or len(words) > 1:
         remedy = "status and stop stand alone; options of sbatch come after --, each as --name=value"
         raise InvalidParams("fleet", " ".join(words), remedy)
-    return Action(words[0]), ()
+    return FleetAction(words[0]), ()
 
 
 def _with_drain(settings: Settings) -> Settings:

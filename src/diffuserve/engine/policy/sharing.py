@@ -3,7 +3,8 @@
 A large step saves the constant part of many small ones, and all of its requests wait for its end. If nobody
 came any more, and equal requests went in groups of the share `s` of all the work, one after another, they
 would end after `T(s)·(1/s + 1)/2` per step on average, where `T` are the seconds of a step. The first term is
-throughput, and it counts for more while requests go on arriving, who wait for all of those before them.
+throughput, and it counts for more while requests go on arriving, who wait for all of those before them; the
+longer the queue, the likelier they do.
 """
 
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 _MIN_MICRO_BATCH_TOKENS = 384  # smaller ones spend more on their own overhead than a second core gives
 _THROUGHPUT = 5.0  # its weight: this one wins at every load of tests/unit/engine/test_step_order.py
+_LONG_QUEUE = 8  # requests, from which throughput counts in proportion to them
 _FEWEST = 2  # requests: steps of one alone would not tell the fit what sharing saves
 
 
@@ -55,8 +57,9 @@ class StepCost:
             sums.append(so_far)
         if not so_far.seconds:
             return float("inf")
+        throughput = _THROUGHPUT * max(1.0, len(sums) / _LONG_QUEUE)
         best = min(
             (each for each in sums[_FEWEST - 1 :] or sums if each.seconds),
-            key=lambda each: self.seconds(each) * (_THROUGHPUT * so_far.seconds / each.seconds + 1),
+            key=lambda each: self.seconds(each) * (throughput * so_far.seconds / each.seconds + 1),
         )
         return best.seconds
