@@ -16,10 +16,12 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.control.processes import (
@@ -57,6 +59,7 @@ _RAY = "ray[serve]==2.60.0"
 _PACKAGES = ("torch", "diffusers", "litserve", "fastapi", "uvicorn")
 _PROGRAM = ("-m", "benchmarks.serve.peer_servers")
 _LITSERVE = ("-m", "benchmarks.serve.litserve_app", "--batch", "8")
+_STOP_SECONDS = 5.0
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 
 
@@ -126,7 +129,7 @@ class PeerFigures:
 
 
 def main() -> None:
-    adopt_orphans()  # Ray's daemons
+    adopt_orphans()  # Ray's daemons, and workers that LitServe leaves
     arguments = parse_arguments()
     with tempfile.TemporaryDirectory(prefix="diffuserve-serve-peers-") as folder:
         figures = asyncio.run(measure_all(Path(folder), arguments))
@@ -156,12 +159,25 @@ async def measure_all(folder: Path, arguments: argparse.Namespace) -> list[PeerF
         except pytest.skip.Exception as error:
             print(f"left out: {error}", flush=True)
             continue
-        async with running(program, port, contender.health):
+        async with alone(program, port, contender.health):
             measuring = _Measuring(contender, program, port, arguments.quick)
             [warmed] = await measuring.play(SATURATED, _AT_ONCE, num_rounds=1)
             capacity = capacity or warmed.figures.request_throughput
             figures += [await measuring.figures(rate, capacity * rate.share) for rate in RATES]
     return figures
+
+
+@asynccontextmanager
+async def alone(program: Program, port: int, health: str) -> AsyncIterator[None]:
+    """Run a server; when it has stopped, nothing that it started is left to slow the next one down."""
+    try:
+        async with running(program, port, health):
+            yield
+    finally:
+        _, left = psutil.wait_procs(psutil.Process().children(recursive=True), _STOP_SECONDS)
+        for process in left:
+            process.kill()
+        psutil.wait_procs(left, _STOP_SECONDS)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,8 @@ from diffuserve.api.door.origins import check_origin
 from diffuserve.api.outbound.address_policy import port_range
 from diffuserve.api.server.connection_limits import ConnectionLimits
 from diffuserve.api.source_commit import source_commit
-from diffuserve.bench.slo import parse_slo
 from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.backend_urls import LAST_PORT, checked_bus_url, checked_database_url
-from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.jobs.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.tiers import Tiers
@@ -253,14 +251,6 @@ class Settings(BaseSettings):
         for text in (named := tuple(map(str, ports))):
             port_range(text)
         return named
-
-    @field_validator("adaptive", check_fields=False)
-    @classmethod
-    def _check_objective(cls, text: str | None) -> str | None:
-        try:
-            return text if text is None else str(parse_slo(text))
-        except InvalidParams as error:
-            raise ValueError(error.remedy) from error
 
     @field_validator("plans", mode="before")
     @classmethod

@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
+
 from support.benchmark_runs import run_quickly
 
 
+@pytest.mark.slow
 def test_the_recommended_way_needs_less_waits_hardly_longer_and_kills_nobody() -> None:
     printed = run_quickly("autoscaling")
     cells = [re.split(r"\s*\|\s*", line.strip("| ")) for line in printed.splitlines() if line.startswith("|")]

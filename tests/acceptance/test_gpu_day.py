@@ -70,6 +70,7 @@ def found_in(report: Path) -> dict[str, dict[str, object]]:
     }
 
 
+@pytest.mark.slow  # unit tests play its stages
 def test_stages_are_played_alone_and_their_report_grows(play: Play, tmp_path: Path) -> None:
     first = play("--dry-run", "about")
     assert first.returncode == 0, first.stderr

@@ -212,13 +212,12 @@ def stop_while_followed(server: Server, job_id: str, number: signal.Signals) -> 
 
 @pytest.mark.alone
 def test_the_control_plane_starts_fast_and_without_torch() -> None:
-    """Compare its start with that of a process that imports what it cannot do without, the least of three."""
+    """Compare its start with that of a process that imports what it needs, in one of three tries."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(blocked_imports()), *sys.path])}
-    served, imported = [], []
-    for _ in range(3):
-        served.append(seconds_until_served(environment))
-        imported.append(seconds_until_imported())
-    assert min(served) < MAX_IMPORT_TIMES * min(imported), (served, imported)
+    tries: list[float] = []
+    while not any(times < MAX_IMPORT_TIMES for times in tries):
+        assert len(tries) < 3, tries
+        tries.append(seconds_until_served(environment) / seconds_until_imported())
 
 
 def blocked_imports() -> Path:
@@ -260,21 +259,21 @@ def free_port() -> int:
         return port
 
 
-def test_a_second_server_on_the_same_data_or_port_is_refused() -> None:
+def test_a_second_server_on_the_same_data_or_port_is_refused(invoke: Invoke) -> None:
     with started("api") as server:
-        other = run("api")
-        assert other.returncode == 2
-        assert f"process {server.process.pid}" in other.stderr
+        other = invoke("api")
+        assert other.code == 2
+        assert f"process {server.process.pid}" in other.err
         port = server.address.rpartition(":")[2]
-        taken = run("api", "--data-dir", "other", "--port", port)
-        assert taken.returncode == 2
-        assert "in use" in taken.stderr
+        taken = invoke("api", "--data-dir", "other", "--port", port)
+        assert taken.code == 2
+        assert "in use" in taken.err
 
 
 def test_without_keys_other_machines_are_served_only_with_no_auth(invoke: Invoke) -> None:
-    refused = run("api", "--host", "0.0.0.0")
-    assert refused.returncode == 2
-    assert "--no-auth" in refused.stderr
+    refused = invoke("api", "--host", "0.0.0.0")
+    assert refused.code == 2
+    assert "--no-auth" in refused.err
     with started("api", "--host", "0.0.0.0", "--no-auth") as server:
         assert invoke("jobs", "list", "--server", server.address).code == 0
 
@@ -299,8 +298,8 @@ def test_remote_workers_connect_with_a_worker_key(invoke: Invoke) -> None:
     own = invoke("keys", "create", "--role", "worker").out
     with started("api") as server:
         arguments = ["--server", server.address, "--engine-command", NULL_ENGINE, "--label", "zone=a"]
-        refused = run("worker", *arguments, "--key", key)
-        assert refused.returncode == 2, "a key of a tenant is not valid for a worker"
+        refused = invoke("worker", *arguments, "--key", key)
+        assert refused.code == 2, "a key of a tenant is not valid for a worker"
         environment = {**os.environ, "DIFFUSERVE_API_KEY": own}
         worker = subprocess.Popen([*DIFFUSERVE, "worker", *arguments], env=environment)
         try:
@@ -341,10 +340,10 @@ def test_a_job_can_be_watched_and_canceled_and_ctrl_c_ends_the_server(invoke: In
         stop_while_followed(server, other["id"], signal.SIGINT)
 
 
-def test_an_unknown_model_ends_the_server_with_its_error() -> None:
-    done = run("serve", "--model", "no-such-model")
-    assert done.returncode == 2
-    assert "no-such-model" in done.stderr
+def test_an_unknown_model_ends_the_server_with_its_error(invoke: Invoke) -> None:
+    done = invoke("serve", "--model", "no-such-model")
+    assert done.code == 2
+    assert "no-such-model" in done.err
 
 
 def test_a_server_whose_model_cannot_be_loaded_ends_with_the_reason_and_keeps_its_jobs() -> None:

@@ -116,7 +116,7 @@ async def test_without_workers_only_the_job_itself_is_known_to_take_time(job_sto
 
 
 async def test_jobs_that_are_submitted_together_do_not_count_on_the_same_room(job_store: JobStore) -> None:
-    """Of sixty with 12 s, as many are accepted as if each had come after the one before."""
+    """Sixty with 12 s come at once: as many are accepted as if each had come after the one before."""
     await add_worker(job_store)
     soon = new_job(cost_seconds=1.0, finish_in=12.0)
     assert await job_store.jobs.estimate(await job_store.jobs.submit(new_job(cost_seconds=0.1)))

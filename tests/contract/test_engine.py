@@ -18,10 +18,13 @@ from diffuserve.domain.errors import (
     ModelNotFound,
     RequestAborted,
 )
+from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.costs.cost_model import save_fit
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
+from diffuserve.engine.policy.step_order import StepOrder
 from diffuserve.models.bundled import bundled_models
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.engine_families import FAMILIES, FAMILIES_LIKE_FLUX, pipeline_of
@@ -282,6 +285,22 @@ def test_requests_of_other_steps_share_none_if_it_is_asked_for(fake: FakePipelin
         engine.generate([MIXED[2], *twins])
     batches = [[params.num_inference_steps for params in batch] for batch in fake.denoised_batches]
     assert batches == [[3]] * 3 + [[5, 5]] * 5
+
+
+@pytest.mark.parametrize(("order", "steps"), [("shortest", {2, 8}), ("arrival", {2, 8, 9})])
+def test_a_step_is_for_the_shortest_and_as_many_as_are_worth_it(
+    fake: FakePipeline, tmp_path: Path, order: str, steps: set[int]
+) -> None:
+    kept = tmp_path / "fit.json"
+    save_fit(
+        kept, CostFit((1e-4, 1e-6), (1e-9, 1e-6, 1e-12, 1e-6), (1e-4, 1e-9))
+    )  # tokens cost, steps do not
+    config = EngineConfig(cost_fit_path=kept, step_order=StepOrder(order), num_threads=1)
+    with Engine(fake, config) as engine:
+        for num_steps in (9, 8, 9, 2):
+            engine.add(replace(MIXED[0], num_inference_steps=num_steps))
+        engine.step()
+        assert {params.num_inference_steps for params in fake.denoised_batches[0]} == steps
 
 
 def test_an_idle_engine_waits_for_company(fake: FakePipeline) -> None:

@@ -17,6 +17,7 @@ ELSEWHERE = {"COLUMNS": "20", "LC_ALL": "C", "DIFFUSERVE_PORT": "1", "HOME": "/n
 PAGE = "Above.\n<!-- generated:start sizes -->\nold\n<!-- generated:end sizes -->\nBelow."
 
 
+@pytest.mark.slow  # `make check` compares them, too, as it finds the machine
 def test_the_committed_pages_are_those_of_the_declarations_whatever_the_machine() -> None:
     command, env = [sys.executable, "-c", WITHOUT_TORCH], os.environ | ELSEWHERE
     ran = subprocess.run(command, cwd=SCRIPTS, env=env, stdout=subprocess.PIPE, text=True, check=False)

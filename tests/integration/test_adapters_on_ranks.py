@@ -73,7 +73,7 @@ def random_adapters(folder: Path) -> Mapping[str, Components]:
     ("family", "text"),
     [
         ("flux", "tensor=2"),
-        ("z_image", "tensor=2"),
+        pytest.param("z_image", "tensor=2", marks=SLOW),
         ("wan", "cfg=2,sequence=2"),
         pytest.param("wan", "tensor=2", marks=SLOW),
         pytest.param("flux", "sequence=2,tensor=2", marks=SLOW),

@@ -33,10 +33,10 @@ def test_estimates_are_within_30_percent_of_exclusive_device_seconds(monkeypatch
     monkeypatch.setattr(stages, "time", SimpleNamespace(perf_counter=time.process_time))
     with Engine.load("tiny-flux", device="cpu", config=EngineConfig(num_threads=1)) as engine:
         seen, unseen = random.Random(1), random.Random(2)
-        for _ in range(40):
+        for _ in range(30):
             engine.generate([make_request(seen)])
         errors, noise = [], []
-        for _ in range(24):
+        for _ in range(16):
             request = make_request(unseen)
             predicted = engine.estimate(request).seconds
             twin = GenerationParams(**{**request.to_dict(), "prompt": f"request {unseen.random()}"})

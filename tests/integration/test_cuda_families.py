@@ -102,8 +102,8 @@ FAMILIES = {
     "wan-i2v": Family(partial(write_wan_checkpoint, kind="i2v"), FIRST_FRAME),
     "z-image": Family(write_z_image_checkpoint, EDITED),
 }
-REPEATED = {"dev", "qwen-image", "sd", "wan-t2v"}
-"""What others draw, too: FLUX.1 Fill, the editor of Qwen-Image, SDXL and Wan's model for text and images."""
+REPEATED = {"dev", "kontext", "qwen-image", "sd", "wan-t2v"}
+"""What others draw, too: FLUX.1 Fill, FLUX.2, Qwen-Image's editor, SDXL and Wan's for text and images."""
 # One of each architecture in every dtype, the others in the one that they are used in most. What is slow to
 # draw, or repeated, is drawn only where there is time; FLUX.1's fastest stands for dtypes but bfloat16.
 DRAWN = {("schnell", "float32"), *((name, "bfloat16") for name in FAMILIES.keys() - REPEATED)}
@@ -184,7 +184,7 @@ def test_a_request_goes_on_from_its_checkpoint_in_another_engine(
     assert min_psnr([resumed], [whole]) >= 100
 
 
-@pytest.mark.parametrize("name", ["schnell", "sdxl", "wan-ti2v"])
+@pytest.mark.parametrize("name", ["sdxl", "wan-ti2v", pytest.param("schnell", marks=pytest.mark.slow)])
 def test_previews_are_drawn_as_on_the_cpu(folder_of: Callable[[str], Path], name: str, log: CudaLog) -> None:
     request = FAMILIES[name].requests[0]
     previews = []

@@ -30,7 +30,13 @@ BOUNDS = {
 }
 
 
-@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("Z-Image-Turbo", "FLUX.2-klein-4B") else [])
+        for name in BOUNDS
+    ],
+)
 def test_a_step_of_one_image_stays_within_its_bounds(name: str) -> None:
     model, bounds = MODELS[name], BOUNDS[name]
     shapes = model.shapes(1, Grid(64, 64))

@@ -49,7 +49,7 @@ def own_images() -> list[np.ndarray]:
     return draw(NONE)
 
 
-@pytest.mark.parametrize("kind", [INT8, FP8])
+@pytest.mark.parametrize("kind", [INT8, pytest.param(FP8, marks=pytest.mark.slow)])
 def test_images_of_8_bits_are_those_of_the_own_weights_to_the_eye(
     own_images: list[np.ndarray], kind: Quantization
 ) -> None:

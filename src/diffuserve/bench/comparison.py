@@ -75,5 +75,9 @@ def _compared(
 
 
 def _ratio(figure: _Figure, pairs: Sequence[tuple[Figures, Figures]]) -> Ratio | None:
-    values = [own / other for one, another in pairs if (own := figure(one)) and (other := figure(another))]
+    values = [
+        own / first
+        for figures, first_figures in pairs
+        if (own := figure(figures)) and (first := figure(first_figures))
+    ]
     return Ratio(statistics.median(values), min(values), max(values)) if values else None

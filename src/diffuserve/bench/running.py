@@ -53,7 +53,7 @@ class BenchPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A load on one server, in one round; `watched` is what it told of itself meanwhile."""
+    """A load on one server, in one round; `watched` is what it says of itself meanwhile."""
 
     address: Address
     played: Played

@@ -17,6 +17,12 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             extra=Extra.ENGINE,
         ),
         LazyCommand(
+            "run",
+            "diffuserve.cli.draw.prompt_loop",
+            "Load a model once, and draw prompt after prompt.",
+            extra=Extra.ENGINE,
+        ),
+        LazyCommand(
             "serve",
             "diffuserve.cli.servers.serve",
             "Serve a model on this machine: API, queue and one worker.",

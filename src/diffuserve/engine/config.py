@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from diffuserve.bench.slo import Slo, parse_slo
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.engine.policy.step_order import StepOrder
 from diffuserve.options import option
 
@@ -80,5 +82,14 @@ class EngineConfig:
     cost_fit_path: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an order that is none, which may be given by its name; raise `ValueError`."""
+        """Refuse an order that is none, which may be given by its name, or a bad objective: `ValueError`."""
         StepOrder(self.step_order)
+        self.slo  # noqa: B018 (raises)
+
+    @property
+    def slo(self) -> Slo | None:
+        """The objective to follow. Raise `InvalidParams`."""
+        try:
+            return None if self.adaptive is None else parse_slo(self.adaptive)
+        except InvalidParams as error:
+            raise InvalidParams("adaptive", self.adaptive, error.remedy) from error

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 from PIL import Image
 
-from diffuserve.bench.slo import parse_slo
 from diffuserve.domain.errors import EngineClosed, RequestAborted
 from diffuserve.domain.models.known_words import KnownWords
 from diffuserve.engine.config import EngineConfig
@@ -57,8 +56,7 @@ class EngineCore:
         self._prompts = PromptEncoder(runner, self._stages, self.cost_model, cache_bytes)
         self._denoising = Denoising(runner, self._stages, self.cost_model, self.stats)
         self.decoder = Decoder(runner, self._stages, self.cost_model, memory_bytes, on_decoded)
-        slo = None if config.adaptive is None else parse_slo(config.adaptive)
-        self.adaptive = AdaptiveSteps(slo, lambda: self.cost_model.fit, self.stats)
+        self.adaptive = AdaptiveSteps(config.slo, lambda: self.cost_model.fit, self.stats)
         self.budgets = Budgets(
             config, memory_bytes, self.cost_model, self._stages, self._prompts, self.decoder, self.adaptive
         )

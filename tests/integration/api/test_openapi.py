@@ -91,7 +91,7 @@ class LiveApi:
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def live_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveApi]:
     folder = tmp_path_factory.mktemp("api")
-    database, num_requests = f"sqlite:///{folder}/jobs.db", 4
+    database, num_requests = f"sqlite:///{folder}/jobs.db", 3
     if request.param == "postgresql":
         num_requests = 24
         database = request.getfixturevalue("postgres").create_database("openapi")

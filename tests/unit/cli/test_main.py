@@ -9,6 +9,7 @@ import pytest
 from diffuserve.cli.commands import COMMANDS
 from diffuserve.settings import Settings
 from support.command import run
+from support.waiting import HANG_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ from support.command import run
         (["a star", "--size", "large"], "--size 128x96"),
         (["a star", "--steps", "0"], "num_inference_steps=0"),
         (["a star", "--steps", "101"], "num_inference_steps=101"),
-        (["a star", "--seed", "-1"], "seed=-1"),
+        (["a star", "--seed", "-2"], "seed=-2"),
         (["a star", "--guidance", "nan"], "guidance_scale=nan"),
         (["a star", "--guidance", "101"], "guidance_scale=101"),
         (["a star", "--num-images", "0"], "num_images=0"),
@@ -85,6 +86,7 @@ def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         [],
         *(
             ["generate"],
+            ["run"],
             ["list"],
             ["models"],
             ["pull"],
@@ -186,7 +188,10 @@ def modules_after(code: str) -> set[str]:
 def test_an_unavailable_server_is_one_clear_line(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("diffuserve.cli.client.connect.PATIENCE_SECONDS", 0.1)
+    patience = (
+        HANG_SECONDS if command == ["ps"] else 0.1
+    )  # `ps` has none: it is asked whether a server is there
+    monkeypatch.setattr("diffuserve.cli.client.connect.PATIENCE_SECONDS", patience)
     assert run(monkeypatch, *command, "--server", "http://127.0.0.1:1") == 1
     errors = capsys.readouterr().err
     assert errors.startswith("error: http://127.0.0.1:1 does not respond")

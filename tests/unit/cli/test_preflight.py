@@ -68,6 +68,9 @@ REFUSALS = (
     *((("serve", *words), *said) for words, *said in (*_ENGINE_REFUSALS, *_FILTER_REFUSALS)),
     *((("worker", *words), *said) for words, *said in (*_ENGINE_REFUSALS, *_FILTER_REFUSALS[:2])),
     *((("calibrate", *words), *said) for words, *said in _ENGINE_REFUSALS),
+    *((("run", *words), *said) for words, *said in _REQUEST_REFUSALS[:2]),
+    (("run", "tiny-flx"), "no model 'tiny-flx'", "did you mean 'tiny-flux'?"),
+    (("compile", "tiny-flux", "--device", "cpu"), "device='cpu'", "gain nothing on a CPU"),
     (("demo", "-o", "a-file"), "output='a-file'", "give another folder with -o"),
     (("demo", "-o", "sheet.png"), "output='sheet.png'", "give a folder"),
 )

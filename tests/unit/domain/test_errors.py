@@ -12,7 +12,7 @@ from diffuserve.domain import errors
 from diffuserve.domain.errors import DiffuserveError, InvalidParams, RequestFailed
 
 # Programs, and what hosts run that have packages of their own.
-_NOT_IMPORTED = ("__main__", ".migrations", ".integrations.")
+_NOT_IMPORTED = ("__main__", ".migrations", ".integrations.", ".fleet.ray_")
 
 
 def descendants(kind: type[DiffuserveError]) -> Iterator[type[DiffuserveError]]:

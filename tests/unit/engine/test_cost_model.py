@@ -91,7 +91,7 @@ def test_encoding_and_decoding_are_fitted_as_well() -> None:
 
 
 def test_what_later_frames_of_clips_cost_beside_first_ones_is_learned() -> None:
-    """A decoder of which a later latent frame costs 5.6 first ones; a fit by one price would be half of it."""
+    """A later latent frame costs this decoder 5.6 first ones; one price for both would be half of it."""
     draw, model = random.Random(0), CostModel(PRIOR)
     truth = replace(TRUTH, later_pixel=TRUTH.decode[1] * 5.6 * FIRST_LATENT_FRAME)
     pixels = 128 * 128

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -78,7 +78,6 @@ def filled(limits: DecodeLimits, requests: Sequence[tuple[int, int]]) -> DecodeQ
     return queue
 
 
-@settings(max_examples=50)
 @given(LIMITS, st.lists(IMAGES | CLIPS, max_size=8))
 def test_everything_is_decoded_once(limits: DecodeLimits, requests: list[tuple[int, int]]) -> None:
     queue = filled(limits, requests)
@@ -91,7 +90,6 @@ def test_everything_is_decoded_once(limits: DecodeLimits, requests: list[tuple[i
         assert state.num_decoded == (state.num_frames if is_clip else 0)
 
 
-@settings(max_examples=50)
 @given(LIMITS, st.lists(IMAGES, min_size=1, max_size=8))
 def test_a_call_has_no_more_pixels_than_it_takes_but_for_a_single_request(
     limits: DecodeLimits, requests: list[tuple[int, int]]
@@ -104,7 +102,6 @@ def test_a_call_has_no_more_pixels_than_it_takes_but_for_a_single_request(
         decode(queue, groups[0])
 
 
-@settings(max_examples=50)
 @given(LIMITS, st.lists(IMAGES, max_size=6), st.lists(CLIPS, min_size=1, max_size=4))
 def test_no_image_waits_for_two_chunks_in_a_row_and_no_clip_for_two_calls(
     limits: DecodeLimits, images: list[tuple[int, int]], clips: list[tuple[int, int]]
@@ -117,7 +114,6 @@ def test_no_image_waits_for_two_chunks_in_a_row_and_no_clip_for_two_calls(
     assert "ii" not in mixed
 
 
-@settings(max_examples=50)
 @given(LIMITS, st.lists(CLIPS, min_size=1, max_size=6), st.integers(1, 4))
 def test_clips_hold_what_they_may_together_but_for_one_alone(
     limits: DecodeLimits, clips: list[tuple[int, int]], num_groups: int

@@ -156,7 +156,9 @@ def test_adapters_stay_on_the_device_where_weights_do_not(folder: Path, mode: st
         assert torch.equal(resident, offloaded)
 
 
-@pytest.mark.parametrize("quantization", ["int8", "fp8", "int4"])
+@pytest.mark.parametrize(
+    "quantization", ["int4", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("int8", "fp8"))]
+)
 def test_quantized_models_keep_adapters_in_full_precision(folder: Path, quantization: str) -> None:
     pipeline = packed(load_model(folder, parse_plan("cpu", "float32", quantization, None)).pipeline)
     adapter = pipeline.place_adapter("a", {"transformer": random_pairs(folder, 4, 10)})

@@ -53,6 +53,7 @@ def taught(folder: Path, lesson: Lesson) -> TextEncoders:
     return emoji_text.train(folder, 4, lesson)
 
 
+@pytest.mark.slow
 def test_text_encoders_end_the_same_however_often_they_were_stopped(
     tmp_path: Path, lesson: Lesson, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,7 +104,7 @@ def _record(outcome: RequestOutcome, measured: Measured) -> dict[str, Any]:
 
 
 def _server(watched: Watched) -> dict[str, Any]:
-    """Return what the server told of itself; a moment's second counts from the beginning of the load."""
+    """Return what the server says of itself; a moment's second counts from the beginning of the load."""
     if watched.unknown:
         return {"unknown": watched.unknown}
     moments = [{"second": round(second, 1), **vars(state)} for second, state in watched.moments]

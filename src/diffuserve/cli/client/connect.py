@@ -12,4 +12,5 @@ def connect(settings: Settings, *, patience_seconds: float | None = None) -> Cli
 
     It retries requests for `patience_seconds` while the server is unavailable, by default a few seconds.
     """
-    return Client(settings.server, settings.api_key, patience_seconds=patience_seconds or PATIENCE_SECONDS)
+    patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
+    return Client(settings.server, settings.api_key, patience_seconds=patience)

@@ -1,4 +1,4 @@
-"""Whether a model fits this machine, and which options make it fit, at what cost: a pure decision."""
+"""A pure decision: whether a model fits this machine, and which options make it fit, at what cost."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,6 +1,7 @@
 """`diffuserve generate`: images, clips and sounds from prompts, without a server."""
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -26,6 +27,7 @@ from diffuserve.cli.images.clips import (
 )
 from diffuserve.cli.images.destination import Destination
 from diffuserve.cli.images.input_images import read_images
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.requests.params import JUDGED, GenerationParams
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.settings import Settings
@@ -40,6 +42,8 @@ Examples:
   diffuserve generate "a red circle on a white background"
 
   diffuserve generate "a blue star" "a green ring" --size 192x128 --steps 8 --seed 7 --grid
+
+  diffuserve generate - --steps 8 < prompts.txt
 
   diffuserve generate "a lighthouse in snow" --image lighthouse.png --strength 0.6
 
@@ -65,12 +69,14 @@ Examples:
 )
 @takes_request(
     images="PATH|URL",
-    without=("width", "height"),
     seed="Seed of the first image; prompt i and image j add their number; by default random.",
 )
 def generate(
     settings: Settings,
-    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT…", help="Descriptions of images.")],
+    prompts: Annotated[
+        list[str],
+        typer.Argument(metavar="PROMPT…", help="Descriptions of images; - for lines of standard input."),
+    ],
     *,
     asked: Asked,
     output: Annotated[
@@ -82,8 +88,18 @@ def generate(
     open_: options.Open = False,
 ) -> None:
     """Generate images, clips or sounds from prompts, all of them together."""
-    requests = asked.requests(prompts)
+    requests = asked.requests(with_lines(prompts))
     raise typer.Exit(generate_images(requests, settings, output, grid, open_, asked.clip))
+
+
+def with_lines(prompts: Sequence[str]) -> list[str]:
+    """Return the prompts, where `-` stands for the lines of standard input. Raise `InvalidParams`."""
+    found: list[str] = []
+    for prompt in prompts:
+        found += [line for line in map(str.strip, sys.stdin) if line] if prompt == "-" else [prompt]
+    if not found:
+        raise InvalidParams("prompt", "-", "standard input is empty; write a prompt on each line")
+    return found
 
 
 async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> list[GenerationParams]:

@@ -43,6 +43,12 @@ _PANELS: Mapping[Topic | None, str | None] = {
     Topic.IMAGE_PROMPT: INPUT_IMAGES,
     Topic.CLIP: CLIPS,
 }
+_HELPS: Mapping[str, str] = {
+    "width": "Width in pixels, instead of --size.",
+    "height": "Height in pixels, instead of --size.",
+}
+_RANDOM_SEED = -1
+"""Seed that means a random one, as other programs have it."""
 _COMPLETIONS = {"sampler": sampler_names}
 _ORDER = (
     *("width", "height", "num_inference_steps", "seed", "num_images"),
@@ -74,6 +80,7 @@ class Asked:
         """Return a request for each prompt, with seeds that count on. Raise `InvalidParams`."""
         values = dict(self.values)
         seed, num_images = values.pop("seed"), values["num_images"]
+        seed = None if seed == _RANDOM_SEED else seed
         return [
             GenerationParams(prompt=prompt, seed=None if seed is None else seed + i * num_images, **values)
             for i, prompt in enumerate(prompts)
@@ -90,7 +97,8 @@ def takes_request(
     """
     declared = {name: each for name, each in FIELDS.items() if name not in ("prompt", *without)}
     in_order = sorted(declared.values(), key=_place)
-    options = [_parameter(each, images, helps.get(each.name, each.help)) for each in in_order]
+    said = {**_HELPS, **helps}
+    options = [_parameter(each, images, said.get(each.name, each.help)) for each in in_order]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)

@@ -79,8 +79,6 @@ class SubmitOptions:
 @takes_request(
     images="PATH|URL|ID",
     without=("max_sequence_length",),
-    width="Width in pixels, instead of --size.",
-    height="Height in pixels, instead of --size.",
 )
 @takes_job_options
 def submit(  # noqa: PLR0913 (a command has as many arguments as options)

@@ -26,7 +26,7 @@ def ps(settings: Settings, as_json: options.Json = False) -> None:
     from diffuserve.cli.operate.server_view import read_view
     from diffuserve.client.codec import encode
 
-    view = ask(settings, read_view)
+    view = ask(settings, read_view, patience_seconds=0.0)  # whether a server is there is what it is asked
     if as_json:
         echo(encode(view))
         return

@@ -132,7 +132,13 @@ def prepare(
 @models.command("list", epilog=EXAMPLES)
 @options.takes_settings("model_store")
 def list_stored(settings: Settings, as_json: options.Json = False) -> None:
-    """List the models of a store, the versions of each with the newest last, which its name means."""
+    """List the models of a store, the versions of each with the newest last, which its name means.
+
+    Where no store is named, list the models on this machine, as `diffuserve list` does.
+    """
+    if settings.engine_process.stored.model_store is None:
+        list_models(as_json)
+        return
     bucket, console = _bucket(settings), _console()
     found = list[tuple[Version, Manifest]]()
     for version in sorted(bucket.versions(), key=lambda version: (version.name, version)):

@@ -58,7 +58,7 @@ class Endings:
         return state.output(state.num_decoded, finished=True, result=result)
 
     def _warnings_of(self, params: GenerationParams) -> tuple[str, ...]:
-        """Return what is told of a request's size, sampler and words; an adapter may have taught any word."""
+        """Return warnings about a request's size, sampler and words; an adapter may have taught any word."""
         spec = self._runner.pipeline.spec
         told = (*spec.size_warnings(params), *spec.sampler_warnings(params), *spec.syntax_warnings(params))
         if self._vocabulary is None or params.adapters:

@@ -43,9 +43,7 @@ def _described(config: EngineProcessConfig) -> ModelAnnounced:
     is_here = find_local_model(config.model) is not None
     if not is_here:
         return _announced(config.model, config.model, 0, config)
-    announced = _announced(
-        config.model, config.model, num_weight_bytes(config.model, config.parts), config
-    )
+    announced = _announced(config.model, config.model, num_weight_bytes(config.model, config.parts), config)
     return replace(announced, quantization=find_quantization(config.model, config.quantization))
 
 

@@ -1,7 +1,7 @@
 """State of the queue as estimates of waits need it: read once a second for all who ask, and kept up to date.
 
-What this process changes meanwhile is added to what was read. Of what other control planes change, an
-estimate knows as much as was read.
+What this process changes meanwhile is added to what was read. Changes by other control planes are known from
+the next read on.
 """
 
 from bisect import bisect_left

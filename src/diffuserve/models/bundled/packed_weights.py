@@ -100,8 +100,8 @@ def _tables(exponent: int) -> tuple[bytes, bytes]:
     scale = 2.0 ** ((exponent - MIDDLE_EXPONENT) / EXPONENTS_PER_OCTAVE)
     signed = (code - 256 * (code > 127) for code in range(256))
     bits = [struct.unpack("<I", struct.pack("<f", scale * code))[0] for code in signed]
-    rounded = [(of_one + 0x7FFF + (of_one >> 16 & 1)) >> 16 for of_one in bits]
-    return bytes(one & 0xFF for one in rounded), bytes(one >> 8 for one in rounded)
+    rounded = [(number + 0x7FFF + (number >> 16 & 1)) >> 16 for number in bits]
+    return bytes(number & 0xFF for number in rounded), bytes(number >> 8 for number in rounded)
 
 
 def _plain_path(home: Path, packed: Path) -> Path:

@@ -129,7 +129,7 @@ async def play(folder: Path, events: list[tuple[str, int]], faults: list[dict[st
     assert set(told) == set(game.given) - game.lost
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(EVENTS, max_size=30))
 @example([("lease", 0), ("progress", 0), ("preempt", 0), ("cancel", 0), ("last checkpoint", 0)])
 @example([("lease", 0), ("storage", 0), ("finish", 0), ("cancel", 0)])

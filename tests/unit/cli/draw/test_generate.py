@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
 from threading import Thread
 
@@ -35,7 +36,8 @@ def loaded(fake: FakePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         configs.append(config)
         return Engine(fake, EngineConfig(token_budget=1, num_threads=1))
 
-    monkeypatch.setattr("diffuserve.cli.draw.generate.load_engine", load)
+    for module in ("generate", "prompt_loop"):
+        monkeypatch.setattr(f"diffuserve.cli.draw.{module}.load_engine", load)
     monkeypatch.setenv("DIFFUSERVE_IMAGE_FILTER", "none")
     monkeypatch.setenv("DIFFUSERVE_PROMPT_FILTER", "none")
     monkeypatch.chdir(tmp_path)
@@ -60,6 +62,48 @@ def test_paths_of_the_images_go_to_stdout(invoke: Invoke) -> None:
 def test_seeds_count_on_over_prompts_and_images(invoke: Invoke) -> None:
     paths = invoke("generate", "red", "blue", *SMALL, "--num-images", "2").out.split()
     assert [read_parameters(Path(path))["seed"] for path in paths] == [5, 6, 7, 8]
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """Have the next command read lines from its standard input."""
+    monkeypatch.setattr("sys.stdin", StringIO("".join(f"{line}\n" for line in lines)))
+
+
+def test_a_dash_stands_for_the_lines_of_standard_input(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed(monkeypatch, "red", "", " blue ")
+    sides = ("--width", "32", "--height", "48", "--steps", "2", "--seed", "5")
+    paths = invoke("generate", "green", "-", *sides).out.split()
+    assert paths == ["out/green-5.png", "out/red-6.png", "out/blue-7.png"]
+    with Image.open(paths[1]) as image:
+        assert image.size == (32, 48)
+    typed(monkeypatch)
+    assert "standard input is empty" in invoke("generate", "-").err
+
+
+class TestPromptAfterPrompt:
+    def test_is_drawn_by_one_engine_until_an_empty_line(
+        self, invoke: Invoke, loaded: list[EngineProcessConfig], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        typed(monkeypatch, "red", "blue", "", "green")
+        done = invoke("run", "tiny-flux", *SMALL)
+        assert (done.code, done.out.split()) == (0, ["out/red-5.png", "out/blue-5.png"])
+        assert [config.model for config in loaded] == ["tiny-flux"]
+
+    def test_goes_on_after_one_that_cannot_be_drawn(
+        self, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        typed(monkeypatch, "red " * 10_000, "blue")
+        done = invoke("run", *SMALL)
+        assert (done.code, done.out.split()) == (0, ["out/blue-5.png"])
+        assert "prompt" in done.err
+
+    @pytest.mark.parametrize("options", [("--size", "33x7"), ("-o", "star.png"), ("no-such-model",)])
+    def test_is_refused_before_anything_is_loaded(
+        self, invoke: Invoke, loaded: list[EngineProcessConfig], options: tuple[str, ...]
+    ) -> None:
+        assert (invoke("run", *options).code, loaded) == (2, [])
 
 
 def test_a_contact_sheet_is_listed_first(invoke: Invoke) -> None:

@@ -10,10 +10,10 @@ from diffuserve.cli.draw.request_options import Asked, takes_request
 from diffuserve.cli.main import app
 from diffuserve.domain.requests.params import FIELDS
 
-NOT_TAKEN = {"generate": {"prompt", "width", "height"}, "submit": {"prompt", "max_sequence_length"}}
+NOT_TAKEN = {"generate": {"prompt"}, "run": {"prompt"}, "submit": {"prompt", "max_sequence_length"}}
 
 
-@pytest.mark.parametrize("command", ["generate", "submit"])
+@pytest.mark.parametrize("command", NOT_TAKEN)
 def test_every_field_has_its_option(command: str) -> None:
     group: Any = typer.main.get_command(app)
     given = {parameter.name: parameter for parameter in group.commands[command].params}
@@ -41,7 +41,8 @@ def asked(**given: Any) -> Asked:
 def test_seeds_count_on_over_prompts_and_images() -> None:
     requests = asked(seed=7, num_images=2).requests(["a star", "a ring"])
     assert [(request.prompt, request.seed) for request in requests] == [("a star", 7), ("a ring", 9)]
-    assert [request.seed for request in asked().requests(["a star", "a ring"])] == [None, None]
+    for seed in (None, -1):
+        assert [request.seed for request in asked(seed=seed).requests(["a star", "a ring"])] == [None, None]
 
 
 def test_a_size_is_both_sides() -> None:

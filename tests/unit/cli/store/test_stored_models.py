@@ -124,6 +124,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(
 
 
 def test_without_a_store_the_remedy_is_named(invoke: Invoke) -> None:
-    refused = invoke("models", "list")
+    assert invoke("models", "list", "--json").out == invoke("list", "--json").out, "those on this machine"
+    refused = invoke("models", "gc")
     assert refused.code == 2
     assert "DIFFUSERVE_MODEL_STORE" in refused.err

@@ -24,7 +24,7 @@ from diffuserve.modelstore.description import describe as published
 from diffuserve.parallel.plan import ParallelPlan
 from support.foreign_folders import LTX, PAG, STABLE_AUDIO, STABLE_DIFFUSION_3, write_folder, write_json
 
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 HUGE = 10**30
 _NO_LIBRARY = """
 import sys

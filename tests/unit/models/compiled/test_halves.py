@@ -1,8 +1,6 @@
 """Compiled blocks: what is exported, which are used, and that nothing is compiled in an engine."""
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from torch._dynamo.utils import counters
 from diffuserve.domain.errors import DeviceUnavailable, InvalidModel
 from diffuserve.models.base import Pipeline
 from diffuserve.models.compiled.halves import compile_half
-from diffuserve.models.compiled.store import CompiledKey, use_compiled_blocks
+from diffuserve.models.compiled.store import CompiledKey, compile_blocks, use_compiled_blocks
 from diffuserve.models.flux.compiled import flux_halves
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.pipeline import FluxPipeline
@@ -140,15 +138,11 @@ def test_a_machine_without_a_compiler_says_what_is_missing(
 
 @pytest.mark.slow
 def test_compiled_blocks_are_loaded_without_tracing_and_compute_what_eager_ones_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("DIFFUSERVE_CACHE_DIR", str(tmp_path))
-    command = ["compile", "tiny-flux", "--device", "cpu", "--dtype", "bfloat16"]
-    done = subprocess.run([sys.executable, "-m", "diffuserve", *command], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert sorted(file.stem for file in Path(done.stdout.strip()).iterdir()) == sorted(
-        (*DOUBLE_HALVES, *SINGLE_HALVES)
-    )
+    blocks = open_compilable("tiny-flux", CPU, torch.bfloat16)
+    compiled = compile_blocks(blocks, CPU, tmp_path / "compiled")
+    assert sorted(file.stem for file in compiled.iterdir()) == sorted((*DOUBLE_HALVES, *SINGLE_HALVES))
     pipeline = load_pipeline("tiny-flux", LoadPlan(CPU, torch.bfloat16))
     assert isinstance(pipeline, FluxPipeline)
     eager = [_velocity(pipeline.transformer, shapes) for shapes in BATCHES]

@@ -46,7 +46,13 @@ def alone(checkpoint: str) -> Drawn:
 
 
 @pytest.mark.parametrize(
-    ("text", "most"), [("tensor=2", 0.6), ("tensor=4", 0.35), ("tensor=2,sequence=2", 0.6)]
+    ("text", "most"),
+    [
+        # What shares tokens as well shares weights in the same way.
+        pytest.param("tensor=2", 0.6, marks=pytest.mark.slow),
+        pytest.param("tensor=4", 0.35, marks=pytest.mark.slow),
+        ("tensor=2,sequence=2", 0.6),
+    ],
 )
 def test_ranks_that_share_the_weights_draw_what_one_does(
     text: str, most: float, checkpoint: str, alone: Drawn, tmp_path: Path

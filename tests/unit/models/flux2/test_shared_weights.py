@@ -44,7 +44,13 @@ def alone(checkpoint: str) -> Drawn:
 
 
 @pytest.mark.parametrize(
-    ("text", "most"), [("tensor=2", 0.6), ("sequence=2", 1.0), ("tensor=2,sequence=2", 0.6)]
+    ("text", "most"),
+    [
+        # Both at once do what each does.
+        pytest.param("tensor=2", 0.6, marks=pytest.mark.slow),
+        pytest.param("sequence=2", 1.0, marks=pytest.mark.slow),
+        ("tensor=2,sequence=2", 0.6),
+    ],
 )
 def test_ranks_draw_what_one_does(
     text: str, most: float, checkpoint: str, alone: Drawn, tmp_path: Path

@@ -237,7 +237,7 @@ def sound_unet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@settings(FUZZ, max_examples=60)
+@FUZZ
 @given(file=st.sampled_from(CONFIGS), data=st.data())
 def test_no_value_of_a_config_breaks_the_reading_of_a_folder(
     sound: Path, file: str, data: st.DataObject
@@ -245,7 +245,7 @@ def test_no_value_of_a_config_breaks_the_reading_of_a_folder(
     check_reading(sound, file, data)
 
 
-@settings(FUZZ, max_examples=60)
+@FUZZ
 @given(file=st.sampled_from(UNET_CONFIGS), data=st.data())
 def test_no_value_of_a_config_breaks_the_reading_of_a_folder_with_a_unet(
     sound_unet: Path, file: str, data: st.DataObject
@@ -260,7 +260,7 @@ def sound_flux2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@settings(FUZZ, max_examples=60)
+@FUZZ
 @given(file=st.sampled_from(FLUX2_CONFIGS), data=st.data())
 def test_no_value_of_a_config_breaks_the_reading_of_a_folder_of_flux_2(
     sound_flux2: Path, file: str, data: st.DataObject
@@ -275,7 +275,7 @@ def sound_editor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@settings(FUZZ, max_examples=60)
+@FUZZ
 @given(file=st.sampled_from(EDITOR_CONFIGS), data=st.data())
 def test_no_value_of_a_config_breaks_the_reading_of_a_folder_of_qwen_image_edit(
     sound_editor: Path, file: str, data: st.DataObject
@@ -290,7 +290,7 @@ def sound_wan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@settings(FUZZ, max_examples=60)
+@FUZZ
 @given(file=st.sampled_from(WAN_CONFIGS), data=st.data())
 def test_no_value_of_a_config_breaks_the_reading_of_a_folder_of_clips(
     sound_wan: Path, file: str, data: st.DataObject
@@ -324,7 +324,7 @@ def check_reading(sound: Path, file: str, data: st.DataObject) -> None:
         (sound / file).write_text(original)
 
 
-@settings(FUZZ, max_examples=60)
+@FUZZ
 @given(
     config=st.fixed_dictionaries(
         {},
@@ -361,7 +361,7 @@ def test_no_value_of_a_config_breaks_the_loading_of_a_folder(
         (sound / file).write_text(original)
 
 
-@settings(FUZZ, max_examples=60)
+@FUZZ
 @given(index=st.one_of(values, st.fixed_dictionaries({"weight_map": values})))
 def test_no_index_breaks_the_search_for_weights(tmp_path: Path, index: object) -> None:
     folder = tmp_path / "transformer"
@@ -382,7 +382,7 @@ headers = st.one_of(
 )
 
 
-@settings(FUZZ, max_examples=80)
+@FUZZ
 @given(
     header=headers,
     length=st.none() | st.sampled_from([0, 1, 7, 2**31, 2**63, 2**64 - 1]),

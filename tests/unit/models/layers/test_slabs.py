@@ -66,8 +66,15 @@ def measured(decode: Decode, slabs: Slabs) -> tuple[Tensor, int]:
     return pixels, live.peak
 
 
-@pytest.mark.parametrize("make", [kl, qwen_image])
-@pytest.mark.parametrize(("num_ranks", "most"), [(2, 0.7), (3, 0.6)])
+@pytest.mark.parametrize(
+    ("make", "num_ranks", "most"),
+    [
+        (kl, 3, 0.6),
+        (qwen_image, 2, 0.7),
+        pytest.param(kl, 2, 0.7, marks=pytest.mark.slow),
+        pytest.param(qwen_image, 3, 0.6, marks=pytest.mark.slow),
+    ],
+)
 def test_ranks_decode_slabs_of_an_image(
     make: Callable[[], Decode],
     num_ranks: int,

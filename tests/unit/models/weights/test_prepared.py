@@ -43,7 +43,11 @@ def mapped_files(tensor: Tensor) -> set[str]:
 @pytest.mark.parametrize(
     ("model", "quantization"),
     [
-        *[("tiny-flux", kind) for kind in (Quantization.NONE, Quantization.INT8, Quantization.INT4)],
+        ("tiny-flux", Quantization.INT4),
+        *(
+            pytest.param("tiny-flux", kind, marks=pytest.mark.slow)
+            for kind in (Quantization.NONE, Quantization.INT8)
+        ),
         ("tiny-sd", Quantization.INT8),  # convolutions beside quantized layers
         ("tiny-video", Quantization.NONE),
     ],
