@@ -1,4 +1,4 @@
-"""The files for SkyPilot and dstack: as their own parsers want them, with options and settings that there are.
+"""The files for SkyPilot and dstack are as their parsers want them; their options and settings exist.
 
 Nothing of them was ever started on a cloud.
 """
@@ -58,7 +58,9 @@ def variables() -> set[str]:
 
 
 def test_settings_exist() -> None:
-    ours = {name.removeprefix("DIFFUSERVE_").lower() for name in variables() if name.startswith("DIFFUSERVE_")}
+    ours = {
+        name.removeprefix("DIFFUSERVE_").lower() for name in variables() if name.startswith("DIFFUSERVE_")
+    }
     known = {*Settings.model_fields, "server", "api_key"}
     assert ours
     assert ours <= known
@@ -102,7 +104,12 @@ def test_how_a_worker_ends_for_skypilot(
     }.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
-    environ = {**os.environ, "HOME": str(tmp_path), "LEAVE_WHEN_IDLE": leave_when_idle, "SKYPILOT_TASK_ID": "t-1"}
+    environ = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "LEAVE_WHEN_IDLE": leave_when_idle,
+        "SKYPILOT_TASK_ID": "t-1",
+    }
     run = content("skypilot/worker.yaml")["run"]
     assert subprocess.run(["bash", "-c", run], env=environ, check=False).returncode == expected
     arguments = (tmp_path / "arguments").read_text().splitlines()
