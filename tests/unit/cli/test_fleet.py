@@ -12,7 +12,7 @@ from diffuserve.settings import Settings
 
 def test_a_worker_gets_what_was_given_and_no_key() -> None:
     settings = Settings.with_options(
-        model="a", more_models=("b",), device="cpu", max_jobs=2, api_key="secret", server="http://n7:8000"
+        model="a", more_models=("b",), device="cpu", max_jobs=2, api_key="s3cret", server="http://n7:8000"
     )
     options = WorkerOptions(
         fleet="tiny", gpus=2, leave_when_idle=60.0, least=1, key_file=Path("/key"), engine_command=None
