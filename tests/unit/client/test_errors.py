@@ -29,7 +29,7 @@ SAMPLES = {
     "remedy": "must be larger",
     "category": "gore",
     "finish_in": 5.0,
-    "least": 9.0,
+    "likely": 9.0,
     "eta_s_low": 1.0,
     "eta_s_high": 2.0,
     "job_id": "job_1",

@@ -25,7 +25,7 @@ class LaneChange:
     jobs: Sequence[tuple[int, float]]
     band: str = ""
     tenant_id: str = ""
-    model: str = ""
+    model: str | None = None
     is_decode: bool = False
 
     @property

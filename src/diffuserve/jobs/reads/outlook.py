@@ -91,7 +91,7 @@ class QueueState:
 def _empty_lane(change: LaneChange) -> LaneSize | None:
     if change.moved is not Moved.IN:
         return None
-    return LaneSize(Band(change.band), change.tenant_id, change.model, 0, 0.0, change.is_decode)
+    return LaneSize(Band(change.band), change.tenant_id, change.model or "", 0, 0.0, change.is_decode)
 
 
 @dataclass(frozen=True)

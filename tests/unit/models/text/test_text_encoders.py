@@ -116,7 +116,7 @@ def test_clip_with_a_projection_is_equal_to_the_reference(prefix: str, tmp_path:
         prompts(12)
     )
     expected = reference(prompts(12), output_hidden_states=True)
-    assert torch.equal(output.pooled, expected.text_embeds)
+    torch.testing.assert_close(output.pooled, expected.text_embeds)  # a product of oneDNN
     assert torch.equal(output.penultimate, expected.hidden_states[-2])
 
 
