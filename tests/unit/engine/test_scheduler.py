@@ -14,7 +14,7 @@ from diffuserve.engine.policy.step_order import StepOrder
 SCHEDULER = StepScheduler(ageing_steps=16, order=StepOrder.ARRIVAL)
 ROOMY = StepLimits(tokens=10**9, step_bytes=10**12)
 
-STATIC = StepScheduler(ageing_steps=16, same_steps_only=True, max_wait_seconds=0.5)
+STATIC = replace(SCHEDULER, same_steps_only=True, max_wait_seconds=0.5)
 
 NEVER = st.just(False)
 LIMITS = st.builds(StepLimits, tokens=st.integers(1, 5_000), step_bytes=st.integers(1, 5_000))
