@@ -219,7 +219,7 @@ async def test_who_waits_for_the_end_of_a_queued_job_has_it_read_at_its_end_alon
 async def test_a_wait_that_ends_early_shows_the_state_that_nobody_waited_for(
     store: FewJobsStore, bus: MemoryEventBus
 ) -> None:
-    waiting = asyncio.create_task(make_watcher(store, bus).final(QUEUED, 0.02))
+    waiting = asyncio.create_task(make_watcher(store, bus).final(QUEUED, 0.5))
     await settle()
     store.become(JobStatus.RUNNING)
     announce(bus, status="running")
