@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from diffuserve.domain.errors import InvalidParams
@@ -14,7 +16,8 @@ MOST_WEIGHT: Final = 4.0
 _NETWORK = re.compile(r"<(?P<kind>lora|lyco|hypernet):(?P<name>[^:<>]{1,200})(?P<rest>:[^<>]{0,100})?>")
 _WEIGHTED = re.compile(r"\([^()]{1,200}:\s*[\d.]{1,8}\s*\)")
 _PIECE = re.compile(r"\\[()\[\]\\]|[(\[]|:\s*([\d.]{1,8})\s*\)|[)\]]|[^\\()\[\]:]+|.", re.DOTALL)
-_STEP = 1.1
+_CLOSING = {"(": ")", "[": "]"}
+_STEPS = {"(": 1.1, "[": 1 / 1.1}
 
 
 class WeightedWords(NamedTuple):
@@ -67,39 +70,36 @@ def weighted_words(prompt: str) -> list[WeightedWords]:
     `(words)` count 1.1 times as much, `[words]` by as much less, `(words:1.3)` 1.3 times; brackets nest, one
     that is never closed counts to the end, and `\(` is a bracket of the text. Weights are 0…4.
     """
-    pieces: list[WeightedWords] = []
+    pieces: list[str] = []
+    weights: list[float] = []
     open_at: list[tuple[str, int]] = []
     for found in _PIECE.finditer(prompt):
         piece, number = found[0], found[1]
-        if piece in ("(", "["):
+        if piece in _CLOSING:
             open_at.append((piece, len(pieces)))
         elif open_at and open_at[-1][0] == "(" and number is not None and _is_number(number):
-            _weigh(pieces, open_at.pop()[1], float(number))
-        elif open_at and piece == {"(": ")", "[": "]"}[open_at[-1][0]]:
+            _weigh(weights, open_at.pop()[1], float(number))
+        elif open_at and piece == _CLOSING[open_at[-1][0]]:
             bracket, start = open_at.pop()
-            _weigh(pieces, start, _STEP if bracket == "(" else 1 / _STEP)
+            _weigh(weights, start, _STEPS[bracket])
         else:
-            pieces.append(WeightedWords(piece[1:] if piece[0] == "\\" and len(piece) > 1 else piece, 1.0))
+            pieces.append(piece[1:] if piece[0] == "\\" and len(piece) > 1 else piece)
+            weights.append(1.0)
     for bracket, start in open_at:
-        _weigh(pieces, start, _STEP if bracket == "(" else 1 / _STEP)
-    return _joined(pieces)
+        _weigh(weights, start, _STEPS[bracket])
+    return _joined(pieces, weights)
 
 
-def _weigh(pieces: list[WeightedWords], start: int, factor: float) -> None:
-    pieces[start:] = [
-        WeightedWords(words, min(max(weight * factor, 0.0), MOST_WEIGHT)) for words, weight in pieces[start:]
-    ]
+def _weigh(weights: list[float], start: int, factor: float) -> None:
+    weights[start:] = [min(weight * factor, MOST_WEIGHT) for weight in weights[start:]]
 
 
-def _joined(pieces: Sequence[WeightedWords]) -> list[WeightedWords]:
+def _joined(pieces: Sequence[str], weights: Sequence[float]) -> list[WeightedWords]:
     """Return pieces with those beside one another that weigh the same as one."""
-    joined: list[WeightedWords] = []
-    for words, weight in pieces:
-        if joined and joined[-1].weight == weight:
-            joined[-1] = WeightedWords(joined[-1].words + words, weight)
-        else:
-            joined.append(WeightedWords(words, weight))
-    return joined
+    return [
+        WeightedWords("".join(words for words, _ in alike), weight)
+        for weight, alike in groupby(zip(pieces, weights, strict=True), key=itemgetter(1))
+    ]
 
 
 def _is_number(text: str) -> bool:

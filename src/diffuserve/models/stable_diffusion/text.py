@@ -5,6 +5,7 @@ Reference: `encode_prompt` of diffusers' `StableDiffusionPipeline` and `StableDi
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.domain.requests.prompt_syntax import WEIGHTS, weighted_words
+from diffuserve.domain.requests.prompt_syntax import WEIGHTS, WeightedWords, weighted_words
 from diffuserve.models.adapters.placing import AdaptedModule
 from diffuserve.models.base import Conditioning
 from diffuserve.models.batches import run_in_groups
@@ -26,6 +27,8 @@ from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import num_parameters
+
+Pieces: TypeAlias = Mapping[PromptText, Sequence[WeightedWords]]
 
 _UNUSED = "negative_prompt changes nothing without guidance; give a guidance_scale above 1"
 
@@ -154,17 +157,20 @@ class TextConditioner:
     def _encode(self, adapted: Sequence[tuple[Uses, PromptText]]) -> list[EncodedText]:
         texts = [text for _, text in adapted]
         adapters = RowAdapters.of([1] * len(texts), [uses for uses, _ in adapted])
-        tokens = [self._tokenize(tokenizer, texts) for tokenizer in self.tokenizers]
+        pieces = {text: _pieces(text) for text in texts}
+        tokens = [self._tokenize(tokenizer, texts, pieces) for tokenizer in self.tokenizers]
         outputs = [
             encoder(torch.stack([ids for ids, _ in found]).to(self._device), adapters)
             for encoder, found in zip(self.encoders, tokens, strict=True)
         ]
         warnings = [warned for _, warned in tokens[0]]
         if not self._is_xl:
-            pairs = zip(self._weighted(self.tokenizers[0], texts, outputs[0].sequence), warnings, strict=True)
+            pairs = zip(
+                self._weighted(self.tokenizers[0], texts, pieces, outputs[0].sequence), warnings, strict=True
+            )
             return [EncodedText(states, None, warned) for states, warned in pairs]
         both = [
-            self._weighted(tokenizer, texts, output.penultimate)
+            self._weighted(tokenizer, texts, pieces, output.penultimate)
             for tokenizer, output in zip(self.tokenizers, outputs, strict=True)
         ]
         states = torch.cat(both, dim=-1)
@@ -174,6 +180,7 @@ class TextConditioner:
         self,
         tokenizer: PromptTokenizer,
         texts: Sequence[PromptText],
+        pieces: Pieces,
         states: Float[Tensor, "texts tokens dim"],
     ) -> Float[Tensor, "texts tokens dim"]:
         """Return states times their tokens' weights, with the mean that a text had before.
@@ -182,30 +189,27 @@ class TextConditioner:
         """
         return torch.stack(
             [
-                _weighed(own, tokenizer.weights(weighted_words(text.words), self._length))
-                if text.is_weighted
-                else own
+                _weighed(own, tokenizer.weights(pieces[text], self._length)) if text.is_weighted else own
                 for text, own in zip(texts, states, strict=True)
             ]
         )
 
     def _tokenize(
-        self, tokenizer: PromptTokenizer, texts: Sequence[PromptText]
+        self, tokenizer: PromptTokenizer, texts: Sequence[PromptText], pieces: Pieces
     ) -> list[tuple[Int[Tensor, "tokens"], tuple[str, ...]]]:
         """Return the ids and warnings of each text."""
 
         def run(group: Sequence[PromptText]) -> list[tuple[Tensor, tuple[str, ...]]]:
-            words, (length, subject) = [_plain(text) for text in group], (group[0].length, group[0].subject)
+            words = ["".join(piece.words for piece in pieces[text]) for text in group]
+            length, subject = group[0].length, group[0].subject
             tokens = tokenizer.tokenize(words, length, self._length, subject)
             return list(zip(tokens.ids, tokens.warnings, strict=True))
 
         return run_in_groups(texts, lambda text: (text.length, text.subject), run)
 
 
-def _plain(text: PromptText) -> str:
-    if not text.is_weighted:
-        return text.words
-    return "".join(piece.words for piece in weighted_words(text.words))
+def _pieces(text: PromptText) -> Sequence[WeightedWords]:
+    return weighted_words(text.words) if text.is_weighted else [WeightedWords(text.words, 1.0)]
 
 
 def _weighed(states: Float[Tensor, "tokens dim"], weights: Float[Tensor, "tokens"]) -> Tensor:
