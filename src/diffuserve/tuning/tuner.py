@@ -72,7 +72,7 @@ class TuningRun:
 
     @property
     def best(self) -> TriedOptions | None:
-        """What keeps the objective at the highest measured rate; the defaults unless others are better."""
+        """Return what keeps the objective at the highest rate; the defaults unless others are better."""
         best = max(self.tried, key=_rate_of, default=None)
         if best is None or best.rate is None:
             return None

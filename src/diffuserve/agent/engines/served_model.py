@@ -40,7 +40,7 @@ class ServedModel:
 
     @property
     def kept_in(self) -> str | None:
-        """What its weights are kept in, or will be once it is loaded; `None` while that is not known."""
+        """Return what its weights are kept in, or will be once loaded; `None` while that is not known."""
         announced = None if self.announced is None else self.announced.quantization
         return self.quantization if self.quantization is not None else announced
 

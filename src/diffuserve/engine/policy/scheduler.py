@@ -52,7 +52,7 @@ class Candidate:
 
     @property
     def work(self) -> Work:
-        """What its next turn adds to a step."""
+        """Return what its next turn adds to a step."""
         return Work(self.tokens, self.turn_seconds)
 
     def excess(self, limits: "StepLimits") -> int:

@@ -54,12 +54,12 @@ class Budgets:
 
     @property
     def fit(self) -> CostFit:
-        """What predicts seconds at this moment."""
+        """Return what predicts seconds at this moment."""
         return self._cost_model.fit
 
     @property
     def step_cost(self) -> StepCost:
-        """What a step of this moment costs, on the core slots that it may take."""
+        """Return what a step of this moment costs, on the core slots that it may take."""
         return StepCost(self.fit.step[0], self._stages.num_core_slots(Stage.DENOISE))
 
     @property
