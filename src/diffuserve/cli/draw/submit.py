@@ -1,6 +1,7 @@
 """`diffuserve submit`: a job for a server, and its images, clips or sounds."""
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.extras import Extra, missing_module
 from diffuserve.domain.jobs.job import IMAGE_GENERATE, MAX_PREVIEWS, VIDEO_GENERATE, Band, JobStatus
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.request_bounds import MAX_PROMPT_CHARACTERS
 from diffuserve.models.folders.names import ALIASES
 from diffuserve.settings import Settings
 
@@ -83,7 +85,9 @@ class SubmitOptions:
 @takes_job_options
 def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="Description of the image.")],
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="Description of the image; - for standard input.")
+    ],
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is done.")] = False,
     output: Annotated[
@@ -120,7 +124,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
 
     Ctrl-C while waiting leaves the job running.
     """
-    [params] = asked.requests([prompt])
+    [params] = asked.requests([_read() if prompt == "-" else prompt])
     check_images(params)
     if output is None and open_:
         output = Path("out")
@@ -147,6 +151,14 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         job_options=job_options,
     )
     raise typer.Exit(_run(submission))
+
+
+def _read() -> str:
+    """Return the one prompt of standard input. Raise `InvalidParams` if there is none."""
+    prompt = sys.stdin.read(MAX_PROMPT_CHARACTERS + 1).strip()
+    if not prompt:
+        raise InvalidParams("prompt", "-", "standard input is empty; write the prompt there")
+    return prompt
 
 
 def _check_pictures(images: Destination | None, preview: bool) -> None:
