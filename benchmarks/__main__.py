@@ -39,6 +39,7 @@ BENCHMARKS = {
     "decode-workers": "serve.decode_workers",
     "control": "control.control",
     "fleet": "control.fleet",
+    "fleet-engines": "fleet.engines",
     "followers": "control.followers",
     "operations": "control.operations",
     "tracing": "control.tracing",

@@ -8,7 +8,7 @@ import heapq
 import itertools
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,7 +24,9 @@ class World:
     A worker starts within `node_seconds` and loads its model in `load_seconds`. One that is stopped has
     `grace_seconds` to finish its job, and then is killed. One that is idle for `leave_seconds` may leave.
     Spot machines (all of them if `is_spot`) are taken away `losses_per_hour` times an hour, with
-    `notice_seconds`; work of more than `checkpoint_seconds` goes on from a checkpoint then.
+    `notice_seconds`; work of more than `checkpoint_seconds` goes on from a checkpoint then. The job of a
+    machine that dies waits for its lease, and its pod is counted for `missed_seconds`: by Kubernetes'
+    defaults 50 until the node is called unreachable, and 300 that pods tolerate that.
     """
 
     node_seconds: tuple[float, float] = (120.0, 300.0)
@@ -35,7 +37,18 @@ class World:
     losses_per_hour: float = 0.2
     notice_seconds: float = 15.0
     checkpoint_seconds: float = 30.0
+    lease_seconds: float = 30.0
+    missed_seconds: float = 350.0
     first_workers: int = 2
+
+
+@dataclass(frozen=True)
+class Strike:
+    """A machine that goes at a time: which one is a `share`, in 0…1, of the busy ones, or else of all."""
+
+    at: float
+    share: float
+    has_notice: bool
 
 
 @dataclass(eq=False)
@@ -48,6 +61,7 @@ class Worker:
     began_at: float = 0.0
     ends_at: float = 0.0
     is_stopping: bool = False
+    is_dead: bool = False
     gone_at: float | None = None
     idle_since: float = 0.0
 
@@ -56,10 +70,15 @@ class Worker:
 class Outcome:
     """Outcome of a day. `lost_seconds` of work were done in vain; `taken` busy machines were taken away.
 
-    `line` has the time of the day, the queued jobs and the workers, every five minutes.
+    `line` has the time of the day, the queued jobs and the workers, every five minutes. `strikes` are paired
+    with the workers that they hit, and `again` counts the jobs that were begun once more.
     """
 
     waits: list[float] = field(default_factory=list)
+    again: int = 0
+    strikes: list[tuple[Strike, Worker]] = field(default_factory=list)
+    workers: list[Worker] = field(default_factory=list)
+    done_at: float = 0.0
     device_seconds: float = 0.0
     killed: int = 0
     taken: int = 0
@@ -71,8 +90,10 @@ class Outcome:
 class Fleet:
     """Plays one day."""
 
-    def __init__(self, day: Day, policy: Policy, world: World, seed: int) -> None:
-        self._day, self._policy, self._world = day, policy, world
+    def __init__(
+        self, day: Day, policy: Policy, world: World, seed: int, strikes: Sequence[Strike] = ()
+    ) -> None:
+        self._day, self._policy, self._world, self._strikes = day, policy, world, strikes
         self._chance = random.Random(f"fleet {seed}")
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -80,7 +101,7 @@ class Fleet:
         self._queued_seconds = 0.0
         self._accepted: dict[int, float] = defaultdict(float, day.history)
         self._workers: list[Worker] = []
-        self._num_waiting_to_arrive = len(day.jobs)
+        self._num_expected = len(day.jobs)  # to arrive, or to come back when a lease is over
         self.now = MONDAY
         self.outcome = Outcome()
 
@@ -90,6 +111,8 @@ class Fleet:
             self._start(MONDAY)
         for job in self._day.jobs:
             self._at(job.arrived_at, partial(self._arrive, job))
+        for strike in self._strikes:
+            self._at(strike.at, partial(self._strike, strike))
         self._at(MONDAY, self._poll)
         while self._events:
             self.now, _, act = heapq.heappop(self._events)
@@ -107,13 +130,14 @@ class Fleet:
             ready_at = self.now + self._chance.uniform(*self._world.node_seconds) + self._world.load_seconds
         worker = Worker(self.now, ready_at, idle_since=ready_at)
         self._workers.append(worker)
+        self.outcome.workers.append(worker)
         self._at(ready_at, self._assign)
         if self._world.is_spot:
             lifetime = self._chance.expovariate(self._world.losses_per_hour / HOUR)
             self._at(self.now + lifetime, partial(self._take_away, worker))
 
     def _arrive(self, job: Job) -> None:
-        self._num_waiting_to_arrive -= 1
+        self._num_expected -= 1
         self._accepted[bucket_of(self.now)] += job.seconds
         self._enqueue(job)
 
@@ -134,12 +158,14 @@ class Fleet:
             self._at(worker.ends_at, partial(self._finish, worker, job))
 
     def _is_idle(self, worker: Worker) -> bool:
-        return worker.job is None and worker.ready_at <= self.now and not worker.is_stopping
+        is_well = not (worker.is_stopping or worker.is_dead)
+        return worker.job is None and worker.ready_at <= self.now and is_well
 
     def _finish(self, worker: Worker, job: Job) -> None:
         if worker.job is not job:
             return  # it was lost meanwhile
         self.outcome.waits.append(worker.began_at - job.arrived_at)
+        self.outcome.done_at = self.now
         worker.job, worker.idle_since = None, self.now
         if worker.is_stopping:
             self._end(worker)
@@ -153,7 +179,7 @@ class Fleet:
             self._stop(worker, self._world.grace_seconds)
         self._let_leave()
         self._draw()
-        if self._num_waiting_to_arrive or self._queue or any(worker.job for worker in self._workers):
+        if self._num_expected or self._queue or any(worker.job for worker in self._workers):
             self._at(self.now + POLL_SECONDS, self._poll)
         else:
             self._events.clear()
@@ -194,7 +220,32 @@ class Fleet:
 
     def _lose(self, worker: Worker, job: Job) -> None:
         worker.job = None
+        self.outcome.again += 1
         self._end(worker)
+        self._enqueue(job, first=True)
+
+    def _strike(self, strike: Strike) -> None:
+        """Take away a machine that has a job, or any that is there."""
+        there = [each for each in self._workers if not (each.is_stopping or each.is_dead)]
+        found = [each for each in there if each.job] or there
+        if found:
+            worker = found[min(int(strike.share * len(found)), len(found) - 1)]
+            self.outcome.strikes.append((strike, worker))
+            (self._take_away if strike.has_notice else self._die)(worker)
+
+    def _die(self, worker: Worker) -> None:
+        """End a machine without a word. Its job comes back after its lease, its pod is counted for longer."""
+        worker.is_dead = True
+        if (job := worker.job) is not None:
+            worker.job = None
+            self.outcome.lost_seconds += self.now - worker.began_at
+            self.outcome.again += 1
+            self._num_expected += 1
+            self._at(self.now + self._world.lease_seconds, partial(self._come_back, job))
+        self._at(self.now + self._world.missed_seconds, partial(self._end, worker))
+
+    def _come_back(self, job: Job) -> None:
+        self._num_expected -= 1
         self._enqueue(job, first=True)
 
     def _take_away(self, worker: Worker) -> None:
