@@ -125,7 +125,7 @@ class FlatJob(Resource):
     job_id: str
     status: FlatStatus
     progress: float = field(metadata={"description": "In 0…1."})
-    image_url: str | None = field(metadata={"description": "Of a clip its poster, the first frame."})
+    image_url: str | None = field(metadata={"description": "Of a clip its poster, a frame from its middle."})
     video_url: str | None
     audio_url: str | None
     error: str | None
