@@ -54,7 +54,7 @@ def durations(above_60: int) -> Series:
 
 def waiting(num_jobs: int, leases_a_minute: int) -> Series:
     """Return a queue that two control planes report, and the jobs that workers take."""
-    queue = f'diffusion_queue_size{{pool="m",band="standard",instance="%s"}}'
+    queue = 'diffusion_queue_size{pool="m",band="standard",instance="%s"}'
     return {queue % instance: f"{num_jobs}x600" for instance in "ab"} | {
         'diffusion_leases_granted_total{pool="m"}': f"0+{leases_a_minute}x600"
     }
