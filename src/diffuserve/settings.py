@@ -81,7 +81,7 @@ class Settings(BaseSettings):
     them in their own types.
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True)
 
     cache_dir: Path = Field(
         default_factory=lambda: user_cache_path("diffuserve"),
