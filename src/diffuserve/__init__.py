@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from diffuserve.engine.config import EngineConfig
     from diffuserve.engine.engine import Engine
     from diffuserve.engine.outputs import GenerationResult, StepOutput
+    from diffuserve.sdk.async_client import AsyncClient
+    from diffuserve.sdk.client import Client
 
 __all__ = [
     "AdapterUse",
+    "AsyncClient",
+    "Client",
     "ControlUse",
     "DiffuserveError",
     "Engine",
@@ -33,6 +37,8 @@ __all__ = [
 
 _HOMES = {
     "AdapterUse": "diffuserve.domain.requests.adapter_use",
+    "AsyncClient": "diffuserve.sdk.async_client",
+    "Client": "diffuserve.sdk.client",
     "ControlUse": "diffuserve.domain.requests.control_use",
     "DiffuserveError": "diffuserve.domain.errors",
     "Engine": "diffuserve.engine.engine",

@@ -30,7 +30,7 @@ from diffuserve.api.config import ApiConfig, DoorName
 from diffuserve.api.door.cors import allow_origins
 from diffuserve.api.door.middleware import RequestMiddleware
 from diffuserve.api.fal import door as fal
-from diffuserve.api.http.openapi import DocumentedApi
+from diffuserve.api.http.openapi import TAGS, DocumentedApi, operation_id
 from diffuserve.api.http.other_doors import OtherDoor
 from diffuserve.api.http.problems import PROBLEM_RESPONSES, add_problem_handlers
 from diffuserve.api.openai import image_routes as openai
@@ -112,6 +112,7 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
         title="diffuserve",
         version=config.version,
         description=_DESCRIPTION,
+        openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         responses=PROBLEM_RESPONSES,
         openapi_url="/openapi.json" if config.api_docs else None,
         docs_url=None,  # FastAPI's own pages load scripts from a CDN
@@ -142,7 +143,7 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
 @cache
 def _routes(doors: frozenset[DoorName]) -> list[BaseRoute]:
     """Return the routes, which applications of a process share: building their schemas takes long."""
-    whole = FastAPI(responses=PROBLEM_RESPONSES, openapi_url=None)
+    whole = FastAPI(responses=PROBLEM_RESPONSES, openapi_url=None, generate_unique_id_function=operation_id)
     for router in [routes.router for routes in ROUTES] + [DOORS[name].router for name in sorted(doors)]:
         whole.include_router(router)
     return list(whole.router.routes)

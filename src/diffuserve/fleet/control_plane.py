@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import InvalidParams, ModelNotFound, ServerUnavailable
 from diffuserve.domain.resources.scale import ScaleResource
 from diffuserve.private_files import check_own
+from diffuserve.sdk.async_client import AsyncClient
 
 _PATIENCE_SECONDS = 5.0
 _MAX_ADDRESS = 2_000
@@ -25,7 +25,7 @@ class PoolOfModel:
 
         Raise `ServerUnavailable`, `Unauthorized`, `Forbidden` or `ServerRefused`.
         """
-        async with Client(self._address(), self._key, patience_seconds=_PATIENCE_SECONDS) as client:
+        async with AsyncClient(self._address(), self._key, patience_seconds=_PATIENCE_SECONDS) as client:
             try:
                 return await client.pool_size(self._model, is_spot=self._is_spot)
             except ModelNotFound:

@@ -138,7 +138,7 @@ async def cancel_batch(batch_id: BatchId, parts: Used, caller: ClientCaller, bas
     response_class=StreamingResponse,
     responses=_RESULTS,
 )
-async def get_results(
+async def get_batch_results(
     batch_id: BatchId, parts: Used, caller: ClientCaller, base_url: BaseUrl
 ) -> StreamingResponse:
     """Stream a line of JSON for every item that has ended, in the items' order."""

@@ -45,7 +45,7 @@ After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="The `seq` of the las
     response_class=EventSourceResponse,
     responses={200: {"content": {"text/event-stream": {}}}},
 )
-async def stream_events(
+async def stream_job_events(
     job_id: JobId,
     parts: Used,
     caller: FollowingCaller,

@@ -9,21 +9,21 @@ from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
-    from diffuserve.client.jobs import Client
+    from diffuserve.sdk.async_client import AsyncClient
 
 PATIENCE_SECONDS = 5.0  # a person waits: fail soon if the server is down
 WAITING_PATIENCE_SECONDS = 120.0  # the job is safe; the server may be starting again
 
 
-def connect(settings: Settings, *, patience_seconds: float | None = None) -> "Client":
+def connect(settings: Settings, *, patience_seconds: float | None = None) -> "AsyncClient":
     """Return a client of the server that the settings name.
 
     It retries requests for `patience_seconds` while the server is unavailable, by default a few seconds.
     """
-    from diffuserve.client.jobs import Client  # it imports httpx, which `--help` and a refusal do without
+    from diffuserve.sdk.async_client import AsyncClient  # it imports httpx, which `--help` and a refusal do without
 
     patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
-    return Client(settings.server, settings.api_key, patience_seconds=patience)
+    return AsyncClient(settings.server, settings.api_key, patience_seconds=patience)
 
 
 def check_listening(settings: Settings) -> None:

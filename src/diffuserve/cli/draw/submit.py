@@ -27,8 +27,8 @@ from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
     from diffuserve.cli.images.previews import Previews
-    from diffuserve.client.jobs import Client
     from diffuserve.domain.resources.job import JobResource
+    from diffuserve.sdk.async_client import AsyncClient
 
 EXAMPLES = """
 Examples:
@@ -211,11 +211,7 @@ async def _submit(submission: SubmitOptions, submitted: list[str]) -> int:
         model = await served_name(client, submission.model)
         params = await _uploaded(client, submission.params)
         job = await client.submit(
-            params,
-            model=model,
-            priority=submission.priority,
-            options=wanted,
-            kind=submission.kind,
+            params, model=model, priority=submission.priority, kind=submission.kind, **wanted
         )
     submitted.append(job.id)
     _tell_replaced(job)
@@ -236,7 +232,7 @@ def _tell_replaced(job: "JobResource") -> None:
         Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
 
 
-async def _uploaded(client: "Client", params: GenerationParams) -> GenerationParams:
+async def _uploaded(client: "AsyncClient", params: GenerationParams) -> GenerationParams:
     """Return the parameters of a job, whose local images are on the server now."""
     if not params.input_images:
         return params
@@ -245,7 +241,7 @@ async def _uploaded(client: "Client", params: GenerationParams) -> GenerationPar
     return await with_uploads(client, params, Console(stderr=True))
 
 
-async def served_name(client: "Client", model: str | None) -> str | None:
+async def served_name(client: "AsyncClient", model: str | None) -> str | None:
     """Return the server's name of a model; a short name is also understood where the server has another."""
     hub_id = None if model is None else ALIASES.get(model)
     if hub_id is None or any(served.id == model for served in await client.models()):
