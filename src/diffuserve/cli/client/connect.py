@@ -20,7 +20,7 @@ def connect(settings: Settings, *, patience_seconds: float | None = None) -> "As
 
     It retries requests for `patience_seconds` while the server is unavailable, by default a few seconds.
     """
-    from diffuserve.sdk.async_client import AsyncClient  # it imports httpx, which `--help` and a refusal do without
+    from diffuserve.sdk.async_client import AsyncClient  # it imports httpx
 
     patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
     return AsyncClient(settings.server, settings.api_key, patience_seconds=patience)
