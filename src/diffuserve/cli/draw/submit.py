@@ -209,6 +209,7 @@ async def _submit(submission: SubmitOptions, submitted: list[str]) -> int:
         wanted["exact"] = True
     async with connect(submission.settings) as client:
         model = await served_name(client, submission.model)
+        await _tell_unlearned(client, model, submission.params)
         params = await _uploaded(client, submission.params)
         job = await client.submit(
             params, model=model, priority=submission.priority, kind=submission.kind, **wanted
@@ -230,6 +231,20 @@ def _tell_replaced(job: "JobResource") -> None:
     for name, value in (job.asked or {}).items():
         text = f"warning: {name} is {job.input[name]}, the nearest that this server allows to {value}"
         Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
+
+
+async def _tell_unlearned(client: "AsyncClient", model: str | None, params: GenerationParams) -> None:
+    """Warn of a size that the model has not learned, before it is drawn: that may take long, and fail."""
+    sides = [side for side in (params.width, params.height) if side]
+    served = await client.models() if sides else []
+    meant = [each for each in served if each.id == model or (model is None and len(served) == 1)]
+    for learned in filter(None, (each.learned_sizes for each in meant)):
+        if not all(learned.min <= side <= learned.max for side in sides):
+            size = "x".join(map(str, sides))
+            text = (
+                f"warning: {meant[0].id} has learned {learned.min} to {learned.max} pixels a side, not {size}"
+            )
+            Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
 
 
 async def _uploaded(client: "AsyncClient", params: GenerationParams) -> GenerationParams:
