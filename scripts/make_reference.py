@@ -17,6 +17,7 @@ from reference import (
     claims,
     commands,
     errors,
+    fleet_engines,
     known_models,
     metrics,
     models,
@@ -42,6 +43,7 @@ PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "settings.md": settings.regions,
     "../explanation/claims.md": claims.regions,
     "../explanation/serving-cost.md": serve_peers.regions,
+    "../how-to/run-a-fleet.md": fleet_engines.regions,
 }
 
 

@@ -11,6 +11,7 @@ own, Slurm needs its Debian packages and root; what cannot be had is left out. K
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 import tempfile
@@ -48,14 +49,16 @@ _VARIABLES = {
     "OMP_NUM_THREADS": "1",
 }
 _STOP_SECONDS = 5.0
+_SHOWN = 2_000  # characters of a log
 
 
 def main() -> None:
     adopt_orphans()  # daemons of Slurm and Ray, and what their nodes leave
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all is ended here too
     arguments = parse_arguments()
-    with tempfile.TemporaryDirectory(prefix="diffuserve-fleet-") as folder:
-        shape = QUICK if arguments.quick else FULL
+    shape = QUICK if arguments.quick else FULL
+    with tempfile.TemporaryDirectory(prefix="fleet-") as folder:  # short: sockets of Ray lie in it
+        os.environ["TMPDIR"] = folder  # what killed workers leave there goes with it
         played = play_all(Path(folder), trace(shape, arguments.seed), arguments.only)
     if not played:
         sys.exit("neither Ray nor Slurm can be had here")
@@ -82,13 +85,14 @@ def play_all(folder: Path, played: Trace, only: str | None) -> dict[str, PlayedF
             own = folder / name.lower()
             own.mkdir()
             begun = time.monotonic()
-            print(f"{name}: {num_nodes} nodes", flush=True)
+            print(f"{name}: a cluster of {num_nodes} nodes starts", flush=True)
             try:
-                with alone(), opened(own) as manager:
+                with alone(), logs_of_failure(own), opened(own) as manager:
+                    print(f"{name}: it is there after {time.monotonic() - begun:.0f} s", flush=True)
                     found[name] = asyncio.run(play_beside_server(played, manager, own))
             except pytest.skip.Exception as error:
                 print(f"left out: {error}", flush=True)
-            print(f"{name}: {time.monotonic() - begun:.0f} s in all", flush=True)
+            print(f"{name}: {time.monotonic() - begun:.0f} s in all, and nothing is left", flush=True)
     return found
 
 
@@ -97,6 +101,17 @@ async def play_beside_server(played: Trace, manager: ClusterManager, folder: Pat
     command = [*api_command(port, folder / "data", None), "--prompt-filter", "none"]
     async with running(Program("api", command, _VARIABLES, folder / "api.log"), port, "/healthz"):
         return await play(played, manager, f"http://127.0.0.1:{port}", folder, _VARIABLES)
+
+
+@contextmanager
+def logs_of_failure(folder: Path) -> Iterator[None]:
+    """Print the ends of the logs in a folder, which is about to go, if the block fails."""
+    try:
+        yield
+    except Exception:
+        for log in sorted(folder.glob("*.log")):
+            print(f"--- {log.name}\n{log.read_text('utf-8', errors='replace')[-_SHOWN:]}", file=sys.stderr)
+        raise
 
 
 @contextmanager

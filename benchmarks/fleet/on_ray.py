@@ -69,7 +69,8 @@ def on_ray(folder: Path, num_nodes: int, variables: Mapping[str, str]) -> Iterat
     Raise `pytest.skip.Exception` where Ray cannot be had.
     """
     python = environment("ray-serve", [f"ray[serve]=={RAY}"]) / "bin" / "python"
-    own = {**os.environ, **variables, **_OWN, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    own = {**os.environ, **variables, **_OWN, "PYTHONPATH": paths, "RAY_TMPDIR": str(folder)}
     command = [str(python), "-m", "benchmarks.fleet.ray_nodes"]
     with (
         (folder / "ray.log").open("w") as log,

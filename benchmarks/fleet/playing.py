@@ -7,20 +7,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from benchmarks.control.processes import Program
 from benchmarks.fleet.figures import Course, Struck, area
 from benchmarks.fleet.manager import NOTICE_SECONDS, ClusterManager, FleetCommand
 from benchmarks.fleet.trace import LEAST, LossKind, MachineLoss, Trace, TracedJob
-from diffuserve.bench.http import Http
+from diffuserve.client.jobs import Client
+from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.resources.job import JobResource
+from diffuserve.domain.workers.worker import WorkerState
 
 _LOOK_SECONDS = 0.25
 _READY_SECONDS = 240.0
 _END_SECONDS = 300.0
 _VICTIM_SECONDS = 20.0
-_FINAL = frozenset({"succeeded", "failed", "canceled", "expired"})
-_LIVE = frozenset({"ready", "occupied"})
+_LIVE = (WorkerState.READY, WorkerState.OCCUPIED)
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,12 @@ async def play(
     """Keep a fleet while the trace goes by, and end it. Raise `RuntimeError` for one that is not ready."""
     own = {**variables, **manager.environment, "XDG_STATE_HOME": str(folder / "state")}
     fleet = Program("fleet", FleetCommand(manager, server).words, own, folder / "fleet.log")
-    http = Http(server, None, 60.0)
-    with _kept(fleet):
-        playing = _Playing(trace, manager, http)
-        await playing.until_ready(fleet)
-        played = await playing.run()
-    await http.close()
-    return played
+    async with Client(server) as client:
+        with _kept(fleet):
+            playing = _Playing(trace, manager, client)
+            await playing.until_ready(fleet)
+            print("  the trace begins", flush=True)
+            return await playing.run()
 
 
 @contextmanager
@@ -92,10 +92,10 @@ def _kept(fleet: Program) -> Iterator[None]:
 class _Playing:
     """One trace on one fleet."""
 
-    def __init__(self, trace: Trace, manager: ClusterManager, http: Http) -> None:
-        self._trace, self._manager, self._http = trace, manager, http
+    def __init__(self, trace: Trace, manager: ClusterManager, client: Client) -> None:
+        self._trace, self._manager, self._client = trace, manager, client
         self._watched = Watched()
-        self._begun = time.monotonic()
+        self._begun = time.time()
 
     async def until_ready(self, fleet: Program) -> None:
         """Wait for the least workers. The looks until then show how long workers take to start."""
@@ -107,19 +107,21 @@ class _Playing:
 
     async def run(self) -> PlayedFleet:
         first = self._watched.looks
-        self._watched, self._begun = Watched(), time.monotonic()
+        self._watched, self._begun = Watched(), time.time()
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(self._watch())
             async with asyncio.TaskGroup() as tasks:
-                ends = [tasks.create_task(self._job(job)) for job in self._trace.jobs]
+                submitted = [tasks.create_task(self._submit(job)) for job in self._trace.jobs]
                 for loss in self._trace.losses:
                     tasks.create_task(self._lose(loss))
+            jobs = [await self._client.wait(task.result(), _END_SECONDS) for task in submitted]
             watching.cancel()
-        return _played([end.result() for end in ends], self._trace, first, self._watched)
+        print("  all jobs have ended", flush=True)
+        return _played(jobs, self._begun, first, self._watched)
 
     @property
     def _now(self) -> float:
-        return time.monotonic() - self._begun
+        return time.time() - self._begun  # the control plane's clock too
 
     async def _until(self, second: float) -> None:
         await asyncio.sleep(second - self._now)
@@ -133,22 +135,18 @@ class _Playing:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _look(self) -> Look:
-        workers = (await self._http.json("GET", "/v1/workers"))["data"]
+        workers = [each for each in await self._client.workers() if each.state in _LIVE]
         placed = await asyncio.to_thread(self._manager.placed)
-        live = {each["name"]: each["id"] for each in workers if each["state"] in _LIVE}
-        occupied = frozenset(each["name"] for each in workers if each["num_leases"]) & live.keys()
+        live = {each.name: each.id for each in workers}
+        occupied = frozenset(each.name for each in workers if each.num_leases)
         look = Look(self._now, live, occupied, placed)
         self._watched.looks.append(look)
         return look
 
-    async def _job(self, job: TracedJob) -> Mapping[str, Any]:
-        """Submit a job when it is due, and return it at its end."""
+    async def _submit(self, job: TracedJob) -> str:
+        """Submit a job when it is due, and return its id."""
         await self._until(job.second)
-        found = await self._http.json("POST", "/v1/jobs", {"input": job.input})
-        async with asyncio.timeout(_END_SECONDS):
-            while found["status"] not in _FINAL:
-                found = await self._http.json("GET", f"/v1/jobs/{found['id']}?wait=25")
-        return {**found, "ended": self._now, "submitted": job.second}
+        return (await self._client.submit(job.params)).id
 
     async def _lose(self, loss: MachineLoss) -> None:
         """Lose the machine of a worker that has a job, or of any."""
@@ -175,28 +173,29 @@ class _Playing:
 
 
 def _played(
-    ended: Sequence[Mapping[str, Any]], trace: Trace, first: Sequence[Look], watched: Watched
+    jobs: Sequence[JobResource], begun: float, first: Sequence[Look], watched: Watched
 ) -> PlayedFleet:
-    drawn = [job for job in ended if job["status"] == "succeeded"]
-    until = max(job["ended"] for job in ended)
-    steps = sum(job["input"]["num_inference_steps"] for job in drawn)
+    drawn = [job for job in jobs if job.status is JobStatus.SUCCEEDED]
+    until = max(_seconds(job.finished_at) for job in jobs) - begun
+    device_seconds = [job.actual_seconds or 0.0 for job in drawn]
+    times = [_seconds(job.finished_at) - _seconds(job.created_at) for job in drawn]
     course = Course(
         seconds=until,
-        waits=tuple(max(_seconds_of(job) - job["actual_seconds"], 0.0) for job in drawn),
-        num_lost=len(trace.jobs) - len(drawn),
-        num_redrawn=sum(job["attempt"] > 1 for job in drawn),
+        waits=tuple(max(each - own, 0.0) for each, own in zip(times, device_seconds, strict=True)),
+        num_lost=len(jobs) - len(drawn),
+        num_redrawn=sum(job.attempt > 1 for job in drawn),
         losses=tuple(_struck(hit, watched.looks) for hit in watched.hits),
         ready=_ready(watched.looks),
         workers=tuple((max(look.second, 0.0), len(look.live)) for look in watched.looks),
         worker_seconds=area([(look.second, len(look.placed)) for look in watched.looks], until),
     )
-    step_seconds = sum(job["actual_seconds"] for job in drawn) / steps
-    return PlayedFleet(course, step_seconds, _load_seconds(first))
+    steps = sum(job.input["num_inference_steps"] for job in drawn)
+    return PlayedFleet(course, sum(device_seconds) / steps, _load_seconds(first))
 
 
-def _seconds_of(job: Mapping[str, Any]) -> float:
-    created, finished = (datetime.fromisoformat(job[name]) for name in ("created_at", "finished_at"))
-    return (finished - created).total_seconds()
+def _seconds(time_of_job: str | None) -> float:
+    assert time_of_job is not None
+    return datetime.fromisoformat(time_of_job).timestamp()
 
 
 def _struck(hit: Hit, looks: Sequence[Look]) -> Struck:

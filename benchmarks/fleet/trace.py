@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from benchmarks.shared import workloads
+from diffuserve.domain.requests.params import GenerationParams
 
 LEAST, MOST = 2, 3
 """Bounds of each fleet: a burst asks for a third worker, and between bursts one may leave."""
 _SIDE = 256
-_STEPS = (20, 30, 40)
+_STEPS = (40, 60, 80)
 _BURST_SECONDS = 2.0
 _JITTER = 1.0
 """Seconds by which the seed moves a burst or a loss."""
@@ -28,15 +29,13 @@ class TracedJob:
     """A job, and the second at which it is submitted."""
 
     second: float
-    steps: int
-    prompt: str
-    seed: int
+    params: GenerationParams
 
     @property
-    def input(self) -> dict[str, object]:
-        """The `input` of the job's request."""
-        shape = {"width": _SIDE, "height": _SIDE, "num_inference_steps": self.steps}
-        return {"prompt": self.prompt, "seed": self.seed, **shape}
+    def steps(self) -> int:
+        """The steps of its image."""
+        assert self.params.num_inference_steps is not None
+        return self.params.num_inference_steps
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,9 @@ class TraceShape:
 
 
 FULL = TraceShape(
-    80.0, 0.25, 55, (2.0, 50.0), ((14.0, LossKind.DEATH), (58.0, LossKind.NOTICE), (68.0, LossKind.DEATH))
+    90.0, 0.2, 50, (2.0, 60.0), ((14.0, LossKind.DEATH), (68.0, LossKind.NOTICE), (78.0, LossKind.DEATH))
 )
-QUICK = TraceShape(20.0, 0.25, 12, (2.0,), ((8.0, LossKind.DEATH), (12.0, LossKind.NOTICE)))
+QUICK = TraceShape(20.0, 0.2, 8, (2.0,), ((8.0, LossKind.DEATH), (12.0, LossKind.NOTICE)))
 
 
 def trace(shape: TraceShape, seed: int) -> Trace:
@@ -87,11 +86,18 @@ def trace(shape: TraceShape, seed: int) -> Trace:
     for start in shape.bursts:
         begin = start + chance.uniform(0.0, _JITTER)
         seconds += [begin + chance.uniform(0.0, _BURST_SECONDS) for _ in range(shape.burst)]
-    jobs = [
-        TracedJob(second, chance.choice(_STEPS), workloads.prompt(chance), chance.randrange(2**31))
-        for second in sorted(seconds)
-    ]
+    jobs = [TracedJob(second, _image(chance)) for second in sorted(seconds)]
     losses = [
         MachineLoss(at + chance.uniform(0.0, _JITTER), kind, chance.random()) for at, kind in shape.losses
     ]
     return Trace(tuple(jobs), tuple(losses))
+
+
+def _image(chance: random.Random) -> GenerationParams:
+    return GenerationParams(
+        prompt=workloads.prompt(chance),
+        width=_SIDE,
+        height=_SIDE,
+        num_inference_steps=chance.choice(_STEPS),
+        seed=chance.randrange(2**31),
+    )
