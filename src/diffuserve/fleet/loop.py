@@ -8,7 +8,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from diffuserve.domain.errors import InvalidParams, ServerUnavailable
+from diffuserve.domain.errors import (
+    Forbidden,
+    InvalidParams,
+    ServerRefused,
+    ServerUnavailable,
+    Unauthorized,
+)
 from diffuserve.domain.resources.scale import ScaleResource
 from diffuserve.fleet.launcher import FleetPlacement, FleetWorker, Launcher
 from diffuserve.fleet.plan import FleetBounds, Start, plan
@@ -39,8 +45,8 @@ class FleetLoop:
         while not stop.is_set():
             try:
                 await self.look()
-            except ServerUnavailable as error:
-                self._outages.failed(str(error))
+            except (ServerUnavailable, ServerRefused, Unauthorized, Forbidden) as error:
+                self._outages.failed(str(error))  # it was right at the door, and may be so again
             else:
                 self._outages.succeeded()
             with suppress(TimeoutError):
@@ -55,7 +61,7 @@ class FleetLoop:
         self._note_failures(workers)
         want = self._bounds.of(0 if size is None else size.workers)
         waiting = _of(workers, FleetPlacement.WAITING)
-        occupied = len(workers) - len(waiting)
+        occupied = len(workers) - len(waiting) - len(_of(workers, FleetPlacement.ENDING))
         self._tell(want, occupied, len(waiting))
         order = plan(want, occupied, [worker.name for worker in waiting])
         if isinstance(order, Start):
@@ -88,15 +94,25 @@ class FleetLoop:
 
 
 async def drained(launcher: Launcher, seconds: float) -> int:
-    """Have all workers leave; end those that are left after `seconds`, and return how many these were."""
-    launcher.drain()
+    """Have all workers leave; end those that are left after `seconds`, and return how many these were.
+
+    They are told at each look: one that was being placed has not heard the first time. Raise
+    `ServerUnavailable` if the cluster manager does not respond at the end either.
+    """
     end = asyncio.get_running_loop().time() + seconds
-    while left := [each for each in launcher.workers() if each.placement is not FleetPlacement.FAILED]:
-        if asyncio.get_running_loop().time() > end:
-            break
+    while asyncio.get_running_loop().time() < end:
+        with suppress(ServerUnavailable):
+            launcher.drain()
+            if not _left(launcher):
+                break
         await asyncio.sleep(_LOOK_SECONDS)
+    left = _left(launcher)
     launcher.kill()
     return len(left)
+
+
+def _left(launcher: Launcher) -> Sequence[FleetWorker]:
+    return [each for each in launcher.workers() if each.placement is not FleetPlacement.FAILED]
 
 
 def _of(workers: Sequence[FleetWorker], placement: FleetPlacement) -> list[FleetWorker]:
