@@ -1,6 +1,7 @@
 """Fleets on real clusters of Slurm, each of several nodes on loopback."""
 
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -136,6 +137,27 @@ def test_preempted_workers_hand_their_jobs_over_to_others(
     block_until(lambda: len(plane.live()) == 3)
     block_until(lambda: plane.statuses(jobs) == {"succeeded"})
     assert_handed_over(model, plane, jobs)
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGKILL], [signal.SIGINT, signal.SIGINT]], ids=str)
+def test_a_fleet_whose_process_is_gone_is_stopped_without_a_rest(
+    signals: list[signal.Signals], slurm: SlurmCluster, plane: ControlPlane, fleet_of: StartFleet
+) -> None:
+    fleet = fleet_of(*OF_NULL_ENGINE)
+    process = fleet.start("--min", "2", "--max", "3")
+    block_until(lambda: len(plane.live()) == 2)
+    jobs = plane.submit(NUM_JOBS)
+    for each in signals:
+        process.send_signal(each)
+        block_until(lambda: process.poll() is not None or len(plane.live()) < 2)
+    process.wait(HANG_SECONDS)
+    assert slurm.processes()
+    done = fleet.run("stop")
+    assert done.returncode == 0, done.stderr
+    assert slurm.say("squeue", "-h") == ""
+    assert slurm.processes() == []
+    assert plane.states() == {}
+    assert plane.statuses(jobs) <= {"succeeded", "queued"}
 
 
 def assert_handed_over(model: Path, plane: ControlPlane, jobs: list[str]) -> None:

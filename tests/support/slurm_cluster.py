@@ -107,9 +107,13 @@ class SlurmCluster:
         """End a node with everything that runs on it, by SIGKILL."""
         _kill([*self._daemons(f"slurmd.{name}"), *self._processes(name)])
 
+    def processes(self) -> list[psutil.Process]:
+        """Return what runs on the nodes, as part of jobs."""
+        return [each for name in self.names for each in self._processes(name)]
+
     def stop(self) -> None:
         """End the cluster with everything that runs on it, by SIGKILL."""
-        _kill([*self._daemons("*"), *(each for name in self.names for each in self._processes(name))])
+        _kill([*self._daemons("*"), *self.processes()])
 
     def _daemons(self, names: str) -> Iterator[psutil.Process]:
         for file in self.folder.glob(f"{names}.pid"):

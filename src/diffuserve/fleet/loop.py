@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 AskSize = Callable[[], Awaitable[ScaleResource | None]]
 _LOOK_SECONDS = 1.0
+_TELL_SECONDS = 10.0
 
 
 class FleetLoop:
@@ -96,13 +97,16 @@ class FleetLoop:
 async def drained(launcher: Launcher, seconds: float) -> int:
     """Have all workers leave; end those that are left after `seconds`, and return how many these were.
 
-    They are told at each look: one that was being placed has not heard the first time. Raise
-    `ServerUnavailable` if the cluster manager does not respond at the end either.
+    They are told more than once, but rarely: one that was being placed has not heard it, and one that has
+    drained already would die of it. Raise `ServerUnavailable` for a cluster manager that is away at the end.
     """
-    end = asyncio.get_running_loop().time() + seconds
-    while asyncio.get_running_loop().time() < end:
+    clock = asyncio.get_running_loop().time
+    end, tell_at = clock() + seconds, clock()
+    while clock() < end:
         with suppress(ServerUnavailable):
-            launcher.drain()
+            if clock() >= tell_at:
+                launcher.drain()
+                tell_at = clock() + _TELL_SECONDS
             if not _left(launcher):
                 break
         await asyncio.sleep(_LOOK_SECONDS)

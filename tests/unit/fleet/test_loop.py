@@ -209,8 +209,8 @@ async def test_the_end_outlives_an_outage_of_the_cluster_manager_and_tells_worke
     await asyncio.sleep(10.0)
     launcher.is_away = False
     num_drains = launcher.num_drains
-    await asyncio.sleep(5.0)
-    assert launcher.num_drains > num_drains
+    await asyncio.sleep(15.0)
+    assert num_drains < launcher.num_drains < num_drains + 5
     launcher.held.clear()
     assert await ending == 0
 
