@@ -30,6 +30,8 @@ _STORE_REFUSALS = frozenset({401, 403, 404})  # a bucket's answers about any fil
 _BACKOFF = Backoff(first_seconds=0.1, longest_seconds=5.0, jitter=0.5)
 _STREAM_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _MAX_DETAIL_CHARACTERS = 200
+_MAX_CONTENT_BYTES = 64 << 20  # of what is read at once; files are streamed
+_FRAMING = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 _NO_BUCKET = "NoSuchBucket"
 _BUCKET_ERROR = re.compile(r"<Code>([^<]+)</Code>.*?<Message>([^<]+)</Message>", re.DOTALL)
 
@@ -186,7 +188,8 @@ class HttpTransport:
     ) -> httpx.Response:
         """Send the request once. Raise `ServerUnavailable` for a failure that a retry may help."""
         try:
-            response = await self._client.send(request, auth=auth)
+            async with aclosing(await self._client.send(request, auth=auth, stream=True)) as begun:
+                response = await _read(begun)
         except httpx.TransportError as error:
             raise ServerUnavailable(f"{_server_of(request)} does not respond ({_reason(error)})") from error
         if response.status_code in _RETRIED_STATUSES and not _is_final(response):
@@ -194,6 +197,20 @@ class HttpTransport:
         if response.is_error:
             raise (error_of or error_from)(response)
         return response
+
+
+async def _read(response: httpx.Response) -> httpx.Response:
+    """Return a response with all its content. Raise `ServerRefused` if that is too large for JSON of ours."""
+    content = bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > _MAX_CONTENT_BYTES:
+            server = _server_of(response.request)
+            raise ServerRefused(f"{server} sent more than {_MAX_CONTENT_BYTES >> 20} MiB")
+    headers = [item for item in response.headers.multi_items() if item[0] not in _FRAMING]
+    return httpx.Response(
+        response.status_code, headers=headers, content=bytes(content), request=response.request
+    )
 
 
 async def _raise_if_missing(response: httpx.Response) -> None:
