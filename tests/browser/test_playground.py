@@ -164,6 +164,19 @@ def test_errors_stand_beside_their_fields(open_hand: Callable[..., Page], axe: A
     expect(page.get_by_role("article")).to_have_count(0)
 
 
+def test_a_size_that_was_never_learned_and_a_long_run_are_told_before_it(
+    open_hand: Callable[..., Page], axe: Axe
+) -> None:
+    page = open_hand(prompt="a star", width=256, height=256)
+    told = page.locator(".estimate")
+    expect(told).to_contain_text("Able has learned images of 64 to 128 pixels a side; at 256x256")
+    axe(page)
+    slow = {"cost_seconds": 28.4, "warnings": []}
+    page.route("**/v1/jobs/estimate", lambda route: route.fulfill(json=slow))
+    page.get_by_role("radio", name="Large 128×128").check(force=True)
+    expect(told).to_have_text("Takes about 28 s, without a queue.")
+
+
 def test_a_full_queue_is_counted_down(open_hand: Callable[..., Page]) -> None:
     page = open_hand(prompt="a star")
     for number in range(3):
@@ -273,7 +286,8 @@ def test_a_mask_is_painted_large_undone_cleared_and_painted_by_keys(
     page.get_by_role("button", name="Paint a mask").click()
     surface = page.get_by_role("application")
     box = surface.bounding_box()
-    assert box is not None and box["width"] > 1000, "as large as the window has room for"
+    assert box is not None
+    assert box["width"] > 1000, "as large as the window has room for"
     done, undo = (page.get_by_role("button", name=name) for name in ("Use this mask", "Undo"))
     expect(done).to_be_disabled()
     surface.press("Space")
@@ -310,11 +324,10 @@ def test_the_button_covers_no_field(open_hand: Callable[..., Page], width: int, 
     for field in fields:
         field.scroll_into_view_if_needed()
         area, covering = field.bounding_box(), button.bounding_box()
-        assert area is not None and covering is not None
-        is_clear = (
-            area["y"] + area["height"] <= covering["y"] or area["y"] >= covering["y"] + covering["height"]
-        )
-        assert is_clear, field.evaluate("field => field.outerHTML")
+        assert area is not None
+        assert covering is not None
+        is_above = area["y"] + area["height"] <= covering["y"]
+        assert is_above or area["y"] >= covering["y"] + covering["height"], field.inner_html()
     button.scroll_into_view_if_needed()
     expect(button).to_be_in_viewport()
 

@@ -15,6 +15,7 @@ from diffuserve.api.batches import routes as batches
 from diffuserve.api.clients import adapters as adapter_routes
 from diffuserve.api.clients import (
     archive,
+    estimates,
     events,
     files,
     jobs,
@@ -60,6 +61,7 @@ ROUTES = (
     leases,  # by workers, which send more requests than others: routes are tried in this order
     workers,
     archive,  # before a job of that name
+    estimates,
     jobs,
     file_batch_routes,  # before a batch of such an id
     batches,

@@ -1,5 +1,6 @@
 // What a job is doing, in a line and as a part of the whole. Pure.
 import { duration } from "../../components/time.js";
+import { about, isSlow } from "./seconds.js";
 import { VIDEO } from "./job_request.js";
 import { capitalized } from "./refusals.js";
 
@@ -26,8 +27,14 @@ export function stageOf(job) {
   if (job.status === "canceling") return "Canceling…";
   const { step, total, frames, num_frames: all } = job.progress;
   if (job.phase === "decode" && job.kind === VIDEO && all > 0) return `Decoded ${frames} of ${all} frames`;
-  if (job.phase === "denoise" || !job.phase) return step ? `Step ${step} of ${total}` : "Starting";
+  if (job.phase === "denoise" || !job.phase) return withRest(step ? `Step ${step} of ${total}` : "Starting", job);
   return PHASES[job.phase] ?? capitalized(job.phase);
+}
+
+// Of a job that takes long the line says how long, from its beginning on.
+function withRest(stage, { cost_seconds: cost, progress: { fraction } }) {
+  const rest = cost * (1 - fraction);
+  return isSlow(rest) ? `${stage} · ${about(rest)} left` : stage;
 }
 
 function placeOf(queue) {
