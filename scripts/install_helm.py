@@ -24,7 +24,7 @@ def main() -> int:
     if not _is_installed(target):
         target.write_bytes(_binary())
         target.chmod(0o755)
-    print(target)
+    print(f"helm {_VERSION} is at {target}")
     return 0
 
 
