@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from diffuserve.engine.outputs import GenerationResult, StepOutput
     from diffuserve.sdk.async_client import AsyncClient
     from diffuserve.sdk.client import Client
+    from diffuserve.sdk.generated_file import GeneratedFile
 
 __all__ = [
     "AdapterUse",
@@ -28,6 +29,7 @@ __all__ = [
     "DiffuserveError",
     "Engine",
     "EngineConfig",
+    "GeneratedFile",
     "GenerationParams",
     "GenerationResult",
     "ModelSpec",
@@ -43,6 +45,7 @@ _HOMES = {
     "DiffuserveError": "diffuserve.domain.errors",
     "Engine": "diffuserve.engine.engine",
     "EngineConfig": "diffuserve.engine.config",
+    "GeneratedFile": "diffuserve.sdk.generated_file",
     "GenerationParams": "diffuserve.domain.requests.params",
     "GenerationResult": "diffuserve.engine.outputs",
     "ModelSpec": "diffuserve.domain.models.spec",

@@ -90,6 +90,14 @@ def test_operations_of_people_come_before_those_of_workers(app: FastAPI) -> None
     assert tags == sorted(tags, key=list(TAGS).index)
 
 
+def test_streams_say_what_each_of_their_values_is(app: FastAPI) -> None:
+    paths = app.openapi()["paths"]
+    events = paths["/v1/jobs/{job_id}/events"]["get"]["responses"]["200"]["content"]
+    lines = paths["/v1/batches/{batch_id}/results"]["get"]["responses"]["200"]["content"]
+    assert events == {"text/event-stream": {"schema": {"$ref": "#/components/schemas/EventResource"}}}
+    assert lines == {"application/jsonl": {"schema": {"$ref": "#/components/schemas/BatchResult"}}}
+
+
 def test_the_document_is_the_same_when_it_is_requested_again(app: FastAPI) -> None:
     first = repr(app.openapi())
     close_resources(app.openapi()["components"]["schemas"])
