@@ -43,7 +43,7 @@ def main() -> None:
     arguments.state.mkdir(parents=True, exist_ok=True)
     adopt(bundled_models()[MODEL], arguments.state, dict.fromkeys((VAE, TEXT), 0))
     lesson = prepare(arguments)
-    vae, encoders, denoiser = learned(arguments.state, lesson)
+    vae, encoders, denoiser = learned(arguments.state, lesson, bundled_models()[MODEL])
     studio = Studio(vae, encoders, lesson)
     studio.lesson = replace(lesson, sprites=gilded(lesson.sprites))
     try:
@@ -80,7 +80,7 @@ def train(arguments: argparse.Namespace, studio: Studio, denoiser: FluxTransform
 def print_verdicts(arguments: argparse.Namespace, studio: Studio, changed: FluxTransformer2DModel) -> None:
     """Print how often the judge sees gold and the right thing, with the adapter and without."""
     lesson = prepare(arguments)
-    _, _, plain = learned(arguments.state, lesson)
+    _, _, plain = learned(arguments.state, lesson, None)
     judge = train_judge(arguments.state / "judge", arguments.judge_steps, lesson.sprites)
     pictures = held_out(Range(len(lesson.things), pair_share=0), arguments.judge)
     drawn_by = {"with": predictor(changed), "without": predictor(plain)}
