@@ -26,9 +26,10 @@ import pytest
 
 from benchmarks.control.processes import Program, adopt_orphans, api_command, free_port, serving_environment
 from benchmarks.fleet.figures import Course, FleetFigures, figures_of
+from benchmarks.fleet.looks import PlayedFleet
 from benchmarks.fleet.manager import LEAVE_SECONDS, NOTICE_SECONDS, ClusterManager
 from benchmarks.fleet.on_ray import RAY, on_ray
-from benchmarks.fleet.playing import PlayedFleet, play
+from benchmarks.fleet.playing import play
 from benchmarks.fleet.plot import plotted
 from benchmarks.fleet.simulated import FleetSettings, Measured, simulated
 from benchmarks.fleet.slurm import slurm

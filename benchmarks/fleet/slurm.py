@@ -1,5 +1,6 @@
 """Slurm on loopback: real daemons of a controller and of nodes with one CPU each."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,11 +35,8 @@ class SlurmManager:
         states = "--states=CONFIGURING,RUNNING,COMPLETING"
         name = f"diffuserve-{FLEET}"
         listed = self._cluster.say("squeue", "-h", "-r", f"--name={name}", states, "-o", "%F-%K %N")
-        return {
-            f"{name}-{job}": node
-            for job, _, node in (line.partition(" ") for line in listed.split("\n"))
-            if job
-        }
+        pairs = (line.partition(" ") for line in listed.splitlines())
+        return {f"{name}-{job}": node for job, _, node in pairs}
 
     def lose(self, node: str) -> None:
         self._cluster.kill_node(node)
@@ -51,6 +49,6 @@ class SlurmManager:
 @contextmanager
 def slurm(folder: Path, num_nodes: int) -> Iterator[SlurmManager]:
     """Yield Slurm with so many nodes. Raise `pytest.skip.Exception` where it is not installed."""
-    names = [f"{folder.name}-{number}" for number in range(num_nodes)]
+    names = [f"bench{os.getpid()}-{number}" for number in range(num_nodes)]  # a node's end is by its name
     with slurm_cluster(folder / "slurm", *names) as cluster:
         yield SlurmManager(cluster)

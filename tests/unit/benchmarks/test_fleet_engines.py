@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.fleet.figures import Course, Struck, area, figures_of, replaced_after
+from benchmarks.fleet.looks import Hit, Look, played_of
 from benchmarks.fleet.plot import plotted
 from benchmarks.fleet.simulated import FleetSettings, Measured, simulated
 from benchmarks.fleet.trace import FULL, LEAST, MOST, LossKind, MachineLoss, trace
+from diffuserve.domain.jobs.job import JobStatus
+from diffuserve.domain.resources.job import JobResource
 from reference.fleet_engines import regions
+from support.resources import make_job
 
 SETTINGS = FleetSettings(target_seconds=1.0, lease_seconds=8.0, notice_seconds=10.0, leave_seconds=5.0)
 MEASURED = Measured(step_seconds=0.03, load_seconds=4.0)
+START = datetime(2026, 11, 27, tzinfo=UTC).timestamp()
 SHARES = st.floats(0.0, 1.0)
 SECONDS = st.floats(0.0, 100.0)
 
@@ -86,6 +92,34 @@ def test_without_losses_nothing_is_drawn_again() -> None:
     quiet = replace(trace(FULL, 1), losses=())
     course, _ = simulated(quiet, MEASURED, SETTINGS, 1).values()
     assert (course.num_redrawn, course.losses) == (0, ())
+
+
+def test_looks_at_a_fleet_tell_when_a_loss_was_known_and_replaced() -> None:
+    hit = Hit(MachineLoss(9.0, LossKind.DEATH, 0.0), second=10.0, worker="a", node="n1")
+    looks = [
+        Look(0.0, {"a": "1"}, frozenset(), {"a": "n1"}),
+        Look(10.0, {"a": "1", "b": "2"}, frozenset({"a"}), {"a": "n1", "b": "n2"}),
+        Look(11.0, {"a": "1", "b": "2"}, frozenset({"a"}), {"a": "n1", "b": "n2"}),
+        Look(15.0, {"b": "2"}, frozenset({"b"}), {"a": "n3", "b": "n2"}),
+        Look(19.0, {"a": "3", "b": "2"}, frozenset(), {"a": "n3", "b": "n2"}),
+    ]
+    first = [Look(-9.0, {}, frozenset(), {}), Look(-7.0, {}, frozenset(), {"a": "n1"}), looks[0]]
+    jobs = [job("succeeded", 1, 12.0), job("succeeded", 2, 20.0), job("failed", 3, 18.0)]
+    played = played_of(jobs, START, first, looks, [hit])
+    assert played.course.losses == (Struck(10.0, LossKind.DEATH, num_ready=2, known=15.0),)
+    assert figures_of(played.course).replaced[LossKind.DEATH] == [9.0]
+    assert (played.course.num_lost, played.course.num_redrawn) == (1, 1)
+    assert played.course.waits == pytest.approx((8.0, 16.0))
+    assert played.course.worker_seconds == pytest.approx(10.0 + 2 * 10.0)
+    assert (played.load_seconds, played.step_seconds) == pytest.approx((7.0, 0.1))
+
+
+def job(status: str, attempt: int, finished: float) -> JobResource:
+    """Return a job that was submitted in the first second of a trace, and drawn for two."""
+    times = {"created_at": 2.0, "started_at": 2.0, "finished_at": finished}
+    written = {name: datetime.fromtimestamp(START + at, UTC).isoformat() for name, at in times.items()}
+    drawn = {"input": {"num_inference_steps": 20}, "actual_seconds": 2.0, "attempt": attempt}
+    return make_job(status=JobStatus(status), **drawn, **written)
 
 
 @pytest.fixture
