@@ -32,7 +32,7 @@ from support.ray_fleet import (
 )
 
 MAX_NODES = 3
-NUM_JOBS = 40
+NUM_JOBS = 20
 _HEAD = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"
 _EMPTY = (
     *("setup_commands", "head_setup_commands", "worker_setup_commands", "initialization_commands"),
@@ -104,13 +104,20 @@ def num_nodes() -> int:
 
 
 def follow(told: dict[str, Any], address: str) -> None:
-    words = (*options(address), "--gpus-per-worker", "1", "--max", str(MAX_NODES), "--grows")
+    words = (*options(address, seconds=2.0), "--gpus-per-worker", "1", "--max", str(MAX_NODES), "--grows")
     leaves = ("--leave-when-idle", "2")
     told["nodes_before"] = num_nodes()
     fleet = start_fleet("fleet.log", *words, *leaves, "--min", "1")
     told["one"] = reached(lambda: (num_nodes(), len(live())) == (1, 1))
     jobs = submit(NUM_JOBS)
-    told["most"] = reached(lambda: (num_nodes(), len(live())) == (MAX_NODES, MAX_NODES))
+
+    def is_full() -> bool:
+        """Submit more jobs as long as there is room for more workers."""
+        if len(live()) < MAX_NODES:
+            jobs.extend(submit(3))
+        return (num_nodes(), len(live())) == (MAX_NODES, MAX_NODES)
+
+    told["most"] = reached(is_full)
     told["ended"] = reached(lambda: have_ended(jobs))
     told["one_again"] = reached(lambda: (num_nodes(), len(live())) == (1, 1))
     fleet.send_signal(signal.SIGTERM)
@@ -135,9 +142,9 @@ def main() -> None:
         address = start_head(temporary)
         ray.init(address, log_to_driver=False)
         follow(told, address)
-        ray.shutdown()
         told["engines_left"] = len(marked("null_engine"))
     finally:
+        ray.shutdown()
         for process in marked(""):
             if process.pid != os.getpid():
                 process.kill()

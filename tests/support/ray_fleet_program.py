@@ -31,7 +31,9 @@ from support.ray_fleet import (
 NUM_JOBS = 60
 
 
-OTHER_RAY = "import runpy, ray; ray.__version__ = '2.9.9'; runpy.run_module('diffuserve', run_name='__main__')"
+OTHER_RAY = (
+    "import runpy, ray; ray.__version__ = '2.9.9'; runpy.run_module('diffuserve', run_name='__main__')"
+)
 
 
 def refusal(words: Sequence[str]) -> str:

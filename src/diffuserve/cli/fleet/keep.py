@@ -203,6 +203,10 @@ def show(launcher: Launcher, as_json: bool) -> None:
 
 
 async def _drained(launcher: Launcher, settings: Settings) -> None:
-    num_killed = await drained(launcher, settings.worker.drain_seconds + _STOP_MARGIN)
+    try:
+        num_killed = await drained(launcher, settings.worker.drain_seconds + _STOP_MARGIN)
+    except ServerUnavailable as error:
+        remedy = "workers may be left: `stop` the fleet once its cluster manager responds"
+        raise ServerUnavailable(f"{error}; {remedy}") from error
     if num_killed:
         log.warning("%d workers did not leave in time, and were ended", num_killed)
