@@ -13,7 +13,7 @@ from diffuserve.tuning.simulated_engine import SimulatedEngine, SimulatedRequest
 from support.simulated_queue import SimulatedJob, new_simulated_job
 
 FIT = CostFit((3e-3, 2e-5), (4.5e-3, 3.2e-5, 1.75e-9, 1e-4), (8e-3, 5e-8))
-"""About what the requests of a small model take on two cores."""
+"""Coefficients about like those of a small model on two cores."""
 _STEP_TOKENS, _MAX_JOBS = 6_000, 32
 _SIDES, _STEPS = (128, 192, 256), (4, 8, 12)
 _PROMPT_TOKENS = 64

@@ -75,7 +75,7 @@ class SimulatedEngine:
         return bool(self._waiting or self._decodes)
 
     def advance(self) -> list[float]:
-        """Do a step, or decode; return the seconds that those took which ended, from their arrivals."""
+        """Do a step, or decode; return the seconds from arrival to end of the requests that ended."""
         ended: list[float] = []
         if self._waiting:
             self._step(ended)

@@ -1,4 +1,4 @@
-"""What a transaction changed of what waits and runs, for reads that began before it was committed."""
+"""Changes of the waiting and running work by a transaction, for reads that began before its commit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -35,7 +35,7 @@ def end_leases(transaction: Transaction, ended: Collection[sa.Row[Any]]) -> dict
 
 
 def _changes_of(ended: Iterable[sa.Row[Any]]) -> list[LaneChange]:
-    """Return what ended leases change of what runs, for each model."""
+    """Return by how much ended leases reduce the running work of each model."""
     charged: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for lease in ended:
         charged[lease.model].append((0, lease.charged))

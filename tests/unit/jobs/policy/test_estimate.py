@@ -215,7 +215,7 @@ def test_workers_that_load_the_model_help_at_best() -> None:
 
 
 def test_workers_that_a_tenant_may_not_use_do_not_help_it() -> None:
-    """Of eight workers a tenant uses two, if only two of its jobs may run at a time."""
+    """A tenant uses two of eight workers if only two of its jobs may run at a time."""
     ahead = replace(NO_WORK, num_jobs=8, work_seconds=8.0)
     limited = EQUAL | {"ada": TenantStanding(max_running=2)}
     few = estimate_wait(JOB, [], EQUAL, replace(ahead, num_workers=2))
