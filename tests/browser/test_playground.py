@@ -167,9 +167,9 @@ def test_errors_stand_beside_their_fields(open_hand: Callable[..., Page], axe: A
 def test_a_size_that_was_never_learned_and_a_long_run_are_told_before_it(
     open_hand: Callable[..., Page], axe: Axe
 ) -> None:
-    page = open_hand(prompt="a star", width=256, height=256)
+    page = open_hand(prompt="a star", width=192, height=64)
     told = page.locator(".estimate")
-    expect(told).to_contain_text("Able has learned images of 64 to 128 pixels a side; at 256x256")
+    expect(told).to_contain_text("Able has learned images of 64 to 128 pixels a side; at 192x64")
     axe(page)
     slow = {"cost_seconds": 28.4, "warnings": []}
     page.route("**/v1/jobs/estimate", lambda route: route.fulfill(json=slow))

@@ -43,7 +43,7 @@ from diffuserve.api.reads.adapter_names import Adapters
 from diffuserve.api.services import Services
 from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.api.webhooks import routes as webhooks
-from diffuserve.api.workers import checkpoints, leases, workers
+from diffuserve.api.workers import checkpoints, leases, model_orders, workers
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas
@@ -60,6 +60,7 @@ Submit to `/v1/jobs`, then follow the `urls` of the response. `/v1/images`, `/v1
 ROUTES = (
     leases,  # by workers, which send more requests than others: routes are tried in this order
     workers,
+    model_orders,
     archive,  # before a job of that name
     estimates,
     jobs,

@@ -13,8 +13,9 @@ from itertools import accumulate
 import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import Band, Job, QueueEstimate
+from diffuserve.domain.workers.exactness import is_exact
 from diffuserve.domain.workers.readiness import is_ready, status_of
-from diffuserve.domain.workers.worker import Worker, WorkerState, is_exact
+from diffuserve.domain.workers.worker import Worker, WorkerState
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import Database
 from diffuserve.jobs.database.lane_change import LaneChange, Moved
