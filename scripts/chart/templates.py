@@ -123,6 +123,10 @@ def _workers() -> Iterator[Part]:
 
 
 _REPLICAS = '{{- if eq $worker.autoscaler "none" }}\nreplicas: {{ $worker.replicas }}\n{{- end }}'
+_VOLUME = (
+    "{{- with $.Values.models.claim }}\npersistentVolumeClaim: { claimName: {{ . }}, readOnly: true }\n"
+    "{{- else }}\nemptyDir: {}\n{{- end }}"
+)
 _NODES = "{{- with $worker.nodeSelector }}\nnodeSelector: {{- toYaml . | nindent 2 }}\n{{- end }}"
 _ACCOUNT = "{{- if $.Values.deletionCost }}\nserviceAccountName: worker\n{{- end }}"
 
@@ -145,7 +149,8 @@ def _pod(place: str, args: list[str], more: str = "") -> Holes:
         f"{container}/env/+": _extra(f"{worker}.env"),
         f"{container}/envFrom/0/secretRef/name": Inline(f"{{{{ {worker}.secret }}}}"),
         f"{container}/resources": Block(f"{worker}.resources"),
-        f"{place}/volumes/0/persistentVolumeClaim/claimName": Inline("{{ $.Values.models.claim }}"),
+        f"{place}/volumes/0/persistentVolumeClaim": None,
+        f"{place}/volumes/0/+": Lines(_VOLUME),
         f"{place}/volumes/1/emptyDir/sizeLimit": Inline(f"{{{{ {worker}.sharedMemory }}}}"),
         f"{place}/+": Lines(further),
     }
@@ -219,7 +224,7 @@ def _models() -> Iterator[Part]:
                 "{{- with $.Values.models.storageClass }}\nstorageClassName: {{ . }}\n{{- end }}"
             ),
         },
-        "$.Values.models.create",
+        "and $.Values.models.create $.Values.models.claim",
     )
     [job] = objects_of("models")
     yield Part(

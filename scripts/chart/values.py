@@ -111,7 +111,11 @@ def of_workers() -> Sequence[Value]:
         Value("args", container["args"][2:], "Options of `diffuserve worker`, without the model."),
         Value("env", [], "Further variables, as in a container."),
         Value("resources", container["resources"], "Requests and limits, GPUs among them."),
-        Value("sharedMemory", pod["volumes"][1]["emptyDir"]["sizeLimit"], "Size of /dev/shm."),
+        Value(
+            "sharedMemory",
+            pod["volumes"][1]["emptyDir"]["sizeLimit"],
+            "Size of the memory that a worker's processes share.",
+        ),
         Value("nodeSelector", {}, "Labels of the nodes, such as nvidia.com/gpu.product."),
         Value("tolerations", pod["tolerations"], "Taints that they tolerate."),
         Value(
@@ -141,7 +145,11 @@ def _of_models() -> Iterator[Value]:
     claim = manifest(Source("base"), "PersistentVolumeClaim", "model-pvc")["spec"]
     [job] = objects_of("models")
     container = _container(job["spec"])
-    yield Value("models.claim", "model-pvc", "Claim of the volume.")
+    yield Value(
+        "models.claim",
+        "model-pvc",
+        "Claim of the volume; an empty one where workers fetch models from a store themselves.",
+    )
     yield Value("models.create", True, "Make the claim, which stays when the release is uninstalled.")
     yield Value("models.size", claim["resources"]["requests"]["storage"], "Size of the volume.")
     yield Value("models.storageClass", "", "Class of the volume; by default the cluster's.")

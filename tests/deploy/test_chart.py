@@ -21,6 +21,7 @@ from chart.manifests import Source
 from chart.manifests import rendered as kustomized
 from chart.template import Block, Inline, Lines, as_template
 from deploy.test_kubernetes import follows_its_schema, of_kind, option, workers
+from deploy.test_kubernetes import pods as every_pod
 
 VALUES = make_chart.ROOT / "deploy" / "helm" / "values"
 SOURCES = {
@@ -145,6 +146,28 @@ def test_a_second_model_has_workers_and_an_autoscaler_of_its_own(tmp_path: Path)
     fetching = by_name(of_kind(made, "Job"))["Job", "models-1"]["spec"]["template"]["spec"]["containers"]
     assert [each["args"][2] for each in fetching] == ["flux", "sdxl"]
     assert not of_kind(made, "NetworkPolicy", "PodDisruptionBudget")
+
+
+def test_workers_need_no_volume() -> None:
+    made = rendered("--set=models.claim=")
+    assert not of_kind(made, "PersistentVolumeClaim")
+    assert [pod["volumes"][0] for pod in workers(made)] == [{"name": "models", "emptyDir": {}}]
+
+
+def test_the_values_of_the_guide_are_what_the_chart_takes(tmp_path: Path) -> None:
+    guide = (make_chart.ROOT / "docs" / "how-to" / "run-on-kubernetes.md").read_text("utf-8")
+    (tmp_path / "values.yaml").write_text(guide.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    made = rendered(f"--values={tmp_path / 'values.yaml'}")
+    kinds = {each["kind"] for each in made}
+    assert {"ScaledJob", "TriggerAuthentication", "Ingress", "ServiceMonitor", "PrometheusRule"} <= kinds
+    names = {name for pod in every_pod(made) for name in secrets_of(pod)}
+    assert names == {"control", "models", "worker"}
+    assert all(f"generic {name} " in guide or f"secret {name} " in guide for name in names)
+
+
+def secrets_of(pod: Manifest) -> set[str]:
+    sources = [source for container in pod["containers"] for source in container.get("envFrom", ())]
+    return {source["secretRef"]["name"] for source in sources if "secretRef" in source}
 
 
 @pytest.mark.parametrize(
