@@ -1,11 +1,11 @@
 """Draws the dashboards with Grafana's own panels, from the figures of a Prometheus, without Grafana.
 
     python scripts/draw_dashboards.py http://localhost:9090 [--minutes 60] [--to out/dashboards]
+    python scripts/draw_dashboards.py --minutes 15    # of a server that it starts and keeps busy as long
 
-The panels are those of `@grafana/ui`, which npm fetches by the lock in `scripts/grafana` and Chromium draws. What
-Grafana's server and its Prometheus data source do besides is done here, for what the dashboards use: values for
-variables, ranges, names of series, and a place for each panel. They read no template variable of a query, and no
-transformation.
+The panels are those of `@grafana/ui`, which npm fetches by the lock in `scripts/grafana` and Chromium draws.
+What Grafana's server and its Prometheus data source do besides is done here, as far as these dashboards use
+it: values for variables, intervals of rates, names of series. No variable is queried, nothing is transformed.
 """
 
 import argparse
@@ -14,6 +14,8 @@ import math
 import re
 import shutil
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,25 +28,37 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tests"))
+
+from support.monitored_cluster import SCRAPE_SECONDS, monitored_cluster  # noqa: E402
+
 BOARDS = sorted((ROOT / "deploy" / "monitoring" / "dashboards").glob("*.json"))
 SOURCES = ROOT / "scripts" / "grafana"
 _BUILT = ROOT / "out" / "grafana"
 _WIDTH = 1500
+_POINTS = 60  # of a chart
 _NPM_SECONDS = 600
-_PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="panels.css"><body style="margin:0">
-<div id="root"></div><script>window.drawing = {drawing}</script><script src="panels.js"></script>"""
+# Grafana draws in its font Inter, and measures in it: both must fall back to the same one.
+_PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="panels.css">
+<style>@font-face { font-family: Inter; src: local("Inter"), local("Liberation Sans") }</style>
+<body style="margin: 0"><div id="root" style="font: 14px Inter"></div>
+<script>window.drawing = {drawing}</script><script src="panels.js"></script>"""
 
 Series = dict[str, Any]
-"""A line of a panel: its `name`, and its `points`, each a time in milliseconds and a number or `None`."""
+"""A line of a panel: its `name`, and its `points`, times and numbers or `None`, and the `step` between."""
+
+
+class PanelsMissing(RuntimeError):
+    """npm is not there, or cannot fetch the packages of the panels."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """The time that dashboards show, in seconds since the epoch, a point every `step` seconds."""
+    """The time that dashboards show, in seconds since the epoch, with a point every `step` seconds."""
 
     start: float
     end: float
-    step: int = 15
+    step: int
 
     @classmethod
     def last(cls, seconds: float, step: int) -> "Window":
@@ -61,14 +75,21 @@ class Source:
     scrape_seconds: int
     variables: dict[str, str]
 
-    def answer(self, target: dict[str, str], window: Window) -> list[Series]:
-        """Return the series of a panel's query. Raise `ValueError` with what Prometheus says against it."""
-        expression = self.filled_in(target["expr"], window.step)
-        asked = {"query": expression, "start": window.start, "end": window.end, "step": window.step}
+    def answers(self, panel: dict[str, Any], window: Window) -> list[Series]:
+        """Return the series of a panel. Raise `ValueError` with what Prometheus says against a query."""
+        minutes = int(panel.get("interval", "0m").removesuffix("m"))
+        step = max(window.step, minutes * 60)
+        targets = panel.get("targets", [])
+        return [series for target in targets for series in self._answer(target, window, step)]
+
+    def _answer(self, target: dict[str, str], window: Window, step: int) -> list[Series]:
+        expression = self.filled_in(target["expr"], step)
+        start, end = (at // step * step for at in (window.start, window.end))  # as Grafana aligns them
+        asked: dict[str, str | float] = {"query": expression, "start": start, "end": end, "step": step}
         answer = httpx.get(f"{self.url}/api/v1/query_range", params=asked, trust_env=False, timeout=60).json()
         if answer["status"] != "success":
             raise ValueError(f"Prometheus refuses {expression}: {answer['error']}")
-        return [_series(target["legendFormat"], series) for series in answer["data"]["result"]]
+        return [_series(target["legendFormat"], series, step) for series in answer["data"]["result"]]
 
     def filled_in(self, expression: str, step: int) -> str:
         """Return an expression with values for the variables; the interval of rates is Grafana's."""
@@ -78,33 +99,39 @@ class Source:
         return expression
 
 
-def _series(legend: str, series: dict[str, Any]) -> Series:
+def _series(legend: str, series: dict[str, Any], step: int) -> Series:
     name = re.sub(r"{{\s*(\w+)\s*}}", lambda label: series["metric"].get(label[1], label[1]), legend)
     points = [(at * 1000, float(value)) for at, value in series["values"]]
-    return {"name": name, "points": [(at, value if math.isfinite(value) else None) for at, value in points]}
+    finite = [(at, value if math.isfinite(value) else None) for at, value in points]
+    return {"name": name, "points": finite, "step": step * 1000}
 
 
 def drawing(board: dict[str, Any], source: Source, window: Window) -> dict[str, Any]:
-    """Return what `panels.jsx` draws: a dashboard with the answers to the queries of each panel."""
-    answers = [
-        [series for target in panel.get("targets", []) for series in source.answer(target, window)]
-        for panel in board["panels"]
-    ]
-    times = {"from": window.start * 1000, "to": window.end * 1000, "step": window.step * 1000}
-    return {"dashboard": board, "answers": answers, **times}
+    """Return what `panels.jsx` draws: a dashboard with the series of each panel."""
+    answers = [source.answers(panel, window) for panel in board["panels"]]
+    return {"dashboard": board, "answers": answers, "from": window.start * 1000, "to": window.end * 1000}
 
 
 def built() -> Path:
-    """Return the folder of the bundled panels, made anew if their sources changed; needs npm and its registry."""
-    sources = sorted(path for path in SOURCES.iterdir() if path.is_file())
-    state = "\n".join(path.read_text("utf-8") for path in sources)
+    """Return the folder of the bundled panels, made anew if their sources changed.
+
+    Raise `PanelsMissing` if their packages cannot be fetched.
+    """
+    state = "\n".join(path.read_text("utf-8") for path in sorted(SOURCES.glob("*.*")))
     mark = _BUILT / "sources"
     if not mark.exists() or mark.read_text("utf-8") != state:
-        shutil.copytree(SOURCES, _BUILT, dirs_exist_ok=True)
-        for command in (["npm", "ci"], ["npm", "run", "build"]):
-            subprocess.run(command, cwd=_BUILT, check=True, capture_output=True, timeout=_NPM_SECONDS)
+        shutil.copytree(SOURCES, _BUILT, dirs_exist_ok=True, ignore=shutil.ignore_patterns("node_modules"))
+        try:
+            _npm("ci")
+        except (subprocess.SubprocessError, OSError) as error:
+            raise PanelsMissing(f"npm cannot fetch the panels of Grafana: {error}") from error
+        _npm("run", "build")
         mark.write_text(state, "utf-8")
     return _BUILT
+
+
+def _npm(*arguments: str) -> None:
+    subprocess.run(["npm", *arguments], cwd=_BUILT, check=True, capture_output=True, timeout=_NPM_SECONDS)
 
 
 def show(page: Page, drawing: dict[str, Any], folder: Path) -> None:
@@ -128,7 +155,7 @@ def write_picture(page: Page, path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Draw all dashboards into a folder."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("prometheus", help="address of a Prometheus that scrapes diffuserve")
+    parser.add_argument("prometheus", nargs="?", help="its address; without it, that of a server under load")
     parser.add_argument("--minutes", type=float, default=60, help="how far back they go")
     parser.add_argument("--scrape-seconds", type=int, default=15, help="how often this Prometheus scrapes")
     parser.add_argument("--model", default="tiny-flux", help="model of the dashboard of one model")
@@ -137,13 +164,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--to", type=Path, default=ROOT / "out" / "dashboards", help="folder for the pictures"
     )
     chosen = parser.parse_args(arguments)
-    source = Source(chosen.prometheus, chosen.scrape_seconds, {"model": chosen.model, "price": chosen.price})
-    window = Window.last(chosen.minutes * 60, max(chosen.scrape_seconds, int(chosen.minutes * 60 / 250)))
-    draw_all(source, window, chosen.to)
+    variables = {"model": chosen.model, "price": chosen.price}
+    seconds = chosen.minutes * 60
+    if chosen.prometheus:
+        draw_all(Source(chosen.prometheus, chosen.scrape_seconds, variables), seconds, chosen.to)
+    else:
+        draw_own(variables, seconds, chosen.to)
 
 
-def draw_all(source: Source, window: Window, folder: Path) -> None:
+def draw_own(variables: dict[str, str], seconds: float, folder: Path) -> None:
+    """Write a picture of each dashboard of a server with two models, after so many seconds of load."""
+    built()
+    with (
+        tempfile.TemporaryDirectory() as data,
+        monitored_cluster(Path(data), ("tiny-flux", "tiny-sd")) as cluster,
+    ):
+        cluster.keep_busy(seconds)
+        draw_all(Source(cluster.prometheus, SCRAPE_SECONDS, variables), seconds, folder)
+
+
+def draw_all(source: Source, seconds: float, folder: Path) -> None:
     """Write a picture of each dashboard into a folder."""
+    window = Window.last(seconds, max(source.scrape_seconds, int(seconds / _POINTS)))
     panels, chromium = built(), shutil.which("chromium") or shutil.which("chromium-browser")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

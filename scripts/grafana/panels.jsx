@@ -1,6 +1,6 @@
 // Draws a dashboard with Grafana's own panels, from answers that Prometheus gave before: `window.drawing` is
-// {dashboard, answers, from, to, step}, times in milliseconds, `answers[i]` the named series of panel `i`.
-// `window.drawn` then has for each panel the labels of its value axis. Grafana's server, its variables, links
+// {dashboard, answers, from, to}, times in milliseconds, and `answers[i]` the series of panel `i`, each with a
+// name, points and the step between them. `window.drawn[i]` then is the value axis of a chart. Grafana's server, its variables, links
 // and migrations have no part in it; what it registers when it starts, and how its time series panel shows that
 // there is no data, is repeated here.
 import { useLayoutEffect } from "react";
@@ -23,7 +23,7 @@ const CELL = 38; // pixels: a row of Grafana's grid with its gap
 const OPTIONS = ["unit", "min", "max", "decimals", "displayNameFromDS", "color", "noValue"];
 const LEGEND = { displayMode: LegendDisplayMode.List, placement: "bottom", showLegend: true, calcs: [] };
 
-const { dashboard, answers, from, to, step } = window.drawing;
+const { dashboard, answers, from, to } = window.drawing;
 const theme = createTheme({ colors: { mode: "light" } });
 const timeRange = { from: dateTime(from), to: dateTime(to), raw: { from: dateTime(from), to: dateTime(to) } };
 window.drawn = {};
@@ -34,7 +34,7 @@ standardFieldConfigEditorRegistry.setInit(() =>
 );
 
 function framesOf({ fieldConfig }, series) {
-  const data = series.map(({ name, points }) =>
+  const data = series.map(({ name, points, step }) =>
     toDataFrame({
       fields: [
         { name: "Time", type: FieldType.time, values: points.map(([time]) => time), config: { interval: step } },
@@ -60,7 +60,9 @@ function framesOf({ fieldConfig }, series) {
 function Axis({ config, index }) {
   useLayoutEffect(() => {
     config.addHook("draw", (plot) => {
-      window.drawn[index] = plot.axes.filter((axis) => axis.scale !== "x").flatMap((axis) => axis._values);
+      const axis = plot.axes.find(({ scale }) => scale !== "x");
+      const { min, max } = plot.scales[axis.scale];
+      window.drawn[index] = { min, max, labels: axis._values };
     });
   }, [config, index]);
   return null;
