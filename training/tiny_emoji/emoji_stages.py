@@ -23,12 +23,14 @@ from emoji_tokenizers import load_tokenizers
 from emoji_walks import Studio
 from judge import train as train_judge
 from loop import Stopped
+from nearest import nearest
 from pictures import Range
 from sprites import drawn_things, load_sprites
 from text_encoders import TextEncoders
 from things import load_things
 
 _NUM_SHOWN, _SHOWN_PAIRS = 24, 0.3
+_NUM_COMPARED = 200
 
 
 def main() -> None:
@@ -56,7 +58,7 @@ def train(arguments: argparse.Namespace, begun: Path | None) -> None:
     """
     state: Path = arguments.state
     lesson = prepare(arguments)
-    if arguments.show or arguments.judge or arguments.assemble_only or arguments.bundle:
+    if arguments.show or arguments.judge or arguments.nearest or arguments.assemble_only or arguments.bundle:
         vae, encoders, denoiser = learned(state, lesson, begun)
         studio = Studio(vae, encoders, lesson)
     else:
@@ -72,6 +74,9 @@ def train(arguments: argparse.Namespace, begun: Path | None) -> None:
         return
     if arguments.judge:
         print_verdicts(arguments, studio, predictor(denoiser))
+        return
+    if arguments.nearest:
+        print_nearest(arguments, studio, predictor(denoiser))
         return
     assemble(arguments.folder, state / TOKENIZERS, vae, studio, denoiser)
     print(f"assembled {arguments.folder}")
@@ -100,6 +105,17 @@ def print_verdicts(arguments: argparse.Namespace, studio: Studio, predict: Predi
     pictures = held_out(Range(arguments.num_things, _SHOWN_PAIRS), arguments.judge)
     for name, parts in judged(studio, predict, judge, pictures, arguments.size).items():
         print(name, ", ".join(f"{part} {100 * share:.1f} %" for part, share in sorted(parts.items())))
+
+
+def print_nearest(arguments: argparse.Namespace, studio: Studio, predict: Predict) -> None:
+    """Print how near drawings are to what they were to be, and to pictures that were trained on."""
+    pictures = held_out(Range(arguments.num_things, _SHOWN_PAIRS), arguments.nearest)
+    found = nearest(studio, predict, pictures, arguments.size, _NUM_COMPARED)
+    asked, trained = sorted(one.to_asked for one in found), sorted(one.to_trained for one in found)
+    nearer = sum(one.to_asked > one.to_trained for one in found)
+    print(f"nearer to what was asked for than to any of {_NUM_COMPARED} trained on: {nearer} of {len(found)}")
+    for name, column in (("asked for", asked), ("nearest trained on", trained)):
+        print(f"{name}: {column[len(column) // 2]:.1f} dB in the middle, {column[-1]:.1f} dB at most")
 
 
 def prepare(arguments: argparse.Namespace) -> Lesson:
@@ -139,6 +155,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--bundle", action="store_true", help="put what is learned among the bundled models")
     parser.add_argument("--show", type=Path, help="draw held-out pictures as they are so far into this PNG")
     parser.add_argument("--judge", type=int, metavar="PICTURES", help="measure so many held-out drawings")
+    parser.add_argument("--nearest", type=int, metavar="PICTURES", help="look for copies among so many")
     parser.add_argument("--num-things", type=int, default=100, help="show or judge the first so many things")
     parser.add_argument("--size", type=int, nargs=2, default=(96, 96), help="width and height of these")
     parser.add_argument("--judge-steps", type=int, default=1_500)
