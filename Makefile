@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference wheel fmt chaos chaos-long emoji-packages bench gpu-kit clean
+.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference chart wheel fmt chaos chaos-long emoji-packages bench gpu-kit clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,6 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m compileall -q src
 	@# Packages may hold files for other versions of Python, which do not compile.
 	$(BIN)/python -m compileall -qq -j 0 "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true
+	@$(BIN)/python scripts/install_helm.py || echo "helm could not be installed: tests that need it will skip" >&2
 	@touch $@
 
 demo: $(READY) ## start a server and have it draw seventeen images and two clips into out/demo
@@ -52,7 +53,7 @@ test-old-cpu: $(READY) ## run the tests of numbers as on a CPU with AVX2 alone
 test-all: $(READY) ## run all tests
 	$(BIN)/pytest
 
-check: $(READY) ## style, types, layers, secrets, known vulnerabilities, vendored modules, the reference and links
+check: $(READY) ## style, types, layers, secrets, known vulnerabilities, vendored modules, the reference, the chart and links
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -61,6 +62,7 @@ check: $(READY) ## style, types, layers, secrets, known vulnerabilities, vendore
 	$(BIN)/python scripts/audit_dependencies.py
 	$(BIN)/python scripts/check_vendored.py
 	$(BIN)/python scripts/make_reference.py --check
+	$(BIN)/python scripts/make_chart.py --check
 	$(BIN)/python scripts/build_site.py
 
 docs: $(READY) ## build the documents into a site that can be searched: out/site/index.html
@@ -72,6 +74,9 @@ reference: $(READY) ## write the tables of docs/reference from the declarations 
 wheel: $(READY) ## build the package, and the weights of the bundled models, into dist
 	$(BIN)/python -m build
 	$(BIN)/python -m build --wheel --outdir dist src/diffuserve/models/bundled/packed
+
+chart: $(READY) ## write the Helm chart of deploy/helm from the manifests of deploy/kubernetes
+	$(BIN)/python scripts/make_chart.py
 
 fmt: $(READY) ## format the code
 	$(BIN)/ruff check --fix

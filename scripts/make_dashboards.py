@@ -19,23 +19,54 @@ _RATE = "[$__rate_interval]"
 
 
 @dataclass(frozen=True)
+class Unit:
+    """Grafana's name of a unit, and the least end of an axis: without it one of zeros alone ends at 100."""
+
+    name: str
+    axis_end: float | None = None
+    decimals: int | None = None
+
+
+COUNT = Unit("short", 1, decimals=0)
+MEAN = Unit("short", 1)
+DEVICES = Unit("short", 1)
+MONEY = Unit("short")
+RATE = Unit("suffix:/s", 0.1)
+REQUESTS = Unit("reqps", 0.1)
+DURATION = Unit("s")
+WAIT = Unit("s", 1)
+SHARE = Unit("percentunit", 1)
+SMALL_SHARE = Unit("percentunit", 0.1)
+PERCENT = Unit("percent", 100)
+
+
+@dataclass(frozen=True)
 class Panel:
-    """A chart with a query for each name in its legend; `{{label}}` in a name stands for a label's value."""
+    """A chart with a query for each name in its legend; `{{label}}` in a name stands for a label's value.
+
+    `no_value` says why it may be empty.
+    """
 
     title: str
-    unit: str
+    unit: Unit
     queries: dict[str, str]
     description: str = ""
+    no_value: str = ""
 
 
 @dataclass(frozen=True)
 class Board:
-    """A dashboard: its panels by row, and the names of variables that people choose."""
+    """A dashboard: its panels by row, and the names of variables that people choose.
+
+    It opens with the last `hours`, and has a point at most every `interval`.
+    """
 
     name: str
     title: str
     rows: dict[str, Sequence[Panel]]
     variables: Sequence[str] = ()
+    hours: int = 1
+    interval: str | None = None
 
 
 def _quantiles(metric: str, labels: str = "") -> dict[str, str]:
@@ -58,6 +89,8 @@ def _of_jobs(status: str) -> str:
     return f"sum(rate(diffusion_requests_total{{status{status}}}{_RATE}))"
 
 
+_WITHOUT_GPU = "No GPU reports: workers tell of theirs with diffuserve[gpu-metrics]"
+_DEVICES = "Device-seconds per second: 1 is one device at work."
 _QUEUE = "max by (pool, band) (diffusion_queue_size)"
 _WORK = "max by (pool, band) (diffusion_queue_work_seconds)"
 _OLDEST = "max by (pool, band) (diffusion_queue_oldest_seconds)"
@@ -75,48 +108,50 @@ OVERVIEW = Board(
         "What clients see": [
             Panel(
                 "Jobs that ended",
-                "reqps",
+                RATE,
                 _rate("diffusion_requests_total", "status"),
             ),
             Panel(
-                "Errors", "percentunit", {"failed or expired": _ERRORS}, "Target below 1 %, alert above 5 %."
+                "Errors", SMALL_SHARE, {"failed or expired": _ERRORS}, "Target below 1 %, alert above 5 %."
             ),
             Panel(
                 "From submission to result",
-                "s",
+                DURATION,
                 _quantiles("diffusion_job_duration_seconds", '{status="succeeded"}'),
                 "Target: p99 below 30 s, alert above 60 s.",
             ),
             Panel(
                 "Jobs accepted",
-                "reqps",
+                RATE,
                 _rate("diffusion_jobs_accepted_total", "model"),
             ),
         ],
         "Where the time goes": [
             Panel(
                 "Ready jobs",
-                "short",
+                COUNT,
                 {"{{band}}": f"sum by (band) ({_QUEUE})"},
                 "Target below 10 for each worker.",
             ),
-            Panel("From submission to claim", "s", _quantiles("diffusion_job_queue_seconds")),
-            Panel("From claim to the end", "s", _quantiles("diffusion_job_run_seconds")),
+            Panel("From submission to claim", DURATION, _quantiles("diffusion_job_queue_seconds")),
+            Panel("From claim to the end", DURATION, _quantiles("diffusion_job_run_seconds")),
             Panel(
-                "Mean seconds by phase", "s", {"{{phase}}": _mean("diffusion_phase_seconds", " by (phase) ")}
+                "Mean seconds by phase",
+                DURATION,
+                {"{{phase}}": _mean("diffusion_phase_seconds", " by (phase) ")},
             ),
         ],
         "The control plane": [
-            Panel("Claims", "s", _quantiles("diffusion_claim_seconds")),
+            Panel("Duration of a claim", DURATION, _quantiles("diffusion_claim_seconds")),
             Panel(
                 "HTTP responses",
-                "reqps",
+                REQUESTS,
                 _rate("diffusion_http_request_duration_seconds_count", "status"),
             ),
-            Panel("Webhooks that wait", "short", {"webhooks": "max(diffusion_webhook_backlog)"}),
+            Panel("Webhooks that wait", COUNT, {"webhooks": "max(diffusion_webhook_backlog)"}),
             Panel(
                 "What must stay 0",
-                "short",
+                COUNT,
                 {
                     "published twice": "sum(diffusion_double_publishes_total)",
                     "bus disconnected": "sum(1 - diffusion_event_bus_connected)",
@@ -131,31 +166,31 @@ QUEUE = Board(
     "Queue and fairness",
     {
         "Waiting": [
-            Panel("Ready jobs", "short", {"{{pool}} {{band}}": _QUEUE}),
+            Panel("Ready jobs", COUNT, {"{{pool}} {{band}}": _QUEUE}),
             Panel(
                 "Work that waits",
-                "s",
+                WAIT,
                 {"{{pool}} {{band}}": _WORK},
                 "Predicted device-seconds of ready jobs.",
             ),
-            Panel("Oldest ready job", "s", {"{{pool}} {{band}}": _OLDEST}),
-            Panel("Time to drain", "s", {"with these workers": f"sum({_WORK}) / {_WORKERS}"}),
+            Panel("Oldest ready job", WAIT, {"{{pool}} {{band}}": _OLDEST}),
+            Panel("Time to drain", WAIT, {"with these workers": f"sum({_WORK}) / {_WORKERS}"}),
         ],
         "Fairness and retries": [
             Panel(
                 "Fair-share error",
-                "percentunit",
+                SMALL_SHARE,
                 {"error": "max(diffusion_fair_share_error)"},
                 "Part of the device-seconds of tenants with ready jobs that went to others than is fair.",
             ),
             Panel(
                 "Jobs put back",
-                "reqps",
+                RATE,
                 _rate("diffusion_jobs_requeued_total", "cause"),
             ),
             Panel(
                 "Leases",
-                "reqps",
+                RATE,
                 {
                     "granted": f"sum(rate(diffusion_leases_granted_total{_RATE}))",
                     "expired": f"sum(rate(diffusion_leases_expired_total{_RATE}))",
@@ -164,7 +199,7 @@ QUEUE = Board(
             ),
             Panel(
                 "Checkpoints and preemption",
-                "reqps",
+                RATE,
                 {
                     "stored": f"sum(rate(diffusion_checkpoints_stored_total{_RATE}))",
                     "resumed": f"sum(rate(diffusion_checkpoints_resumed_total{_RATE}))",
@@ -180,47 +215,56 @@ WORKERS = Board(
     "Workers and GPUs",
     {
         "Workers": [
-            Panel("Workers", "short", {"{{state}} {{kind}}": "max by (state, kind) (diffusion_workers)"}),
-            Panel("Running jobs", "short", {"leases": "max(diffusion_leases)"}),
+            Panel(
+                "Workers",
+                COUNT,
+                {
+                    "{{state}}": "sum by (state) (max by (state, kind) (diffusion_workers))",
+                    "on spot": 'sum(max by (state, kind) (diffusion_workers{kind="spot",state!="lost"}))',
+                },
+            ),
+            Panel("Running jobs", COUNT, {"leases": "max(diffusion_leases)"}),
             Panel(
                 "Jobs that left workers",
-                "reqps",
+                RATE,
                 _rate("diffusion_worker_jobs_total", "status"),
             ),
             Panel(
                 "Engines that died",
-                "short",
+                COUNT,
                 {"{{instance}}": "sum by (instance) (increase(diffusion_worker_engine_restarts_total[1h]))"},
             ),
         ],
         "Steps": [
             Panel(
                 "Requests in a step",
-                "short",
+                MEAN,
                 {"{{instance}}": _mean("diffusion_batch_size", " by (instance) ")},
             ),
             Panel(
                 "Tokens in a step",
-                "short",
+                MEAN,
                 {"{{instance}}": _mean("diffusion_step_tokens", " by (instance) ")},
             ),
-            Panel("Seconds of a step", "s", _quantiles("diffusion_step_seconds")),
+            Panel("Seconds of a step", DURATION, _quantiles("diffusion_step_seconds")),
             Panel(
-                "Models in memory", "short", {"{{model}}": "sum by (model) (diffusion_worker_model_resident)"}
+                "Models in memory", COUNT, {"{{model}}": "sum by (model) (diffusion_worker_model_resident)"}
             ),
         ],
         "GPUs": [
             Panel(
                 "Utilization",
-                "percent",
+                PERCENT,
                 {"{{instance}} {{gpu_id}}": "max by (instance, gpu_id) (gpu_utilization_percent)"},
                 "Target 70 to 85 %. One request keeps a GPU as busy as a full batch.",
+                _WITHOUT_GPU,
             ),
             Panel(
                 "Memory",
-                "percentunit",
+                SHARE,
                 {"{{instance}} {{gpu_id}}": _MEMORY},
                 "Target below 90 %, alert above 95 %.",
+                _WITHOUT_GPU,
             ),
         ],
     },
@@ -233,32 +277,36 @@ COST = Board(
         "Device-seconds": [
             Panel(
                 "By outcome",
-                "short",
+                DEVICES,
                 _rate("diffusion_gpu_seconds_total", "outcome"),
+                _DEVICES,
             ),
             Panel(
                 "By model, useful",
-                "short",
+                DEVICES,
                 _rate("diffusion_gpu_seconds_total", "model", '{outcome="useful"}'),
+                _DEVICES,
             ),
-            Panel("Per job that succeeded", "s", {"useful device-seconds": f"{_USEFUL} / {_SUCCEEDED}"}),
-            Panel("Useful share of workers' time", "percentunit", {"share": f"{_USEFUL} / {_WORKERS}"}),
+            Panel("Per job that succeeded", DURATION, {"useful device-seconds": f"{_USEFUL} / {_SUCCEEDED}"}),
+            Panel("Useful share of workers' time", SHARE, {"share": f"{_USEFUL} / {_WORKERS}"}),
         ],
         "Money, at the price of one worker and hour that is chosen above": [
-            Panel("Workers per hour", "short", {"price": f"{_WORKERS} * $price"}),
+            Panel("All workers, per hour", MONEY, {"price": f"{_WORKERS} * $price"}),
             Panel(
                 "1,000 jobs, with idle time",
-                "short",
+                MONEY,
                 {"price": f"1000 * {_WORKERS} * $price / 3600 / {_SUCCEEDED}"},
             ),
             Panel(
                 "1,000 jobs, useful time alone",
-                "short",
+                MONEY,
                 {"price": f"1000 * {_USEFUL} * $price / 3600 / {_SUCCEEDED}"},
             ),
         ],
     },
     variables=("price",),
+    hours=24,
+    interval="1m",  # device-seconds count when jobs end: shorter intervals show lumps
 )
 
 MODEL = Board(
@@ -268,39 +316,40 @@ MODEL = Board(
         "Jobs": [
             Panel(
                 "Jobs that ended",
-                "reqps",
+                RATE,
                 _rate("diffusion_requests_total", "status", '{model="$model"}'),
             ),
             Panel(
                 "p95 from claim to result, by steps",
-                "s",
+                DURATION,
                 {
                     "{{steps}} steps": "histogram_quantile(0.95, sum by (le, steps) (rate("
                     f'diffusion_generation_duration_seconds_bucket{{model="$model",job!~".*worker"}}{_RATE})))'
                 },
             ),
-            Panel("Ready jobs", "short", {"{{band}}": 'max by (band) (diffusion_queue_size{pool="$model"})'}),
+            Panel("Ready jobs", COUNT, {"{{band}}": 'max by (band) (diffusion_queue_size{pool="$model"})'}),
             Panel(
                 "Oldest ready job",
-                "s",
+                WAIT,
                 {"{{band}}": 'max by (band) (diffusion_queue_oldest_seconds{pool="$model"})'},
             ),
         ],
         "Work": [
             Panel(
                 "Device-seconds by outcome",
-                "short",
+                DEVICES,
                 _rate("diffusion_gpu_seconds_total", "outcome", '{model="$model"}'),
+                _DEVICES,
             ),
-            Panel("Seconds of a step", "s", _quantiles("diffusion_step_seconds", '{model="$model"}')),
+            Panel("Seconds of a step", DURATION, _quantiles("diffusion_step_seconds", '{model="$model"}')),
             Panel(
                 "Workers that have it in memory",
-                "short",
+                COUNT,
                 {"workers": 'sum(diffusion_worker_model_resident{model="$model"})'},
             ),
             Panel(
                 "Last load",
-                "s",
+                DURATION,
                 {"{{instance}}": 'max by (instance) (diffusion_worker_model_load_seconds{model="$model"})'},
             ),
         ],
@@ -314,11 +363,11 @@ BOARDS = (OVERVIEW, QUEUE, WORKERS, COST, MODEL)
 def dashboard_json(board: Board) -> str:
     """Return the text of a dashboard's file."""
     made = (
-        dashboard.Dashboard(f"diffuserve: {board.title.lower()}")
+        dashboard.Dashboard(f"diffuserve: {board.title[0].lower()}{board.title[1:]}")
         .uid(f"diffuserve-{board.name}")
         .tags(["diffuserve"])
         .refresh("30s")
-        .time("now-1h", "now")
+        .time(f"now-{board.hours}h", "now")
         .with_variable(dashboard.DatasourceVariable("datasource").type("prometheus"))
     )
     for name in board.variables:
@@ -326,7 +375,7 @@ def dashboard_json(board: Board) -> str:
     for title, panels in board.rows.items():
         made = made.with_row(dashboard.Row(title))
         for panel in panels:
-            made = made.with_panel(_panel(panel))
+            made = made.with_panel(_panel(panel, board.interval, span=24 // len(panels)))
     return JSONEncoder(sort_keys=True, indent=2).encode(made.build()) + "\n"
 
 
@@ -337,10 +386,19 @@ def _variable(name: str) -> dashboard.TextBoxVariable | dashboard.QueryVariable:
     return known.query("label_values(diffusion_queue_size, pool)")
 
 
-def _panel(panel: Panel) -> timeseries.Panel:
-    made = timeseries.Panel().title(panel.title).unit(panel.unit).datasource(_SOURCE).span(6).height(8)
+def _panel(panel: Panel, interval: str | None, span: int) -> timeseries.Panel:
+    made = timeseries.Panel().title(panel.title).datasource(_SOURCE).span(span).height(8)
+    made = made.unit(panel.unit.name).min(0)
+    if panel.unit.axis_end is not None:
+        made = made.axis_soft_max(panel.unit.axis_end)
+    if panel.unit.decimals is not None:
+        made = made.decimals(panel.unit.decimals)
+    if interval:
+        made = made.interval(interval)
     if panel.description:
         made = made.description(panel.description)
+    if panel.no_value:
+        made = made.no_value(panel.no_value)
     for number, (legend, expression) in enumerate(panel.queries.items()):
         query = prometheus.Dataquery().expr(expression).legend_format(legend).ref_id("ABCDEF"[number])
         made = made.with_target(query)

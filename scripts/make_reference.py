@@ -14,6 +14,7 @@ from pathlib import Path
 
 from reference import (
     capabilities,
+    chart,
     claims,
     commands,
     errors,
@@ -35,6 +36,7 @@ PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "cli.md": commands.regions,
     "engine.md": request_fields.parameters,
     "errors.md": errors.regions,
+    "helm-chart.md": chart.regions,
     "http-api.md": request_fields.names,
     "known-models.md": known_models.regions,
     "metrics.md": metrics.regions,

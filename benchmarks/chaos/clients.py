@@ -12,11 +12,11 @@ import httpx
 from benchmarks.chaos.tenants import TenantKey, Trespassers
 from benchmarks.chaos.webhooks import webhook_url
 from benchmarks.chaos.workers import SEVERAL_MODELS
-from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import ModelNotFound
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.resources.job import JobResource
+from diffuserve.sdk.async_client import AsyncClient
 
 _OUTSTANDING = 22  # jobs that waiting clients have under way at a time
 _NUM_FOLLOWERS = 2
@@ -71,7 +71,7 @@ class Clients:
     async def seconds_to_submit(self, server: str) -> float:
         """Submit a job to this server; return the seconds until it is accepted."""
         tenant, started = self._tenants[0], time.monotonic()
-        async with Client(server, tenant.key, patience_seconds=_PATIENCE_SECONDS) as client:
+        async with AsyncClient(server, tenant.key, patience_seconds=_PATIENCE_SECONDS) as client:
             await self._submit(client, tenant)
         return time.monotonic() - started
 
@@ -79,7 +79,7 @@ class Clients:
         self, tenant: TenantKey, until: asyncio.Task[None], models: Sequence[str] = _NULL
     ) -> None:
         in_turn = itertools.cycle(models)
-        async with Client(self._server, tenant.key, patience_seconds=_PATIENCE_SECONDS) as client:
+        async with AsyncClient(self._server, tenant.key, patience_seconds=_PATIENCE_SECONDS) as client:
             while self._goes_on(until):
                 job = await self._submit(client, tenant, next(in_turn))
                 with suppress(TimeoutError):  # the audit says what became of it
@@ -89,18 +89,20 @@ class Clients:
     async def _follow_jobs(self, tenant: TenantKey, until: asyncio.Task[None]) -> None:
         counted = _CountingTransport()
         patience = _PATIENCE_SECONDS
-        async with Client(self._server, tenant.key, patience_seconds=patience, transport=counted) as client:
+        async with AsyncClient(
+            self._server, tenant.key, patience_seconds=patience, transport=counted
+        ) as client:
             while self._goes_on(until):
                 job = await self._submit(client, tenant)
                 await self.trespassers.ask_for(job.id, tenant.name)
                 await self._follow(client, job)
         self.followed.resumed += counted.num_resumed
 
-    async def _follow(self, client: Client, job: JobResource) -> None:
+    async def _follow(self, client: AsyncClient, job: JobResource) -> None:
         seqs: list[int] = []
         with suppress(TimeoutError):
             async with asyncio.timeout(_LONGEST_SECONDS):
-                async for event in client.events(job.id):
+                async for event in client.stream(job.id):
                     seqs += [event.seq] if event.seq is not None else []
                     self.told[job.id] = JobStatus(event.type) if event.is_final else None
         self.followed.jobs += 1
@@ -110,13 +112,13 @@ class Clients:
     def _goes_on(self, until: asyncio.Task[None]) -> bool:
         return time.monotonic() < self._deadline and (not until.done() or self._number < self._num_jobs)
 
-    async def _submit(self, client: Client, tenant: TenantKey, model: str = "null") -> JobResource:
+    async def _submit(self, client: AsyncClient, tenant: TenantKey, model: str = "null") -> JobResource:
         self._number += 1
         params = GenerationParams(prompt=f"job {self._number}")
-        options = {"webhook": {"url": webhook_url(self._receiver_url, tenant)}}
+        webhook = {"url": webhook_url(self._receiver_url, tenant)}
         while True:
             try:
-                job = await client.submit(params, model=model, options=options)
+                job = await client.submit(params, model=model, webhook=webhook)
                 break
             except ModelNotFound:  # no worker has offered it yet
                 await asyncio.sleep(_UNOFFERED_SECONDS)

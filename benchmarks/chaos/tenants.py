@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import httpx
 
-from diffuserve.client.jobs import Client
 from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
+from diffuserve.sdk.async_client import AsyncClient
 
 _NAMES = ("ada", "bob", "cleo")
 NUM_TENANTS = len(_NAMES)
@@ -117,7 +117,7 @@ class Trespassers:
 
     async def _listed(self, tenant: TenantKey) -> list[str]:
         listed: list[str] = []
-        async with Client(self._server, tenant.key, patience_seconds=_PATIENCE_SECONDS) as client:
+        async with AsyncClient(self._server, tenant.key, patience_seconds=_PATIENCE_SECONDS) as client:
             after = None
             while True:
                 page = await client.list_jobs(after=after, limit=_PAGE)

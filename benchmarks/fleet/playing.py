@@ -11,8 +11,8 @@ from benchmarks.control.processes import Program
 from benchmarks.fleet.looks import Hit, Look, PlayedFleet, played_of
 from benchmarks.fleet.manager import NOTICE_SECONDS, ClusterManager, FleetCommand
 from benchmarks.fleet.trace import LEAST, LossKind, MachineLoss, Trace, TracedJob
-from diffuserve.client.jobs import Client
 from diffuserve.domain.workers.worker import WorkerState
+from diffuserve.sdk.async_client import AsyncClient
 
 _LOOK_SECONDS = 0.25
 _READY_SECONDS = 240.0
@@ -30,7 +30,7 @@ async def play(
     """Keep a fleet while the trace goes by, and end it. Raise `RuntimeError` for one that is not ready."""
     own = {**variables, **manager.environment, "XDG_STATE_HOME": str(folder / "state")}
     fleet = Program("fleet", FleetCommand(manager, server).words, own, folder / "fleet.log")
-    async with Client(server) as client:
+    async with AsyncClient(server) as client:
         with _kept(fleet):
             playing = _Playing(trace, manager, client)
             await playing.until_ready(fleet)
@@ -51,7 +51,7 @@ def _kept(fleet: Program) -> Iterator[None]:
 class _Playing:
     """One trace on one fleet."""
 
-    def __init__(self, trace: Trace, manager: ClusterManager, client: Client) -> None:
+    def __init__(self, trace: Trace, manager: ClusterManager, client: AsyncClient) -> None:
         self._trace, self._manager, self._client = trace, manager, client
         self._looks: list[Look] = []
         self._hits: list[Hit] = []

@@ -85,12 +85,16 @@ class EtaFigures:
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Jobs with a deadline that came together: how many were accepted, and how many of these expired."""
+    """Jobs with a deadline that came together: how many were accepted, and how many of these expired.
+
+    `num_late` are those that were drawn, but ended after their deadline.
+    """
 
     seconds: float
     num_jobs: int
     num_accepted: int
     num_expired: int
+    num_late: int
 
 
 def main() -> None:
@@ -205,7 +209,9 @@ async def play_deadlines(http: Http, count: int, mean: float) -> Deadlines:
             raise
 
     jobs = [job for job in await asyncio.gather(*map(accepted, range(count))) if job is not None]
-    return Deadlines(deadline, count, len(jobs), sum(job["status"] == "expired" for job in jobs))
+    drawn = [job for job in jobs if job["status"] != "expired"]
+    num_late = sum(at(job, "finished_at") - at(job, "created_at") > deadline for job in drawn)
+    return Deadlines(deadline, count, len(jobs), len(jobs) - len(drawn), num_late)
 
 
 async def submit(http: Http, options: dict[str, Any], number: int) -> dict[str, Any]:
@@ -260,6 +266,7 @@ def _deadline_row(each: Deadlines) -> dict[str, str]:
         "jobs": f"{each.num_jobs}",
         "accepted": f"{each.num_accepted}",
         "expired": f"**{each.num_expired}**",
+        "late": f"{each.num_late}",
     }
 
 

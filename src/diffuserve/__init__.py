@@ -17,13 +17,19 @@ if TYPE_CHECKING:
     from diffuserve.engine.config import EngineConfig
     from diffuserve.engine.engine import Engine
     from diffuserve.engine.outputs import GenerationResult, StepOutput
+    from diffuserve.sdk.async_client import AsyncClient
+    from diffuserve.sdk.client import Client
+    from diffuserve.sdk.generated_file import GeneratedFile
 
 __all__ = [
     "AdapterUse",
+    "AsyncClient",
+    "Client",
     "ControlUse",
     "DiffuserveError",
     "Engine",
     "EngineConfig",
+    "GeneratedFile",
     "GenerationParams",
     "GenerationResult",
     "ModelSpec",
@@ -33,10 +39,13 @@ __all__ = [
 
 _HOMES = {
     "AdapterUse": "diffuserve.domain.requests.adapter_use",
+    "AsyncClient": "diffuserve.sdk.async_client",
+    "Client": "diffuserve.sdk.client",
     "ControlUse": "diffuserve.domain.requests.control_use",
     "DiffuserveError": "diffuserve.domain.errors",
     "Engine": "diffuserve.engine.engine",
     "EngineConfig": "diffuserve.engine.config",
+    "GeneratedFile": "diffuserve.sdk.generated_file",
     "GenerationParams": "diffuserve.domain.requests.params",
     "GenerationResult": "diffuserve.engine.outputs",
     "ModelSpec": "diffuserve.domain.models.spec",

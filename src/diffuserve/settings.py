@@ -42,12 +42,14 @@ LOOPBACK = "127.0.0.1"
 SettingsType = TypeVar("SettingsType", bound=BaseSettings)
 
 
-def _with_options_of(config: type) -> Callable[[type[SettingsType]], type[SettingsType]]:
-    """Add a setting for every option that a configuration declares, with its default, help and range."""
+def _with_options_of(*configs: type) -> Callable[[type[SettingsType]], type[SettingsType]]:
+    """Add a setting for every option that configurations declare, with its default, help and range."""
 
     def extend(settings: type[SettingsType]) -> type[SettingsType]:
         declared: dict[str, Any] = {
-            name: (option.type, _setting(option)) for name, option in option_fields(config).items()
+            name: (option.type, _setting(option))
+            for config in configs
+            for name, option in option_fields(config).items()
         }
         return create_model(
             settings.__name__,
@@ -69,10 +71,7 @@ def _setting(declared: dataclasses.Field[Any]) -> Any:
     return Field(description=option.help, gt=option.gt, ge=option.ge, le=option.le, **default)
 
 
-@_with_options_of(ConnectionLimits)
-@_with_options_of(ApiConfig)
-@_with_options_of(StoreConfig)
-@_with_options_of(WorkerConfig)
+@_with_options_of(WorkerConfig, StoreConfig, ApiConfig, ConnectionLimits)
 class Settings(BaseSettings):
     """Defaults of the command line; each is set by `DIFFUSERVE_` and its name in capitals.
 
@@ -82,7 +81,7 @@ class Settings(BaseSettings):
     them in their own types.
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True)
 
     cache_dir: Path = Field(
         default_factory=lambda: user_cache_path("diffuserve"),

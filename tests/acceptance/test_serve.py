@@ -21,6 +21,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from diffuserve.cli.servers.demo_scenes import SCENES
 from support.command import Invoke, invoker
 from support.waiting import HANG_SECONDS, block_until
 
@@ -124,6 +125,7 @@ def test_serve_generates_submitted_images(invoke: Invoke) -> None:
         wanted = ["a red circle", "--size", "64x64", "--steps", "2", "-o", "circle.webp"]
         done = invoke("submit", *wanted, "--server", server.address)
         assert done.code == 0, done.err + server.log
+        assert "has learned 96 to 256 pixels a side, not 64x64" in done.err
         assert "loading tiny-flux … starting" in server.log
         block_until(lambda: "tiny-flux is ready at " in server.log)
         block_until(lambda: get(f"{server.address}/readyz") == 200)  # which looks once a second
@@ -199,6 +201,20 @@ def test_a_signal_stops_the_server_cleanly_even_with_open_requests() -> None:
     with closing(sqlite3.connect("data/diffuserve.db")) as database:
         stored = database.execute("SELECT status FROM jobs WHERE id = ?", [job_id]).fetchall()
     assert stored == [("queued",)], "handed back, for the next worker"
+
+
+def test_a_server_is_stopped_from_another_terminal_once_its_jobs_are_done(invoke: Invoke) -> None:
+    assert invoke("stop").code == 1
+    with started("serve", "--engine-command", NULL_ENGINE) as server:
+        server.wait_until_ready()
+        job_id = post(server, "a star").json()["id"]
+        block_until(lambda: show(server, job_id)["status"] != "queued")
+        stopped = invoke("stop")
+        assert (stopped.code, stopped.out) == (0, ""), stopped.err
+        assert not any(map(is_alive, server.family()))
+    with closing(sqlite3.connect("data/diffuserve.db")) as database:
+        stored = database.execute("SELECT status FROM jobs WHERE id = ?", [job_id]).fetchall()
+    assert stored == [("succeeded",)]
 
 
 def stop_while_followed(server: Server, job_id: str, number: signal.Signals) -> None:
@@ -363,12 +379,13 @@ def test_a_server_whose_model_cannot_be_loaded_ends_with_the_reason_and_keeps_it
 def test_the_demo_completes_all_its_jobs() -> None:
     done = run("demo", "-o", "demo")
     assert done.returncode == 0, done.stderr
-    assert "17 of 17 jobs succeeded" in done.stderr
-    assert len(list(Path("demo").glob("??.png"))) == 17
+    num_jobs = sum(map(len, SCENES.values()))
+    assert f"{num_jobs} of {num_jobs} jobs succeeded" in done.stderr
+    assert len(list(Path("demo").glob("??.png"))) == num_jobs
     assert len(list(Path("demo").glob("??.mp4"))) == 2
     assert Path("demo/contact_sheet.png").stat().st_size > 10_000
     pages = [line for line in done.stderr.splitlines() if "/gallery/job_" in line]
-    assert len(pages) == 17
+    assert len(pages) == num_jobs
     with started("serve", "--no-auth", "--data-dir", "demo/data", "--engine-command", NULL_ENGINE) as server:
         job_id = pages[0].split()[0].rpartition("/")[2]
         assert httpx.get(f"{server.address}/v1/jobs/{job_id}").json()["status"] == "succeeded"

@@ -6,7 +6,8 @@ from dataclasses import replace
 from io import BytesIO
 
 import httpx
-from PIL import Image
+import pytest
+from PIL import ExifTags, Image
 from playwright.sync_api import APIResponse, Page, Route, expect
 
 from support.browser import Axe, OpenPage, Screenshot, assert_fits
@@ -81,7 +82,7 @@ def test_progress_and_preview_change_with_each_step(open_hand: Callable[..., Pag
     expect(newest(page).get_by_alt_text(MARKUP)).to_be_visible()
     assert page.title() != "owned"
     newest(page).get_by_role("button", name="Timings").click()
-    expect(newest(page).get_by_text("denoise")).to_be_visible()
+    expect(newest(page).get_by_text("Drawing")).to_be_visible()
 
 
 def test_an_answer_that_is_older_than_the_stream_changes_nothing(
@@ -161,6 +162,19 @@ def test_errors_stand_beside_their_fields(open_hand: Callable[..., Page], axe: A
     page.get_by_role("button", name="Generate").click()
     expect(page.locator("#setting-prompt-error")).to_contain_text("does not allow this prompt")
     expect(page.get_by_role("article")).to_have_count(0)
+
+
+def test_a_size_that_was_never_learned_and_a_long_run_are_told_before_it(
+    open_hand: Callable[..., Page], axe: Axe
+) -> None:
+    page = open_hand(prompt="a star", width=192, height=64)
+    told = page.locator(".estimate")
+    expect(told).to_contain_text("Able has learned images of 64 to 128 pixels a side; at 192x64")
+    axe(page)
+    slow = {"cost_seconds": 28.4, "warnings": []}
+    page.route("**/v1/jobs/estimate", lambda route: route.fulfill(json=slow))
+    page.get_by_role("radio", name="Large 128×128").check(force=True)
+    expect(told).to_have_text("Takes about 28 s, without a queue.")
 
 
 def test_a_full_queue_is_counted_down(open_hand: Callable[..., Page]) -> None:
@@ -245,7 +259,8 @@ def test_images_are_edited_with_a_painted_mask(open_hand: Callable[..., Page], h
     files = [{"name": "in.png", "mimeType": "image/png", "buffer": png(64, 64)}]
     page.get_by_label("Drop, paste or choose an image").set_input_files(files)  # type: ignore[arg-type]
     page.get_by_role("button", name="Paint a mask").click()
-    page.get_by_role("img", name="Mask: paint what is to change").click()
+    page.get_by_role("application", name="Mask: paint what is to change").click()
+    axe(page)
     page.get_by_role("button", name="Use this mask").click()
     expect(page.get_by_alt_text("Mask: white is filled in")).to_be_visible()
     page.get_by_label("Strength").fill("0.5")
@@ -260,6 +275,80 @@ def test_images_are_edited_with_a_painted_mask(open_hand: Callable[..., Page], h
     assert (low, high) == (0, 255), "black, and white where it was painted"
     hand.does(hand.worker.complete(lease))
     expect(newest(page).get_by_role("status")).to_have_text(DONE)
+
+
+def test_a_mask_is_painted_large_undone_cleared_and_painted_by_keys(
+    open_hand: Callable[..., Page], hand: Hand, screenshot: Screenshot
+) -> None:
+    page = open_hand(prompt="a star")
+    files = [{"name": "in.png", "mimeType": "image/png", "buffer": png(128, 64)}]
+    page.get_by_label("Drop, paste or choose an image").set_input_files(files)  # type: ignore[arg-type]
+    page.get_by_role("button", name="Paint a mask").click()
+    surface = page.get_by_role("application")
+    box = surface.bounding_box()
+    assert box is not None
+    assert box["width"] > 1000, "as large as the window has room for"
+    done, undo = (page.get_by_role("button", name=name) for name in ("Use this mask", "Undo"))
+    expect(done).to_be_disabled()
+    surface.press("Space")
+    page.get_by_role("button", name="Clear").click()
+    expect(done).to_be_disabled()
+    page.keyboard.press("Control+z")
+    expect(done).to_be_enabled()
+    undo.click()
+    for key in ("]", "Shift+ArrowRight", "Shift+ArrowRight"):
+        surface.press(key)
+    screenshot(page, "mask-editor")
+    done.click()
+    expect(page.get_by_alt_text("Mask: white is filled in")).to_be_visible()
+    page.get_by_role("button", name="Change the mask").click()
+    undo.click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    generate(page)
+    mask = hand.claim().input["mask"]["id"]
+    content = httpx.get(f"{hand.address}/v1/files/{mask}/content", trust_env=False).content
+    with Image.open(BytesIO(content)) as painted:
+        assert painted.size == (128, 64)
+        assert [painted.convert("L").getpixel(place) for place in ((10, 32), (66, 32))] == [0, 255]
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 860), (1280, 720), (390, 844)])
+def test_the_button_covers_no_field(open_hand: Callable[..., Page], width: int, height: int) -> None:
+    page = open_hand(prompt="a star")
+    page.set_viewport_size({"width": width, "height": height})
+    page.get_by_text("More settings").click()
+    button = page.get_by_role("button", name="Generate")
+    fields = page.get_by_role("form").locator("input:not(.hidden-input), select, textarea, summary").all()
+    assert len(fields) > 10
+    for field in fields:
+        field.scroll_into_view_if_needed()
+        area, covering = field.bounding_box(), button.bounding_box()
+        assert area is not None
+        assert covering is not None
+        is_above = area["y"] + area["height"] <= covering["y"]
+        assert is_above or area["y"] >= covering["y"] + covering["height"], field.inner_html()
+    button.scroll_into_view_if_needed()
+    expect(button).to_be_in_viewport()
+
+
+def test_photos_of_phones_are_turned_and_scaled_down(open_hand: Callable[..., Page], hand: Hand) -> None:
+    page = open_hand(prompt="a star")
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # held upright
+    photo = BytesIO()
+    Image.new("RGB", (4000, 3000), (200, 30, 30)).save(photo, "JPEG", exif=exif)
+    field = page.get_by_label("Drop, paste or choose an image")
+    expect(field).to_have_attribute("accept", "image/*")
+    heic = {"name": "IMG_1.HEIC", "mimeType": "", "buffer": b"\0\0\0\x18ftypheic"}
+    field.set_input_files([heic])  # type: ignore[arg-type]
+    expect(page.locator("#setting-image-error")).to_contain_text("cannot read HEIC photos. Choose a JPEG")
+    image = {"name": "IMG_2.JPG", "mimeType": "image/jpeg", "buffer": photo.getvalue()}
+    field.set_input_files([image])  # type: ignore[arg-type]
+    expect(page.get_by_alt_text("Input image: IMG_2.JPG")).to_be_visible()
+    generate(page)
+    sent = hand.claim().input["image"]
+    assert (sent["width"], sent["height"]) == (768, 1024)
 
 
 def test_a_field_of_one_image_has_an_upload_of_its_own(

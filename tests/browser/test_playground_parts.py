@@ -212,6 +212,9 @@ def test_the_parts_without_a_page_decide_as_they_should(open_hand: Callable[...,
     assert call(page, "progress", f"module.fractionOf({job})") == pytest.approx(0.95)
     queued = "{status: 'queued', queue: {ahead: 1, ahead_high: 4, eta_s_low: 3.2, eta_s_high: 9}}"
     assert call(page, "progress", f"module.stageOf({queued})") == "Place 2–5 in the queue · done in 3–9 s"
+    half = "{fraction: 0.5, step: 2, total: 4}"
+    slow = f"{{status: 'running', kind: 'image.generate', cost_seconds: 28, progress: {half}}}"
+    assert call(page, "progress", f"module.stageOf({slow})") == "Step 2 of 4 · about 14 s left"
 
 
 Complete = Callable[[HandWorker, Lease], Coroutine[Any, Any, Any]]

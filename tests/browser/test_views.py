@@ -74,8 +74,8 @@ def test_a_page_recovers_from_a_restart_of_its_server(
         page.goto("/gallery")
         expect(page.get_by_role("heading", name="Gallery")).to_be_visible()
         port = int(server.address.rpartition(":")[2])
+    expect(page.get_by_text("The server is away")).to_be_visible()  # though nobody has touched the page
     page.get_by_role("link", name="Playground").click()  # whose modules were not needed before
-    expect(page.get_by_text("The server is away")).to_be_visible()
     with ServerThread(settings.model_copy(update={"port": port}), has_worker=False):
         expect(page.get_by_text("The server is away")).to_have_count(0)
         expect(page.get_by_role("heading", name="Playground")).to_be_attached()

@@ -399,6 +399,16 @@ def test_a_volume_is_read_in_place(volume: ModelStoreConfig, manifest: Manifest,
     assert not list(volume.model_cache.glob("models/*"))
 
 
+def test_the_cache_that_one_fills_is_a_volume_for_others(
+    config: ModelStoreConfig, manifest: Manifest, tmp_path: Path
+) -> None:
+    held_by(config, "small", Watch()).release()
+    others = ModelStoreConfig(model_cache=tmp_path / "unused", model_volume=config.model_cache)
+    held = held_by(others, "small", watch := Watch())
+    assert held.folder == config.model_cache / "models" / manifest.hash / "small"
+    assert watch.fetched == []
+
+
 def test_a_volume_with_a_model_in_part_is_passed_over(
     config: ModelStoreConfig, manifest: Manifest, tmp_path: Path
 ) -> None:

@@ -2,9 +2,13 @@
 
 import asyncio
 
+import pytest
+
 from diffuserve.domain.jobs.job import Band, Job, QueueEstimate
+from diffuserve.domain.workers.worker import Release, ReleaseCause
 from diffuserve.jobs.store import JobStore
-from support.store_driver import add_worker, claim, new_job
+from diffuserve.testing.fake_clock import FakeClock
+from support.store_driver import add_worker, claim, claim_one, complete, new_job
 
 
 async def estimate(store: JobStore, job: Job) -> QueueEstimate:
@@ -45,6 +49,37 @@ async def test_what_workers_claim_is_ahead_no_longer_but_runs(job_store: JobStor
     assert after.eta_s_high is not None
     assert after.eta_s_low < before.eta_s_low
     assert after.eta_s_high > 2.0 * 40  # what runs is not over yet
+
+
+async def test_what_has_ended_since_does_not_run_any_more(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    last = await job_store.jobs.submit(new_job(cost_seconds=1.0, band=Band.BATCH))
+    alone = await estimate(job_store, last)
+    for _ in range(3):
+        await job_store.jobs.submit(new_job(cost_seconds=10.0))
+    leases = await claim(job_store, worker, num_jobs=3)
+    busy = await estimate(job_store, last)
+    for lease in leases:
+        await complete(job_store, lease)
+    assert busy != alone
+    assert await estimate(job_store, last) == alone
+
+
+async def test_a_preempted_job_waits_again_with_what_is_left_of_it(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    worker = await add_worker(job_store)
+    before = await job_store.jobs.submit(new_job(cost_seconds=10.0, band=Band.BATCH))
+    told = await estimate(job_store, before)
+    lease = await claim_one(job_store, worker)
+    clock.advance(9.0)
+    cause = ReleaseCause.PREEMPTED
+    release = Release(lease_token=lease.lease_token, cause=cause, actual_seconds=9.0)
+    await job_store.leases.release(lease.job_id, release)
+    again = await estimate(job_store, await job_store.jobs.get(before.id))
+    assert again.ahead == 0
+    assert told.eta_s_high is not None
+    assert again.eta_s_high == pytest.approx(told.eta_s_high / 10)
 
 
 async def test_canceled_jobs_are_ahead_no_longer(job_store: JobStore) -> None:

@@ -105,6 +105,16 @@ async def test_a_server_with_a_missing_bucket_does_not_start(
             pass
 
 
+async def test_a_bucket_without_tls_names_the_variable_that_allows_it(
+    s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = use_bucket(monkeypatch, s3.url, bucket, tmp_path)
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    with pytest.raises(InvalidParams, match=rf"AWS_ENDPOINT_URL='{s3.url}': .* set AWS_ALLOW_HTTP=true"):
+        async with open_storage(settings):
+            pass
+
+
 async def test_a_server_starts_without_a_bucket_that_is_away_and_says_when_it_is_back(
     proxy: FaultyProxy,
     bucket: str,

@@ -52,25 +52,24 @@ def durations(above_60: int) -> Series:
     return {f'{name}{{status="succeeded",le="{le}"}}': f"0+{num}x600" for le, num in bounds.items()}
 
 
-def waiting(num_jobs: int, leases_a_minute: int, band: str = "standard") -> Series:
+def waiting(num_jobs: int, leases_a_minute: int) -> Series:
     """Return a queue that two control planes report, and the jobs that workers take."""
-    queue = f'diffusion_queue_size{{pool="m",band="{band}",instance="%s"}}'
+    queue = 'diffusion_queue_size{pool="m",band="standard",instance="%s"}'
     return {queue % instance: f"{num_jobs}x600" for instance in "ab"} | {
         'diffusion_leases_granted_total{pool="m"}': f"0+{leases_a_minute}x600"
     }
+
+
+def oldest(seconds: int, band: str = "standard") -> Series:
+    """Return how long the oldest job of a band has waited, as two control planes report it."""
+    oldest = f'diffusion_queue_oldest_seconds{{pool="m",band="{band}",instance="%s"}}'
+    return {oldest % instance: f"{seconds}x600" for instance in "ab"}
 
 
 def leases(expired: int) -> Series:
     return {
         "diffusion_leases_expired_total": f"0+{expired}x600",
         'diffusion_leases_granted_total{pool="m"}': "0+1000x600",
-    }
-
-
-def gpus(*utilization: int) -> Series:
-    return {
-        f'gpu_utilization_percent{{instance="w",gpu_id="{number}"}}': f"{percent}x600"
-        for number, percent in enumerate(utilization)
     }
 
 
@@ -103,7 +102,7 @@ def up(control: int, worker: int) -> Series:
 
 CASES: dict[str, Case] = {
     "SlowJobs": Case(durations(20), durations(5), {}),
-    "LongQueue": Case(waiting(60, 5), waiting(40, 5) | waiting(500, 5, "batch"), {}, after=0),
+    "LongQueue": Case(oldest(301), oldest(300) | oldest(9000, "batch"), {"pool": "m"}, after=0),
     "NobodyClaims": Case(waiting(1, 0), waiting(9, 1), {"pool": "m"}, after=0),
     "HighErrorRate": Case(ended(6, 94), ended(4, 96, canceled=100), {}),
     "ErrorBudgetBurnsFast": Case(ended(15, 85), ended(14, 86), {}),
@@ -134,7 +133,6 @@ CASES: dict[str, Case] = {
         one("diffusion_event_bus_connected", 0), one("diffusion_event_bus_connected", 1), {"instance": "c"}, 0
     ),
     "Http5xx": Case(responses(6, 94), responses(4, 96, not_ready=50), {}),
-    "GpusUnderused": Case(gpus(20, 70) | waiting(1, 5), gpus(20, 30) | waiting(0, 5), {}, after=0),
     "GpuMemoryFull": Case(memory(96), memory(95), {"instance": "w", "gpu_id": "0"}, after=0),
     "ControlPlaneMissing": Case(up(0, 1), up(1, 0), {}, after=0),
     "TargetMissing": Case(up(1, 0), up(1, 1), {"job": "diffuserve-worker", "instance": "w"}, after=0),

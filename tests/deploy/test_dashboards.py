@@ -2,25 +2,21 @@
 
 import json
 import math
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import promql_parser
 import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
 from diffuserve.telemetry.metrics import ControlMetrics, GpuSeries, WorkerSeries
-from support.diffuserve_process import is_ready
-from support.monitoring import FOLDER, alerts, prometheus, query, skip_without
-from support.ports import free_port
-from support.waiting import HANG_SECONDS, block_until
+from support.monitored_cluster import MonitoredCluster, monitored_cluster
+from support.monitoring import FOLDER, alerts, query, skip_without
+from support.waiting import block_until
 
 ROOT = Path(__file__).parents[2]
 BOARDS = sorted((FOLDER / "dashboards").glob("*.json"))
@@ -115,66 +111,15 @@ def test_the_document_lists_the_dashboards() -> None:
     assert {title for title in titles if f"| {title.split(': ')[1].lower()} |" not in page.lower()} == set()
 
 
-class Cluster:
-    """A control plane and a worker that draws on the CPU, scraped every second."""
-
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self._folder, self._stack = folder, stack
-        api = self._start("api")
-        assert api.stdout is not None
-        self.address = api.stdout.readline().strip()
-        assert self.address.startswith("http://127.0.0.1:"), (folder / "api.log").read_text()
-        metrics_port, port = free_port(), free_port()
-        self._start(
-            "worker", "--server", self.address, "--metrics-port", str(metrics_port),
-            "--model", "tiny-flux", "--device", "cpu",
-        )  # fmt: skip
-        block_until(lambda: is_ready(self.address))
-        targets = {"control": self.address.removeprefix("http://"), "worker": f"127.0.0.1:{metrics_port}"}
-        jobs = [
-            {"job_name": f"diffuserve-{name}", "static_configs": [{"targets": [target]}]}
-            for name, target in targets.items()
-        ]
-        config = {"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}
-        self.prometheus = stack.enter_context(prometheus(config, port, folder / "prometheus"))
-
-    def _start(self, *arguments: str) -> "subprocess.Popen[str]":
-        names = {"DATA_DIR": "data", "CACHE_DIR": f"cache-{arguments[0]}"}
-        places = {f"DIFFUSERVE_{name}": str(self._folder / place) for name, place in names.items()}
-        with (self._folder / f"{arguments[0]}.log").open("w", encoding="utf-8") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "diffuserve", *arguments],
-                env={**os.environ, **places, "DIFFUSERVE_PORT": "0"},
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        self._stack.enter_context(process)
-        self._stack.callback(process.terminate)
-        return process
-
-    def draw(self, num_jobs: int) -> None:
-        """Have images drawn, and wait until Prometheus has seen the last of them."""
-        before = self._num_drawn()
-        for _ in range(num_jobs):
-            body = {"input": {"prompt": "a red circle", "num_inference_steps": 4}}
-            httpx.post(f"{self.address}/v1/jobs", json=body, timeout=HANG_SECONDS, trust_env=False)
-        block_until(lambda: self._num_drawn() >= before + num_jobs)
-
-    def _num_drawn(self) -> float:
-        series = query(self.prometheus, "sum(diffusion_worker_jobs_total) + sum(diffusion_requests_total)")
-        return float(series[0]["value"][1]) / 2 if series else 0.0
-
-
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[MonitoredCluster]:
     skip_without("prometheus")
-    with ExitStack() as stack:
-        yield Cluster(tmp_path, stack)
+    with monitored_cluster(tmp_path) as cluster:
+        yield cluster
 
 
 @pytest.mark.slow
-def test_every_panel_has_data_after_a_short_load(cluster: Cluster) -> None:
+def test_every_panel_has_data_after_a_short_load(cluster: MonitoredCluster) -> None:
     """Draw twice: a rate needs a series before and after."""
     cluster.draw(3)
     cluster.draw(6)

@@ -3,12 +3,14 @@
 import math
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from diffuserve.domain.jobs.job import Band, Job, JobStatus
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.policy.estimate import LaneSize, TenantStanding, WorkAhead
+from diffuserve.jobs.policy.estimate import LaneSize, RunningWork, TenantStanding, WorkAhead
 from diffuserve.jobs.policy.fairness import Claimant, choose_lane
 from diffuserve.jobs.policy.lanes import Lane, TenantAccount
 
@@ -42,6 +44,15 @@ class SimulatedWorker:
     held: list[SimulatedJob] = field(default_factory=list)
 
     @property
+    def has_room(self) -> bool:
+        return len(self.held) < self.num_slots
+
+    def hold(self, job: SimulatedJob) -> None:
+        """Start a job."""
+        job.remaining = job.actual_seconds
+        self.held.append(job)
+
+    @property
     def next_end(self) -> float:
         """Seconds until the first of its jobs ends."""
         return min(job.remaining * len(self.held) for job in self.held) if self.held else math.inf
@@ -53,6 +64,11 @@ class SimulatedWorker:
         done = [job for job in self.held if job.remaining <= 1e-9]
         self.held = [job for job in self.held if job.remaining > 1e-9]
         return done
+
+
+def sharing_workers(num_workers: int, num_slots: int) -> list[SimulatedWorker]:
+    """Return workers that hold so many jobs each."""
+    return [SimulatedWorker(num_slots) for _ in range(num_workers)]
 
 
 def draw_jobs(rng: random.Random, num_jobs: int, work_per_second: float) -> list[SimulatedJob]:
@@ -74,6 +90,13 @@ def draw_jobs(rng: random.Random, num_jobs: int, work_per_second: float) -> list
 
 def _draw_job(rng: random.Random, number: int, tenant_id: str, band: Band, now: float) -> SimulatedJob:
     cost = rng.choices(_COSTS, _COST_SHARES)[0]
+    return new_simulated_job(number, tenant_id, band, now, cost, cost * math.exp(rng.gauss(0, _ERROR)))
+
+
+def new_simulated_job(
+    number: int, tenant_id: str, band: Band, now: float, cost: float, actual_seconds: float = math.nan
+) -> SimulatedJob:
+    """Return a job that arrives now; a worker that steps it by itself needs no actual seconds."""
     job = Job(
         id=f"job {number}",
         tenant_id=tenant_id,
@@ -91,20 +114,42 @@ def _draw_job(rng: random.Random, number: int, tenant_id: str, band: Band, now: 
         created_at=now,
         seq=number,
     )
-    return SimulatedJob(job, cost * math.exp(rng.gauss(0, _ERROR)), now)
+    return SimulatedJob(job, actual_seconds, now)
+
+
+class Worker(Protocol):
+    """Runs the jobs that it holds."""
+
+    held: list[SimulatedJob]
+
+    @property
+    def has_room(self) -> bool:
+        """True if it may start another job."""
+
+    @property
+    def next_end(self) -> float:
+        """Seconds for which nothing changes."""
+
+    def hold(self, job: SimulatedJob) -> None:
+        """Start a job."""
+
+    def work(self, seconds: float) -> list[SimulatedJob]:
+        """Work for so long, and return the jobs that are done."""
 
 
 class SimulatedQueue:
-    """Serves jobs to workers in the order of `choose_lane`."""
+    """Serves jobs to workers in the order of `choose_lane`; a tenant runs `max_running` jobs at a time."""
 
-    def __init__(self, num_workers: int, num_slots: int) -> None:
+    def __init__(self, workers: Sequence[Worker], max_running: int = 8) -> None:
         self.now = 0.0
-        self.workers = [SimulatedWorker(num_slots) for _ in range(num_workers)]
+        self.workers = workers
         self._lanes: dict[tuple[str, Band], Lane] = {}
         self._waiting: dict[tuple[str, Band], list[SimulatedJob]] = defaultdict(list)
         self._floors: dict[Band, float] = defaultdict(float)
         self._accounts = {
-            name: TenantAccount(Tenant(name, Plan(name="plan", weight=weight)), 0.0, 0)
+            name: TenantAccount(
+                Tenant(name, Plan(name="plan", weight=weight, max_running=max_running)), 0.0, 0
+            )
             for name, weight in _WEIGHTS.items()
         }
 
@@ -112,7 +157,8 @@ class SimulatedQueue:
     def standings(self) -> dict[str, TenantStanding]:
         """Standings of the tenants."""
         return {
-            name: TenantStanding(_WEIGHTS[name], account.vtime) for name, account in self._accounts.items()
+            name: TenantStanding(_WEIGHTS[name], account.vtime, account.tenant.plan.max_running)
+            for name, account in self._accounts.items()
         }
 
     @property
@@ -128,8 +174,13 @@ class SimulatedQueue:
         """Return the work ahead of a queued job."""
         lane = self._waiting[job.tenant_id, job.band]
         earlier = [other.job.cost_seconds for other in lane if other.job.seq < job.seq]
-        running = sum(other.job.cost_seconds for worker in self.workers for other in worker.held)
-        return WorkAhead(len(earlier), sum(earlier), running, len(self.workers))
+        return WorkAhead(len(earlier), sum(earlier), self.running, len(self.workers))
+
+    @property
+    def running(self) -> RunningWork:
+        """What the workers hold."""
+        held = [job.job.cost_seconds for worker in self.workers for job in worker.held]
+        return RunningWork(len(held), sum(held))
 
     def put(self, job: SimulatedJob) -> None:
         """Queue a job; a tenant that was idle begins at the floor of its band."""
@@ -146,9 +197,9 @@ class SimulatedQueue:
     def claim(self) -> None:
         """Fill the workers, the emptiest first."""
         for worker in sorted(self.workers, key=lambda worker: len(worker.held)):
-            while len(worker.held) < worker.num_slots and (job := self._take()) is not None:
-                job.started_at, job.remaining = self.now, job.actual_seconds
-                worker.held.append(job)
+            while worker.has_room and (job := self._take()) is not None:
+                job.started_at = self.now
+                worker.hold(job)
 
     def run_until(self, end: float) -> None:
         """Work and claim until this time."""

@@ -24,6 +24,12 @@ def test_options_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
     assert (settings.port, settings.host) == (9001, "::1")
 
 
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PUBLIC_API_URL", "PORT", "TRUSTED_PROXIES"):
+        monkeypatch.setenv(f"DIFFUSERVE_{name}", "")
+    assert Settings() == Settings.with_options(public_api_url=None, port=8000)
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [

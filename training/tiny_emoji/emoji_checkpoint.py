@@ -14,7 +14,10 @@ import emoji_denoiser
 import emoji_text
 from diffuserve.models.folders.pretrained import load_module
 from emoji_folder import STEPS
+from emoji_refit import refit
+from emoji_text import Lesson
 from emoji_tokenizers import copy_tokenizers
+from text_encoders import TextEncoders
 
 TOKENIZERS = "tokenizers"
 _AVERAGE, _WEIGHT, _STEP = "average:", "weight:", "step"
@@ -28,23 +31,59 @@ _PARTS: dict[str, dict[str, tuple[type[nn.Module], str]]] = {
 
 
 def adopt(folder: Path, state: Path, num_steps: dict[str, int]) -> list[str]:
-    """Put what the folder of a model holds and `state` lacks into `state`; return the stages' names.
+    """Put of the stages in `num_steps` what `state` lacks into it, from the folder of a model; return these.
 
-    Both the weights and their averages begin as the folder's; optimizers begin anew, and so do the heads that
-    ask the text encoders what they know. Of each stage `num_steps` are done, but for the denoiser's.
+    So many steps of each are then done. Both the weights and their averages begin as the folder's; optimizers
+    begin anew, and so do the heads that ask the text encoders what they know.
     """
     if not (state / TOKENIZERS).exists():
         copy_tokenizers(folder, state / TOKENIZERS)
-    lacking = [stage for stage in _PARTS if not path_of(state, stage).exists()]
+    lacking = [stage for stage in num_steps if not path_of(state, stage).exists()]
     for stage in lacking:
-        done = steps_of(folder) if stage == emoji_denoiser.NAME else num_steps[stage]
-        tensors = {_STEP: torch.tensor(done)}
-        for prefix, (kind, part) in _PARTS[stage].items():
-            for name, value in load_module(kind, folder / part).float().named_parameters():
-                tensors[f"{_WEIGHT}{prefix}.{name}"] = value.detach()
-                tensors[f"{_AVERAGE}{prefix}.{name}"] = value.detach().clone()
-        save_file(tensors, path_of(state, stage))
+        modules = {prefix: load_part(folder, stage, prefix) for prefix in _PARTS[stage]}
+        begin(state, stage, modules, num_steps[stage])
     return lacking
+
+
+def adopt_denoiser(folder: Path, state: Path, encoders: TextEncoders, lesson: Lesson) -> bool:
+    """Put the folder's denoiser into `state` if that has none, refitted if `encoders` learned more since."""
+    if path_of(state, emoji_denoiser.NAME).exists():
+        return False
+    denoiser = load_part(folder, emoji_denoiser.NAME, "denoiser")
+    assert isinstance(denoiser, FluxTransformer2DModel)
+    parts = [load_part(folder, emoji_text.NAME, prefix) for prefix in ("clip", "t5")]
+    earlier = TextEncoders(*parts)
+    if not are_equal(earlier, encoders):
+        refit(denoiser, earlier, encoders, lesson)
+    begin(state, emoji_denoiser.NAME, {"denoiser": denoiser}, steps_of(folder))
+    return True
+
+
+def load_part(folder: Path, stage: str, prefix: str) -> nn.Module:
+    """Return a module of a stage, in float32, from the folder of a model."""
+    kind, part = _PARTS[stage][prefix]
+    module: nn.Module = load_module(kind, folder / part).float()
+    return module
+
+
+def begin(state: Path, stage: str, modules: dict[str, nn.Module], num_steps: int) -> None:
+    """Save a stage of which so many steps are done, with these weights as they are and on average."""
+    tensors = {_STEP: torch.tensor(num_steps)}
+    for prefix, module in modules.items():
+        for name, value in module.named_parameters():
+            tensors[f"{_WEIGHT}{prefix}.{name}"] = value.detach()
+            tensors[f"{_AVERAGE}{prefix}.{name}"] = value.detach().clone()
+    save_file(tensors, path_of(state, stage))
+
+
+def are_equal(some: TextEncoders, others: TextEncoders) -> bool:
+    """Return whether two pairs of encoders have the same weights."""
+    pairs = zip(some.modules.values(), others.modules.values(), strict=True)
+    return all(
+        torch.equal(value, other)
+        for one, another in pairs
+        for value, other in zip(one.parameters(), another.parameters(), strict=True)
+    )
 
 
 def steps_of(folder: Path) -> int:
@@ -54,9 +93,9 @@ def steps_of(folder: Path) -> int:
         return int((opened.metadata() or {}).get(STEPS, 0))
 
 
-def steps_done(state: Path) -> int:
-    """Return how many steps the denoiser in `state` has done."""
-    with safe_open(path_of(state, emoji_denoiser.NAME), framework="pt") as opened:
+def steps_done(state: Path, stage: str = emoji_denoiser.NAME) -> int:
+    """Return how many steps a stage in `state` has done."""
+    with safe_open(path_of(state, stage), framework="pt") as opened:
         return int(opened.get_tensor(_STEP))
 
 

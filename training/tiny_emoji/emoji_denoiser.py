@@ -63,16 +63,21 @@ def train(folder: Path, num_steps: int, studio: Studio) -> FluxTransformer2DMode
         size = chance.choice(phase.sizes)
         walk = walks.setdefault(size, EmojiWalks(studio, size, count_of(size)))
         walk.begin(phase.drawn, chance)
-        velocity = predict(walk.noisy, walk.level, walk.batch, size)
-        squares = (velocity - walk.velocity).square().mean(2)
-        weighted = token_weights(walk.batch.things, walk.level, _THING_WEIGHT) * squares
-        figures = figures_of(squares.detach().mean(1), walk.level)
-        walk.advance(velocity.detach())
-        return weighted.mean(), figures
+        return step_of(walk, predict)
 
     course.run(loss)
     course.averaged()
     return denoiser
+
+
+def step_of(walk: EmojiWalks, predict: Predict) -> tuple[Tensor, dict[str, float]]:
+    """Return the loss of pictures on their way, with figures to show, and move the pictures one step on."""
+    velocity = predict(walk.noisy, walk.level, walk.batch, walk.size)
+    squares = (velocity - walk.velocity).square().mean(2)
+    weighted = token_weights(walk.batch.things, walk.level, _THING_WEIGHT) * squares
+    figures = figures_of(squares.detach().mean(1), walk.level)
+    walk.advance(velocity.detach())
+    return weighted.mean(), figures
 
 
 def warm_then_steady(done: float) -> float:

@@ -18,7 +18,7 @@ from pictures import Picture
 from scenes import COLORS
 from things import STYLES
 
-_NUM_AT_ONCE = 32
+NUM_AT_ONCE = 32
 
 
 @torch.no_grad()
@@ -28,12 +28,12 @@ def judged(
     """Return shares of pictures whose parts are right, of the drawings and of the true pictures."""
     torch.manual_seed(0)
     right: dict[str, dict[str, list[bool]]] = {"drawn": defaultdict(list), "true": defaultdict(list)}
-    for start in range(0, len(pictures), _NUM_AT_ONCE):
-        some = pictures[start : start + _NUM_AT_ONCE]
+    for start in range(0, len(pictures), NUM_AT_ONCE):
+        some = pictures[start : start + NUM_AT_ONCE]
         batch = studio.make(some, size, random.Random(start))
         for name, tokens in (("drawn", draw(predict, batch, size, 4)), ("true", batch.clean)):
             images = studio.show(unpack_latents(tokens, size[1] // 16)).cpu()
-            for picture, image, evenly in zip(some, images, _evenly(batch, size), strict=True):
+            for picture, image, evenly in zip(some, images, evenly_placed(batch, size), strict=True):
                 for part, is_right in verdict(judge, picture, image, evenly).items():
                     right[name][part].append(is_right)
     return {
@@ -44,20 +44,26 @@ def judged(
 
 def verdict(judge: Judge, picture: Picture, image: Tensor, evenly: list[float]) -> dict[str, bool]:
     """Return which parts of one picture are right, each thing looked for in its place."""
-    height, width = image.shape[1:]
-    shorter = min(height, width)
-    spots = spots_of(picture, evenly, width / shorter, height / shorter)
-    cuts = [cut(image, spot.x * shorter, spot.y * shorter, 2 * spot.radius * shorter) for spot in spots]
-    thing, style = (logits.argmax(1).tolist() for logits in judge(torch.stack(cuts)))
+    thing, style = (logits.argmax(1).tolist() for logits in judge(cuts_of(picture, image, evenly)))
     background = _background(image) == (picture.background or "white")
     things = thing == [item.thing for item in picture.items]
-    styles = style == [STYLES.index(picture.style)] * len(spots)
-    kind = "one" if len(spots) == 1 else "two"
+    styles = style == [STYLES.index(picture.style)] * len(picture.items)
+    kind = "one" if len(picture.items) == 1 else "two"
     parts = {"background": background, f"{kind}: things": things, f"{kind}: style": styles}
     return parts | {f"{kind}: all": background and things and styles}
 
 
-def _evenly(batch: Batch, size: tuple[int, int]) -> list[list[float]]:
+def cuts_of(picture: Picture, image: Tensor, evenly: list[float]) -> Tensor:
+    """Return what the judge reads of an image: a square where each thing ought to be."""
+    height, width = image.shape[1:]
+    shorter = min(height, width)
+    spots = spots_of(picture, evenly, width / shorter, height / shorter)
+    cuts = [cut(image, spot.x * shorter, spot.y * shorter, 2 * spot.radius * shorter) for spot in spots]
+    return torch.stack(cuts)
+
+
+def evenly_placed(batch: Batch, size: tuple[int, int]) -> list[list[float]]:
+    """Return for each picture the numbers in -1…1 that its starting noise settles it by."""
     return [evenly_of(traits) for traits in traits_of(unpack_latents(batch.noise, size[1] // 16)).cpu()]
 
 

@@ -1,6 +1,6 @@
 """The text encoders, taught first what a caption asks for: words before pictures.
 
-Both learn to name the parts of a picture and to say roughly what each thing looks like: its picture of 8 × 8
+Both learn to name the parts of a picture and to say what each thing looks like: its picture of 16 × 16
 pixels. So the denoiser is told colors and outlines, and need not find out for each word by itself. The heads
 are thrown away.
 """
@@ -30,8 +30,8 @@ WIDTH = 128
 _BATCH = 96
 _PAIR_SHARE = 0.7  # single things are learned at once
 _RATE = 2e-3
-_LOOK = 8  # pixels along a side of the picture that the heads draw
-_LOOK_WEIGHT = 2.0
+_LOOK = 16  # pixels along a side of the picture that the heads draw
+_LOOK_WEIGHT = 8.0
 _SLOTS = 2
 
 

@@ -29,6 +29,14 @@ class Sprites:
 
     pixels: dict[str, Tensor]
 
+    @property
+    def styles(self) -> tuple[str, ...]:
+        return tuple(sorted(self.pixels))
+
+    @property
+    def num_things(self) -> int:
+        return len(self.pixels[self.styles[0]])
+
     def sized(self, thing: int, style: str, side: int) -> Tensor:
         """Return one picture as floats `(4, side, side)` in 0…1."""
         pixels = self.pixels[style][thing : thing + 1].float() / 255

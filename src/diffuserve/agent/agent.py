@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.engines.engines import Engines
+from diffuserve.agent.engines.model_source import ModelSource
 from diffuserve.agent.engines.served_model import ServedModel
 from diffuserve.agent.engines.served_models import ServedModels
 from diffuserve.agent.exit_codes import CANNOT_START
@@ -22,6 +23,7 @@ from diffuserve.agent.loops.drain import DrainLoop
 from diffuserve.agent.loops.engine import EngineLoop
 from diffuserve.agent.loops.heartbeat import HeartbeatLoop
 from diffuserve.agent.loops.idle import IdleLoop
+from diffuserve.agent.loops.orders import OrdersLoop
 from diffuserve.agent.loops.peers import PeersLoop
 from diffuserve.agent.loops.progress import ProgressLoop
 from diffuserve.agent.loops.spot import SpotLoop
@@ -85,6 +87,7 @@ class WorkerAgent:
             on_job=self._jobs.handle,
             on_change=self._engine_changed,
         )
+        self._orders = OrdersLoop(config, self._membership, state, models, ModelSource())
         self._spot = SpotLoop(machine.notices, state, self.metrics, config.notice_seconds)
 
     @property
@@ -133,6 +136,7 @@ class WorkerAgent:
             self._claims.run,
             HeartbeatLoop(client, membership, state, self._status, jobs).run,
             ControlLoop(client, membership, state, jobs).run,
+            self._orders.run,
             PeersLoop(client, membership, self._models).run,
             ProgressLoop(state, self._membership, self._reporter).run,
             self._spot.run,

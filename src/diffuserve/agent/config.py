@@ -92,6 +92,11 @@ class WorkerConfig:
         "Keep a process ready from which a lost engine starts by fork within a second, in some 300 MB; "
         "of a worker of one device, on Linux.",
     )
+    model_orders: bool = option(
+        False,
+        "Take operators' orders, from the page and the API, to fetch and load other models: those that ship, "
+        "and known names whose versions are pinned.",
+    )
     drain_seconds: float = option(30.0, "Seconds that a stopping worker may take to finish its jobs.", ge=0)
     spot: Spot = option(
         Spot.NONE,
@@ -120,6 +125,11 @@ class WorkerConfig:
         denoises = self.role.denoises
         parts = Parts(encoding=denoises, denoising=denoises, decoding=self.role.decodes)
         return tuple(replace(process, parts=parts) for process in self.engine_processes)
+
+    @property
+    def takes_orders(self) -> bool:
+        """True if the worker may get other models: one of a single process, which does all of a job."""
+        return self.model_orders and not self.has_ranks and self.role is WorkerRole.ALL
 
     @property
     def total_jobs(self) -> int:

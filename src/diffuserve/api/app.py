@@ -15,6 +15,7 @@ from diffuserve.api.batches import routes as batches
 from diffuserve.api.clients import adapters as adapter_routes
 from diffuserve.api.clients import (
     archive,
+    estimates,
     events,
     files,
     jobs,
@@ -30,7 +31,7 @@ from diffuserve.api.config import ApiConfig, DoorName
 from diffuserve.api.door.cors import allow_origins
 from diffuserve.api.door.middleware import RequestMiddleware
 from diffuserve.api.fal import door as fal
-from diffuserve.api.http.openapi import DocumentedApi
+from diffuserve.api.http.openapi import TAGS, DocumentedApi, operation_id
 from diffuserve.api.http.other_doors import OtherDoor
 from diffuserve.api.http.problems import PROBLEM_RESPONSES, add_problem_handlers
 from diffuserve.api.openai import image_routes as openai
@@ -42,7 +43,7 @@ from diffuserve.api.reads.adapter_names import Adapters
 from diffuserve.api.services import Services
 from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.api.webhooks import routes as webhooks
-from diffuserve.api.workers import checkpoints, leases, workers
+from diffuserve.api.workers import checkpoints, leases, model_orders, workers
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas
@@ -59,7 +60,9 @@ Submit to `/v1/jobs`, then follow the `urls` of the response. `/v1/images`, `/v1
 ROUTES = (
     leases,  # by workers, which send more requests than others: routes are tried in this order
     workers,
+    model_orders,
     archive,  # before a job of that name
+    estimates,
     jobs,
     file_batch_routes,  # before a batch of such an id
     batches,
@@ -112,6 +115,7 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
         title="diffuserve",
         version=config.version,
         description=_DESCRIPTION,
+        openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         responses=PROBLEM_RESPONSES,
         openapi_url="/openapi.json" if config.api_docs else None,
         docs_url=None,  # FastAPI's own pages load scripts from a CDN
@@ -142,7 +146,7 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
 @cache
 def _routes(doors: frozenset[DoorName]) -> list[BaseRoute]:
     """Return the routes, which applications of a process share: building their schemas takes long."""
-    whole = FastAPI(responses=PROBLEM_RESPONSES, openapi_url=None)
+    whole = FastAPI(responses=PROBLEM_RESPONSES, openapi_url=None, generate_unique_id_function=operation_id)
     for router in [routes.router for routes in ROUTES] + [DOORS[name].router for name in sorted(doors)]:
         whole.include_router(router)
     return list(whole.router.routes)

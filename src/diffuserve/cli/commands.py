@@ -29,6 +29,12 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             extra=Extra.ENGINE,
         ),
         LazyCommand(
+            "stop",
+            "diffuserve.cli.servers.stop",
+            "Stop the server that runs on this machine.",
+            extra=Extra.SERVER,
+        ),
+        LazyCommand(
             "submit",
             "diffuserve.cli.draw.submit",
             "Submit a job to a server, and fetch its images.",
@@ -52,6 +58,13 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "diffuserve.cli.store.models",
             "List the models on this machine.",
             attribute="list_models",
+            extra=Extra.SERVER,
+        ),
+        LazyCommand(
+            "show",
+            "diffuserve.cli.store.show",
+            "Show what is known of a model: size, defaults, abilities, license.",
+            needs_arguments=True,
             extra=Extra.SERVER,
         ),
         LazyCommand(

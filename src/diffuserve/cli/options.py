@@ -39,6 +39,8 @@ _FLAGS = {
     "file_metadata": "--metadata/--no-metadata",
     "model_aliases": "--alias",
 }
+_OTHER_FLAGS = {"quantization": ("--quantize",)}
+"""Further spellings of options, as other programs have them; help shows them behind the first."""
 
 NoAuth = Annotated[
     bool,
@@ -55,13 +57,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def parse_size(text: str | None) -> tuple[int | None, int | None]:
-    """Return width and height of `128x96`, in pixels. Raise `typer.BadParameter`."""
+    """Return width and height of `128x96`, in pixels; `128` is a square. Raise `typer.BadParameter`."""
     if text is None:
         return None, None
-    match = re.fullmatch(r"(-?\d+)\s*[xX×]\s*(-?\d+)", text.strip())
+    match = re.fullmatch(r"(-?\d+)(?:\s*[xX×]\s*(-?\d+))?", text.strip())
     if match is None:
         raise typer.BadParameter(f"{text!r} is not WIDTHxHEIGHT; for example --size 128x96")
-    return int(match[1]), int(match[2])
+    return int(match[1]), int(match[2] or match[1])
 
 
 _FURTHER: Final = {"more_models": "model"}
@@ -137,6 +139,7 @@ def _parameter(name: str, field: FieldInfo, may_be_repeated: bool) -> inspect.Pa
     annotation = (list[kind] if may_be_repeated else kind) | None
     option = typer.Option(
         flag_of(name),
+        *_OTHER_FLAGS.get(name, ()),
         help=_help(field) + (_REPEATED if may_be_repeated else ""),
         parser=_mapping if is_mapping else None,
         metavar="JSON" if is_mapping else None,

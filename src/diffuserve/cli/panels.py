@@ -95,6 +95,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         *option_fields(EngineConfig),
         "memory_fraction",
         "resident_bytes",
+        "model_orders",
         "cache_dir",
     ),
     MANY_GPUS: ("gpus", "parallel", "collective_seconds"),

@@ -21,18 +21,20 @@ class FileClient:
     def __init__(self, http: HttpTransport) -> None:
         self._http = http
 
-    async def upload(self, path: Path, on_sent: Callable[[int], None] = lambda _bytes: None) -> FileResource:
+    async def upload(
+        self, image: Path | bytes, on_sent: Callable[[int], None] = lambda _bytes: None
+    ) -> FileResource:
         """Upload an image; the same one again is the same file. Raise `InvalidParams` or `TooLarge`.
 
-        `on_sent` is called with the bytes that are on their way so far, which a retry sends anew.
+        `on_sent` is called with the bytes of a file that are on their way so far, which a retry sends anew.
         """
+        path = image if isinstance(image, Path) else Path("image")
         content_type = content_type_of(path.name)
-        headers = {
-            "content-type": content_type if content_type.startswith("image/") else _IMAGE,
-            "content-length": str(path.stat().st_size),
-        }
+        headers = {"content-type": content_type if content_type.startswith("image/") else _IMAGE}
+        if isinstance(image, Path):
+            headers["content-length"] = str(image.stat().st_size)
         options = RequestOptions(
-            content=_Content(path, on_sent),
+            content=_Content(image, on_sent) if isinstance(image, Path) else image,
             headers=headers,
             params={"filename": path.name},
             wait_seconds=_READING_SECONDS,

@@ -2,10 +2,10 @@
 
 import os
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -14,6 +14,7 @@ from diffuserve.client.errors import error_of
 from diffuserve.domain.errors import (
     ArtifactNotFound,
     DiffuserveError,
+    Refused,
     ServerRefused,
     ServerUnavailable,
     StorageAway,
@@ -22,11 +23,15 @@ from diffuserve.domain.errors import (
 from diffuserve.telemetry import tracing
 from diffuserve.telemetry.outage_log import OutageLog, each_minute
 
+T = TypeVar("T")
+
 _RETRIED_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
 _STORE_REFUSALS = frozenset({401, 403, 404})  # a bucket's answers about any file: no such bucket, no access
 _BACKOFF = Backoff(first_seconds=0.1, longest_seconds=5.0, jitter=0.5)
 _STREAM_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _MAX_DETAIL_CHARACTERS = 200
+_MAX_CONTENT_BYTES = 64 << 20  # of what is read at once; files are streamed
+_FRAMING = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 _NO_BUCKET = "NoSuchBucket"
 _BUCKET_ERROR = re.compile(r"<Code>([^<]+)</Code>.*?<Message>([^<]+)</Message>", re.DOTALL)
 
@@ -53,8 +58,8 @@ NO_OPTIONS = RequestOptions()
 class HttpTransport:
     """JSON over HTTP with exponential backoff and jitter.
 
-    A request is retried for up to `patience_seconds` while the server is unreachable or overloaded; every
-    route is safe to repeat. An error response is raised as the `DiffuserveError` with its `code`.
+    A request is retried for up to `patience_seconds` while the server is unreachable, overloaded or asks to
+    wait; every route is safe to repeat. An error response is raised as the `DiffuserveError` with its `code`.
     """
 
     def __init__(  # noqa: PLR0913 (each has a default of its own)
@@ -106,15 +111,18 @@ class HttpTransport:
         if (trace := tracing.current()) is not None:
             request.headers["traceparent"] = str(trace)
         request.extensions["timeout"]["read"] += options.wait_seconds
-        patience = options.patience_seconds
-        seconds = self.patience_seconds if patience is None else patience
-        return await retry(lambda _attempt: self._send(request), self._pause, _BACKOFF, seconds)
+        return await self.retried(lambda: self._send(request), options.patience_seconds)
+
+    async def retried(self, work: Callable[[], Awaitable[T]], patience_seconds: float | None = None) -> T:
+        """Return what `work` returns, which is done again as a request is."""
+        seconds = self.patience_seconds if patience_seconds is None else patience_seconds
+        return await retry(lambda _attempt: work(), self._pause, _BACKOFF, seconds)
 
     def _pause(self, error: Exception) -> float | None:
         if self._waits_for_storage and isinstance(error, StorageAway):
             self.storage.failed(str(error))
             return error.retry_after
-        return _pause(error)
+        return pause_before_retry(error)
 
     async def put_external(
         self, url: str, content: bytes, headers: Mapping[str, str], patience_seconds: float
@@ -126,7 +134,7 @@ class HttpTransport:
         async def send(_attempt: int) -> None:
             await self._send_once(request, auth=None, error_of=_bucket_error)
 
-        await retry(send, _pause, _BACKOFF, patience_seconds)
+        await retry(send, pause_before_retry, _BACKOFF, patience_seconds)
 
     @asynccontextmanager
     async def stream(
@@ -180,7 +188,8 @@ class HttpTransport:
     ) -> httpx.Response:
         """Send the request once. Raise `ServerUnavailable` for a failure that a retry may help."""
         try:
-            response = await self._client.send(request, auth=auth)
+            async with aclosing(await self._client.send(request, auth=auth, stream=True)) as begun:
+                response = await _read(begun)
         except httpx.TransportError as error:
             raise ServerUnavailable(f"{_server_of(request)} does not respond ({_reason(error)})") from error
         if response.status_code in _RETRIED_STATUSES and not _is_final(response):
@@ -188,6 +197,20 @@ class HttpTransport:
         if response.is_error:
             raise (error_of or error_from)(response)
         return response
+
+
+async def _read(response: httpx.Response) -> httpx.Response:
+    """Return a response with all its content. Raise `ServerRefused` if that is too large for JSON of ours."""
+    content = bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > _MAX_CONTENT_BYTES:
+            server = _server_of(response.request)
+            raise ServerRefused(f"{server} sent more than {_MAX_CONTENT_BYTES >> 20} MiB")
+    headers = [item for item in response.headers.multi_items() if item[0] not in _FRAMING]
+    return httpx.Response(
+        response.status_code, headers=headers, content=bytes(content), request=response.request
+    )
 
 
 async def _raise_if_missing(response: httpx.Response) -> None:
@@ -230,8 +253,13 @@ def error_from(response: httpx.Response) -> DiffuserveError:
         return ServerRefused(_refusal(response))
 
 
-def _pause(error: Exception) -> float | None:
-    """Return the shortest pause before a retry, `None` for an error that no retry helps."""
+def pause_before_retry(error: Exception) -> float | None:
+    """Return the shortest pause before a retry, `None` for an error that no retry helps.
+
+    A limit that the caller has reached is waited for if the server says for how long.
+    """
+    if isinstance(error, Refused):
+        return error.retry_after if error.is_retryable else None
     if isinstance(error, StorageRefused) or not isinstance(error, ServerUnavailable):
         return None
     return error.retry_after

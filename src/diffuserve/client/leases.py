@@ -29,6 +29,7 @@ from diffuserve.domain.workers.worker import (
     Heartbeat,
     Lease,
     LeaseOutcome,
+    ModelOffer,
     ReceivedCommands,
     Registered,
     Registration,
@@ -130,6 +131,10 @@ class LeaseClient:
         params = {"least": least}
         content = await self._post(path, {}, params=params, patience_seconds=_DRAIN_PATIENCE_SECONDS)
         return decode(LeavingResource, content).leaves
+
+    async def offer_more(self, worker_id: str, offer: ModelOffer) -> None:
+        """Offer another model beside those that the worker registered with. Raise `ModelConflict`."""
+        await self._post(f"/v1/workers/{worker_id}/models", {"models": [offer]})
 
     async def deregister(self, worker_id: str) -> None:
         """Have the control plane forget the worker, which ends."""

@@ -1,14 +1,17 @@
 """The control plane of a fleet: where it is, and how many workers a model should have."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import InvalidParams, ModelNotFound, ServerUnavailable
 from diffuserve.domain.resources.scale import ScaleResource
 from diffuserve.private_files import check_own
+from diffuserve.sdk.async_client import AsyncClient
 
 _PATIENCE_SECONDS = 5.0
+_LONGEST_SECONDS = 30.0
+"""A response that comes byte by byte ends as well."""
 _MAX_ADDRESS = 2_000
 
 
@@ -25,26 +28,35 @@ class PoolOfModel:
 
         Raise `ServerUnavailable`, `Unauthorized`, `Forbidden` or `ServerRefused`.
         """
-        async with Client(self._address(), self._key, patience_seconds=_PATIENCE_SECONDS) as client:
-            try:
+        address = self._address()
+        try:
+            async with (
+                asyncio.timeout(_LONGEST_SECONDS),
+                AsyncClient(address, self._key, patience_seconds=_PATIENCE_SECONDS) as client,
+            ):
                 return await client.pool_size(self._model, is_spot=self._is_spot)
-            except ModelNotFound:
-                return None
+        except ModelNotFound:
+            return None
+        except TimeoutError as error:
+            raise ServerUnavailable(f"{address} does not respond in {_LONGEST_SECONDS:g} s") from error
 
 
 def address_in(file: Path) -> str:
     """Return the URL that a file on a shared folder holds.
 
-    Raise `ServerUnavailable` while there is none, and `InvalidParams` if others may have written it: workers
-    send their key there.
+    Raise `ServerUnavailable` while there is none, as between the file's truncation and its new content, and
+    `InvalidParams` if others may have written it: workers send their key there.
     """
     try:
         check_own(file, "server_file")
-        address = file.read_text("utf-8")[:_MAX_ADDRESS].strip()
+        with file.open(encoding="utf-8") as opened:
+            address = opened.read(_MAX_ADDRESS).strip()
     except FileNotFoundError as error:
         raise ServerUnavailable(f"{file} is not there; the control plane's job writes it") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidParams("server_file", str(file), f"cannot be read: {error}") from error
+    if not address:
+        raise ServerUnavailable(f"{file} is empty; the control plane's job writes it")
     if not address.startswith(("http://", "https://")) or any(map(str.isspace, address)):
         raise InvalidParams("server_file", str(file), "holds no URL such as http://node7:8000")
     return address

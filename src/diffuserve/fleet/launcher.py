@@ -12,10 +12,14 @@ FAILED_SECONDS = 60.0
 
 
 class FleetPlacement(StrEnum):
-    """Stage of a worker: it waits for room, was placed on a node, or has failed lately."""
+    """Stage of a worker: it waits for room, was placed on a node, is being ended, or has failed lately.
+
+    One that is being ended takes no jobs: another may be started in its place.
+    """
 
     WAITING = "waiting"
     PLACED = "placed"
+    ENDING = "ending"
     FAILED = "failed"
 
 

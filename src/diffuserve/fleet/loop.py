@@ -8,7 +8,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from diffuserve.domain.errors import InvalidParams, ServerUnavailable
+from diffuserve.domain.errors import (
+    Forbidden,
+    InvalidParams,
+    ServerRefused,
+    ServerUnavailable,
+    Unauthorized,
+)
 from diffuserve.domain.resources.scale import ScaleResource
 from diffuserve.fleet.launcher import FleetPlacement, FleetWorker, Launcher
 from diffuserve.fleet.plan import FleetBounds, Start, plan
@@ -18,6 +24,7 @@ log = logging.getLogger(__name__)
 
 AskSize = Callable[[], Awaitable[ScaleResource | None]]
 _LOOK_SECONDS = 1.0
+_TELL_SECONDS = 10.0
 
 
 class FleetLoop:
@@ -39,8 +46,8 @@ class FleetLoop:
         while not stop.is_set():
             try:
                 await self.look()
-            except ServerUnavailable as error:
-                self._outages.failed(str(error))
+            except (ServerUnavailable, ServerRefused, Unauthorized, Forbidden) as error:
+                self._outages.failed(str(error))  # it was right at the door, and may be so again
             else:
                 self._outages.succeeded()
             with suppress(TimeoutError):
@@ -55,7 +62,7 @@ class FleetLoop:
         self._note_failures(workers)
         want = self._bounds.of(0 if size is None else size.workers)
         waiting = _of(workers, FleetPlacement.WAITING)
-        occupied = len(workers) - len(waiting)
+        occupied = len(workers) - len(waiting) - len(_of(workers, FleetPlacement.ENDING))
         self._tell(want, occupied, len(waiting))
         order = plan(want, occupied, [worker.name for worker in waiting])
         if isinstance(order, Start):
@@ -88,15 +95,28 @@ class FleetLoop:
 
 
 async def drained(launcher: Launcher, seconds: float) -> int:
-    """Have all workers leave; end those that are left after `seconds`, and return how many these were."""
-    launcher.drain()
-    end = asyncio.get_running_loop().time() + seconds
-    while left := [each for each in launcher.workers() if each.placement is not FleetPlacement.FAILED]:
-        if asyncio.get_running_loop().time() > end:
-            break
+    """Have all workers leave; end those that are left after `seconds`, and return how many these were.
+
+    They are told more than once, but rarely: one that was being placed has not heard it, and one that has
+    drained already would die of it. Raise `ServerUnavailable` for a cluster manager that is away at the end.
+    """
+    clock = asyncio.get_running_loop().time
+    end, tell_at = clock() + seconds, clock()
+    while clock() < end:
+        with suppress(ServerUnavailable):
+            if clock() >= tell_at:
+                launcher.drain()
+                tell_at = clock() + _TELL_SECONDS
+            if not _left(launcher):
+                break
         await asyncio.sleep(_LOOK_SECONDS)
+    left = _left(launcher)
     launcher.kill()
     return len(left)
+
+
+def _left(launcher: Launcher) -> Sequence[FleetWorker]:
+    return [each for each in launcher.workers() if each.placement is not FleetPlacement.FAILED]
 
 
 def _of(workers: Sequence[FleetWorker], placement: FleetPlacement) -> list[FleetWorker]:

@@ -1,13 +1,14 @@
 """A cluster of Ray: connecting to it, and refusing what its nodes cannot do before any worker is started."""
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing
 from typing import Any
 
+import grpc
 import ray
+from ray._private.grpc_utils import init_grpc_channel
 from ray._private.services import canonicalize_bootstrap_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -18,7 +19,7 @@ from diffuserve.version import __version__
 
 _MAX_ASKED = 4  # nodes are usually alike
 _ASK_SECONDS = 180.0
-_CONNECT_SECONDS = 5.0
+_CONNECT_SECONDS = 10.0
 _CHECK_SECONDS = 120.0
 
 
@@ -43,13 +44,13 @@ def connect(address: str | None) -> None:
 
 
 def _responds(address: str) -> bool:
-    """Return whether something listens at HOST:PORT: Ray itself would try for many minutes."""
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal():
-        return False
-    with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS):
-        return True
-    return False
+    """Return whether something speaks gRPC at HOST:PORT: Ray itself would try for many minutes."""
+    with closing(init_grpc_channel(address)) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(_CONNECT_SECONDS)
+        except grpc.FutureTimeoutError:
+            return False
+    return True
 
 
 def check_cluster(setup: RayWorkerSetup, grows: bool) -> None:

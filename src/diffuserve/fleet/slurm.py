@@ -21,7 +21,11 @@ _MARGIN_SECONDS = 10.0  # from the end of a drain to that of the job
 _COMMANDS = ("sbatch", "squeue", "scancel")
 _COMMAND_SECONDS = 60.0
 _KEY = "DIFFUSERVE_API_KEY"  # the fleet's own: jobs see the rest of its environment
-_STATES = "PENDING,CONFIGURING,RUNNING,COMPLETING,SUSPENDED,FAILED"
+_FAILED = (
+    "FAILED",
+    "OUT_OF_MEMORY",
+)  # for those of lost nodes, preempted or at their limit others start at once
+_STATES = ",".join(("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", *_FAILED))
 _COLUMNS = ("JobArrayID", "State", "exit_code", "EndTime", "Reason", "NodeList", "StdOut")
 _FORMAT = ",".join(f"{column}:|" for column in _COLUMNS)
 _OWN_OPTIONS = ("--array", "-a", "--job-name", "-J", "--requeue", "--wrap", "--signal", "--parsable")
@@ -141,14 +145,23 @@ def _worker(row: Mapping[str, str], now: datetime) -> FleetWorker | None:
     name, state = row["JobArrayID"], row["State"]
     if state == "PENDING":
         return FleetWorker(name=name, placement=FleetPlacement.WAITING, detail=row["Reason"])
-    if state != "FAILED":
-        return FleetWorker(name=name, placement=FleetPlacement.PLACED, detail=row["NodeList"])
+    if state not in _FAILED:
+        is_ending = state == "COMPLETING"  # for days, where a node cannot end what hangs in its kernel
+        placement = FleetPlacement.ENDING if is_ending else FleetPlacement.PLACED
+        return FleetWorker(name=name, placement=placement, detail=row["NodeList"])
     if (now - datetime.fromisoformat(row["EndTime"])).total_seconds() > FAILED_SECONDS:
         return None
-    code = int(row["exit_code"]) >> 8  # a wait status
+    code, signal = divmod(int(row["exit_code"]), 1 << 8)  # a wait status
     job, _, element = name.partition("_")
     output = row["StdOut"].replace("%A", job).replace("%a", element)
-    detail = f"exit code {code} on {row['NodeList']}; its own message is in {output}"
+    end = (
+        "no memory left"
+        if state == "OUT_OF_MEMORY"
+        else f"signal {signal}"
+        if signal
+        else f"exit code {code}"
+    )
+    detail = f"{end} on {row['NodeList']}; its own message is in {output}"
     return FleetWorker(
         name=name, placement=FleetPlacement.FAILED, detail=detail, cannot_start=code == CANNOT_START
     )

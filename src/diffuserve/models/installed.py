@@ -44,6 +44,12 @@ def installed_models() -> list[InstalledModel]:
     return [*bundled, *imported, *_downloaded()]
 
 
+def describe_model(name: str, folder: Path) -> InstalledModel:
+    """Return what is known of a model in a folder of this machine; `name` is what it was asked for by."""
+    found = next((model for model in installed_models() if model.path == folder), None)
+    return _described(name, "folder", folder) if found is None else found
+
+
 @dataclass(frozen=True)
 class Removal:
     """Removal of a model: its paths, and the bytes that this frees."""

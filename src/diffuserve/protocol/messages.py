@@ -20,6 +20,7 @@ from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.residency import RESIDENT, Residency
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.safety import FilterInfo
+from diffuserve.domain.workers.model_orders import ModelToHave
 from diffuserve.protocol.peer_messages import PeerAnnounced, PeersTold
 from diffuserve.protocol.zygote_messages import ForkEngine, FromZygote
 
@@ -65,6 +66,13 @@ class EngineReady:
     quantization: Quantization = Quantization.NONE
     residency: Residency = RESIDENT
     memory_limit_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class ModelsToHave:
+    """What orders of operators may name on this machine."""
+
+    models: tuple[ModelToHave, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,7 +357,7 @@ FromEngine: TypeAlias = (
     | EngineReport
 )
 ToEngine: TypeAlias = AddJob | AbortJob | PreemptJob | StopEngine
-Message: TypeAlias = FromEngine | ToEngine | PeersTold | FromZygote | ForkEngine
+Message: TypeAlias = FromEngine | ToEngine | PeersTold | FromZygote | ForkEngine | ModelsToHave
 
 _KINDS: Mapping[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 

@@ -30,6 +30,7 @@ RETRIES: "RetryConfig" = {
 }
 SCHEMES = ("s3", "gs")
 _NO_BUCKET = "NoSuchBucket"
+_NO_TLS = "BadScheme"  # of an address with http://, before a request is sent
 _METADATA_SERVICE = "http://169.254.169.254"  # asked for credentials if nothing else provides them
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -71,6 +72,10 @@ def bucket_error(error: Exception, store: str, key: str | None) -> DiffuserveErr
     if key is not None and isinstance(error, FileNotFoundError) and code != _NO_BUCKET:
         return ArtifactNotFound(f"no file {key}")
     status, server = _found(_STATUS, text), _found(_SERVER, text)
+    if _NO_TLS in text:
+        return InvalidParams(
+            "AWS_ENDPOINT_URL", server, "it has no TLS: use https, or set AWS_ALLOW_HTTP=true"
+        )
     if server == _METADATA_SERVICE:
         return _without_credentials(store, status)
     if status == "404":

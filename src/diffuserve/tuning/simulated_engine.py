@@ -49,6 +49,7 @@ class SimulatedEngine:
     on_step: Callable[[SimulatedStep], None] = lambda _step: None
     on_ended: Callable[[SimulatedRequest, float], None] = lambda _request, _seconds: None
     now: float = 0.0
+    _num_arrived: int = 0
     _waiting: dict[str, tuple[SimulatedRequest, Candidate]] = field(default_factory=dict)
     _decodes: list[tuple[SimulatedRequest, float]] = field(default_factory=list)
 
@@ -59,27 +60,39 @@ class SimulatedEngine:
 
     def play(self, requests: Sequence[SimulatedRequest]) -> Iterator[float]:
         """Yield the seconds of each request from its arrival to its images, in the order of their ends."""
-        coming, ended = list(reversed(requests)), list[float]()
-        while coming or self._waiting or self._decodes:
+        coming = list(reversed(requests))
+        while coming or self.is_busy:
             while coming and coming[-1].second <= self.now:
-                self._arrive(coming.pop(), len(coming))
-            if self._waiting:
-                self._step(ended)
-            elif self._decodes:
-                self._decode(self._decodes[0][1], ended)
+                self.arrive(coming.pop())
+            if self.is_busy:
+                yield from self.advance()
             else:
                 self.now = coming[-1].second
-            yield from ended
-            ended.clear()
 
-    def _arrive(self, request: SimulatedRequest, num_left: int) -> None:
-        name, workload = str(num_left), request.workload
+    @property
+    def is_busy(self) -> bool:
+        """True if a request waits for a step or to be decoded."""
+        return bool(self._waiting or self._decodes)
+
+    def advance(self) -> list[float]:
+        """Do a step, or decode; return the seconds from arrival to end of the requests that ended."""
+        ended: list[float] = []
+        if self._waiting:
+            self._step(ended)
+        else:
+            self._decode(self._decodes[0][1], ended)
+        return ended
+
+    def arrive(self, request: SimulatedRequest) -> None:
+        """Take in a request that has arrived by now."""
+        self._num_arrived += 1
+        name, workload = str(self._num_arrived), request.workload
         self._waiting[name] = (
             request,
             Candidate(
                 request_id=name,
                 priority=request.priority,
-                arrival=-num_left,
+                arrival=self._num_arrived,
                 skipped=0,
                 tokens=workload.step_tokens,
                 step_bytes=0,

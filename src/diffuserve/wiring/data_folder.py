@@ -5,9 +5,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.private_files import Access, make_private_folder, refused_if_unusable
+
+_LOCK: Final = "server.lock"
 
 
 @contextmanager
@@ -21,7 +24,7 @@ def locked(folder: Path, access: Access = Access.OWNER) -> Iterator[None]:
     """
     make_private_folder(folder, access)
     with refused_if_unusable(folder):
-        lock = (folder / "server.lock").open("a+", encoding="utf-8")
+        lock = (folder / _LOCK).open("a+", encoding="utf-8")
     with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,3 +40,19 @@ def locked(folder: Path, access: Access = Access.OWNER) -> Iterator[None]:
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
+
+
+def holder_of(folder: Path) -> int | None:
+    """Return the process whose server holds the folder, `None` if there is none.
+
+    Raise `InvalidParams` if this user cannot use the folder.
+    """
+    with refused_if_unusable(folder):
+        if not (folder / _LOCK).is_file():
+            return None
+        with (folder / _LOCK).open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read())
+    return None

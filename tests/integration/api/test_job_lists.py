@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from diffuserve.client.jobs import Client, JobFilters
+from diffuserve.sdk.async_client import AsyncClient, JobFilters
 from support.hand_worker import HandWorker
 
 
@@ -43,7 +43,7 @@ async def test_the_client_goes_on_until_it_has_found_enough(
     monkeypatch.setattr("diffuserve.jobs.reads.search.ROWS_BY_PROMPT", 2)
     monkeypatch.setattr("diffuserve.jobs.reads.search._ROWS_AT_ONCE", 1)
     ids = [await submit(http, prompt) for prompt in ("a cat", "a cat", "a dog", "a dog", "a dog", "a cat")]
-    async with Client("http://api.test", transport=httpx.ASGITransport(app)) as client:
+    async with AsyncClient("http://api.test", transport=httpx.ASGITransport(app)) as client:
         cats = JobFilters(query="cat")
         assert len((await client.list_jobs(filters=cats)).data) == 1, "two jobs are looked at"
         assert [job.id for job in (await client.find_jobs(filters=cats)).data] == [ids[5], ids[1], ids[0]]

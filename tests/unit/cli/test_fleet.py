@@ -4,9 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.cli.fleet.keep import FleetAction, WorkerOptions, bounds_of, fleet_name, gpus_of
+from diffuserve.cli.fleet.keep import (
+    FleetAction,
+    WorkerOptions,
+    bounds_of,
+    check_pool,
+    fleet_name,
+    gpus_of,
+)
 from diffuserve.cli.fleet.slurm import action_of
-from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.errors import (
+    DiffuserveError,
+    Forbidden,
+    InvalidParams,
+    ServerRefused,
+    ServerUnavailable,
+    Unauthorized,
+)
+from diffuserve.fleet.control_plane import PoolOfModel
+from diffuserve.fleet.plan import FleetBounds
 from diffuserve.settings import Settings
 
 
@@ -57,3 +73,25 @@ def test_words_are_an_action_or_options_of_sbatch() -> None:
     for words in (["start"], ["status", "--partition=gpu"]):
         with pytest.raises(InvalidParams, match="after --"):
             action_of(words)
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (ServerUnavailable("away"), "diffuserve api"),
+        (ServerRefused("a page"), "--server"),
+        (Unauthorized("no such key"), "--role monitor"),
+        (Forbidden("a worker's key"), "--role monitor"),
+    ],
+)
+def test_a_control_plane_that_cannot_be_asked_is_refused_with_the_remedy(
+    error: DiffuserveError, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def size(_pool: PoolOfModel) -> None:
+        raise error
+
+    monkeypatch.setattr(PoolOfModel, "size", size)
+    pool = PoolOfModel(lambda: "", None, "m", is_spot=False)
+    with pytest.raises(DiffuserveError, match=str(error)) as refused:
+        check_pool(pool, FleetBounds(1, 2))
+    assert remedy in str(refused.value)

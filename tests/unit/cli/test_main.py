@@ -1,5 +1,6 @@
 """The command line without a model: bad input, help and versions."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -213,3 +214,23 @@ def test_an_invalid_submission_is_refused_without_a_server(
 ) -> None:
     assert run(monkeypatch, "submit", *arguments, "--server", "http://127.0.0.1:1") == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "told"), [("\n", "is empty"), ("a" * 2_001, "2,001 characters")])
+def test_a_prompt_from_standard_input_is_checked_as_others_are(
+    text: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert run(monkeypatch, "submit", "-", "--server", "http://127.0.0.1:1") == 2
+    assert told in capsys.readouterr().err
+
+
+def test_that_a_server_is_away_is_told_before_an_http_client_is_imported() -> None:
+    command = "app(['ps', '--server', 'http://127.0.0.1:1'], standalone_mode=False)"
+    code = f"""
+import contextlib
+from diffuserve.cli.main import app
+with contextlib.suppress(Exception):
+    {command}
+"""
+    assert not {"httpx", "httpcore"} & modules_after(f"exec({code!r})")

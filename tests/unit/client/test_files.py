@@ -6,8 +6,8 @@ import httpx
 import orjson
 import pytest
 
-from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import FileInUse, FileNotKnown, ImageBlocked, TooLarge
+from diffuserve.sdk.async_client import AsyncClient
 from support.virtual_time import in_virtual_time
 
 CONTENT = b"an image" * 100_000
@@ -40,8 +40,8 @@ class Server:
         return next(self.responses)
 
     @property
-    def client(self) -> Client:
-        return Client("http://server", transport=_Streaming(self))
+    def client(self) -> AsyncClient:
+        return AsyncClient("http://server", transport=_Streaming(self))
 
 
 class _Streaming(httpx.AsyncBaseTransport):

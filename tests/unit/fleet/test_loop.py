@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.domain.errors import InvalidParams, ServerUnavailable
+from diffuserve.domain.errors import (
+    DiffuserveError,
+    InvalidParams,
+    ServerRefused,
+    ServerUnavailable,
+    Unauthorized,
+)
 from diffuserve.domain.resources.scale import ScaleResource
 from diffuserve.fleet.launcher import FleetPlacement, FleetWorker
 from diffuserve.fleet.loop import FleetLoop, drained
@@ -24,6 +30,7 @@ class PretendedLauncher:
     held: dict[str, FleetWorker] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
     num_started: int = 0
+    num_drains: int = 0
     is_away: bool = False
 
     def workers(self) -> Sequence[FleetWorker]:
@@ -42,6 +49,9 @@ class PretendedLauncher:
             assert self.held.pop(name).placement is FleetPlacement.WAITING
 
     def drain(self) -> None:
+        self.num_drains += 1
+        if self.is_away:
+            raise ServerUnavailable("the cluster manager is away")
         self.withdraw(
             [name for name, worker in self.held.items() if worker.placement is FleetPlacement.WAITING]
         )
@@ -68,11 +78,11 @@ class PretendedPool:
 
     def __init__(self, workers: int | None) -> None:
         self.workers, self.num_live = workers, 0
-        self.is_away = False
+        self.error: DiffuserveError | None = None
 
     async def size(self) -> ScaleResource | None:
-        if self.is_away:
-            raise ServerUnavailable("the control plane is away")
+        if self.error is not None:
+            raise self.error
         if self.workers is None:
             return None
         return ScaleResource(
@@ -155,15 +165,18 @@ async def test_what_failed_before_the_loop_began_does_not_count() -> None:
     assert launcher.num_started == 1
 
 
+@pytest.mark.parametrize(
+    "error", [ServerUnavailable("away"), ServerRefused("a page"), Unauthorized("the key is revoked")]
+)
 @in_virtual_time
-async def test_an_outage_changes_nothing_and_is_outlived() -> None:
+async def test_an_outage_changes_nothing_and_is_outlived(error: DiffuserveError) -> None:
     launcher, pool, stop = PretendedLauncher(), PretendedPool(2), asyncio.Event()
     running = asyncio.create_task(loop_of(launcher, pool).run(stop))
     await asyncio.sleep(1.0)
     launcher.place()
-    pool.workers, pool.is_away = 5, True
+    pool.workers, pool.error = 5, error
     await asyncio.sleep(60.0)
-    pool.is_away, launcher.is_away = False, True
+    pool.error, launcher.is_away = None, True
     await asyncio.sleep(60.0)
     assert launcher.num_started == 2
     launcher.is_away = False
@@ -184,6 +197,32 @@ async def test_the_end_waits_for_drains_and_then_ends_what_is_left() -> None:
     del launcher.held["w1"]
     assert await ending == 1
     assert launcher.ended == ["w2"]
+
+
+@in_virtual_time
+async def test_the_end_outlives_an_outage_of_the_cluster_manager_and_tells_workers_again() -> None:
+    launcher = PretendedLauncher(room=1)
+    launcher.start(1)
+    launcher.place()
+    launcher.is_away = True
+    ending = asyncio.create_task(drained(launcher, 30.0))
+    await asyncio.sleep(10.0)
+    launcher.is_away = False
+    num_drains = launcher.num_drains
+    await asyncio.sleep(15.0)
+    assert num_drains < launcher.num_drains < num_drains + 5
+    launcher.held.clear()
+    assert await ending == 0
+
+
+async def test_another_is_started_for_one_that_is_being_ended_which_the_end_waits_for() -> None:
+    launcher = PretendedLauncher()
+    loop = loop_of(launcher, PretendedPool(2))
+    await loop.look()
+    launcher.held["w1"] = FleetWorker(name="w1", placement=FleetPlacement.ENDING)
+    await loop.look()
+    assert launcher.num_started == 3
+    assert await drained(launcher, 0.0) == 3
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), max_size=20))

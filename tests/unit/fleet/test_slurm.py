@@ -39,12 +39,15 @@ def test_states_of_jobs_are_placements() -> None:
 5_3|PENDING|0|NONE|Resources||/logs/%A_%a.log|
 4_1|FAILED|512|2026-11-27T11:59:30|NonZeroExitCode|n3|/logs/%A_%a.log|
 4_2|FAILED|256|2026-11-27T11:59:30|NonZeroExitCode|n3|/logs/%A_%a.log|
+4_3|OUT_OF_MEMORY|125|2026-11-27T11:59:30|OutOfMemory|n3|/logs/%A_%a.log|
+4_4|FAILED|9|2026-11-27T11:59:30|RaisedSignal:9|n3|/logs/%A_%a.log|
 3_1|FAILED|512|2026-11-27T11:58:30|NonZeroExitCode|n3|/logs/%A_%a.log|
 """
     placed, waiting, failed = FleetPlacement.PLACED, FleetPlacement.WAITING, FleetPlacement.FAILED
+    ending = FleetPlacement.ENDING
     assert fleet_workers(listed, NOW) == [
         FleetWorker(name="5_1", placement=placed, detail="n1"),
-        FleetWorker(name="5_2", placement=placed, detail="n2"),
+        FleetWorker(name="5_2", placement=ending, detail="n2"),
         FleetWorker(name="5_3", placement=waiting, detail="Resources"),
         FleetWorker(
             name="4_1",
@@ -54,6 +57,12 @@ def test_states_of_jobs_are_placements() -> None:
         ),
         FleetWorker(
             name="4_2", placement=failed, detail="exit code 1 on n3; its own message is in /logs/4_2.log"
+        ),
+        FleetWorker(
+            name="4_3", placement=failed, detail="no memory left on n3; its own message is in /logs/4_3.log"
+        ),
+        FleetWorker(
+            name="4_4", placement=failed, detail="signal 9 on n3; its own message is in /logs/4_4.log"
         ),
     ]
 

@@ -12,15 +12,26 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+import emoji_refit
 import emoji_text
 from curriculum import curriculum, phase_at
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.bundled.packed_weights import unpack_weights
 from emoji_autoencoder import NAME as VAE
 from emoji_autoencoder import build
-from emoji_checkpoint import TOKENIZERS, adopt, load_averages, path_of, steps_done, steps_of
+from emoji_checkpoint import (
+    TOKENIZERS,
+    adopt,
+    adopt_denoiser,
+    begin,
+    load_averages,
+    path_of,
+    steps_done,
+    steps_of,
+)
 from emoji_denoiser import NAME as DENOISER
 from emoji_folder import NAME, bundle
+from emoji_stages import refuse_other_words
 from emoji_text import NAME as TEXT
 from emoji_text import Lesson
 from emoji_tokenizers import Tokenizers, load_tokenizers
@@ -110,12 +121,16 @@ def test_training_goes_on_from_the_bundled_weights(tmp_path: Path) -> None:
     """They stay what they are, however often the folder is bundled anew."""
     folder, state = bundled_models()[NAME], tmp_path / "state"
     state.mkdir()
-    assert set(adopt(folder, state, dict.fromkeys((VAE, TEXT), 5))) == {VAE, TEXT, DENOISER}
-    assert adopt(folder, state, {}) == []
-    assert steps_done(state) == steps_of(folder) > 40_000
+    assert set(adopt(folder, state, dict.fromkeys((VAE, TEXT), 5))) == {VAE, TEXT}
+    assert adopt(folder, state, dict.fromkeys((VAE, TEXT), 6)) == []
+    assert steps_done(state, TEXT) == 5
     words = Tokenizers(state / TOKENIZERS)
     encoders = emoji_text.build(words.num_words)
     load_averages(path_of(state, TEXT), encoders.modules)
+    lesson = Lesson(THINGS, two_sprites(), words, torch.device("cpu"))
+    assert adopt_denoiser(folder, state, encoders, lesson)
+    assert steps_done(state) == steps_of(folder) > 40_000
+    assert changed_layers(folder, state) == set()
     kept = load_file(folder / "text_encoder" / "model.safetensors")
     first = next(iter(encoders.clip.parameters()))
     assert any(torch.equal(first.bfloat16(), value) for value in kept.values() if value.shape == first.shape)
@@ -125,6 +140,53 @@ def test_training_goes_on_from_the_bundled_weights(tmp_path: Path) -> None:
     [text] = [path for path in again if path.parent.name == "text_encoder"]
     for name, value in load_file(text).items():
         assert_close(value.float(), kept[name].float(), atol=0.005, rtol=0.15)
+
+
+def changed_layers(folder: Path, state: Path) -> set[str]:
+    [bundled] = (folder / "transformer").glob("*.safetensors")
+    saved = load_file(path_of(state, DENOISER))
+    return {
+        name.rpartition(".")[0]
+        for name, value in load_file(bundled).items()
+        if not torch.equal(value.float(), saved[f"average:denoiser.{name}"])
+    }
+
+
+def test_a_denoiser_is_refitted_to_text_encoders_that_learned_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, state = bundled_models()[NAME], tmp_path
+    monkeypatch.setattr(emoji_refit, "_NUM_CAPTIONS", 40)
+    adopt(folder, state, {TEXT: 5})
+    words = Tokenizers(state / TOKENIZERS)
+    encoders = emoji_text.build(words.num_words)
+    load_averages(path_of(state, TEXT), encoders.modules)
+    encoders.t5.encoder.final_layer_norm.weight.data *= 2
+    lesson = Lesson(THINGS, two_sprites(), words, torch.device("cpu"))
+    assert adopt_denoiser(folder, state, encoders, lesson)
+    assert changed_layers(folder, state) == {
+        "context_embedder",
+        "time_text_embed.text_embedder.linear_1",
+    }
+    assert not adopt_denoiser(folder, state, encoders, lesson)
+
+
+@torch.no_grad()
+def test_a_refitted_layer_makes_of_turned_vectors_what_it_made_of_the_earlier_ones() -> None:
+    torch.manual_seed(0)
+    layer, before = torch.nn.Linear(12, 6), torch.randn(400, 12)
+    turned = before @ torch.linalg.qr(torch.randn(12, 12))[0] + 3
+    wanted = layer(before)
+    assert emoji_refit.solve(layer, turned, before) < 1e-6
+    assert_close(layer(turned), wanted, atol=1e-2, rtol=1e-2)
+
+
+def test_text_encoders_do_not_learn_on_beneath_a_denoiser(tmp_path: Path) -> None:
+    for stage in (TEXT, DENOISER):
+        begin(tmp_path, stage, {}, 5)
+    refuse_other_words(tmp_path, 5)
+    with pytest.raises(SystemExit, match="--text-steps 5"):
+        refuse_other_words(tmp_path, 6)
 
 
 def test_the_curriculum_only_widens() -> None:

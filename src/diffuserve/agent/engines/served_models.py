@@ -20,8 +20,9 @@ _MAX_REASON = 200  # of the characters that a report may have
 class ServedModels:
     """All models of an agent, and what was decided about them; `Engines` loads and unloads them.
 
-    A model that is to be loaded displaces the least recently used ones. `latest` is the engine that became
-    ready last, also after its end. A review is `due` whenever jobs or engines came or went.
+    A model that is to be loaded displaces the least recently used ones; an `ordered` one is loaded without a
+    job. `latest` is the engine that became ready last, also after its end. A review is `due` whenever jobs or
+    engines came or went.
     """
 
     def __init__(self, config: WorkerConfig, state: AgentState) -> None:
@@ -30,6 +31,7 @@ class ServedModels:
         self.due = asyncio.Event()
         self.latest: EngineSupervisor | None = None
         self.all = [ServedModel(process) for process in config.own_processes]
+        self.ordered: ServedModel | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -108,6 +110,11 @@ class ServedModels:
             if link is not None:
                 link.drop_folder(attempt)
 
+    def add(self, model: ServedModel) -> None:
+        """Serve another model, in place of a withdrawn one of its name."""
+        self.all = [other for other in self.all if other.name != model.name or not other.is_withdrawn]
+        self.all.append(model)
+
     def use(self, model: ServedModel) -> None:
         """Note that a job is for this model."""
         model.last_use = next(self._uses)
@@ -128,6 +135,8 @@ class ServedModels:
         awaited = [model for model in map(self.of, self._state.awaited_models) if model is not None]
         if cold := [model for model in awaited if model.is_cold]:
             return cold[0]
+        if self.ordered is not None and self.ordered.is_cold:
+            return self.ordered
         has_engine = any(model.engine is not None for model in self.served)
         return None if has_engine else next(iter(self.served), None)
 

@@ -45,6 +45,7 @@ class HeartbeatLoop:
                     commands = await self._client.heartbeat(worker_id, heartbeat, interval)
                 self._jobs.drop_lost(commands.lost, heartbeat)
                 apply_commands(commands, self._state, self._jobs)
+                self._state.take_order(commands.order)
             except WorkerNotFound:
                 await self._membership.renew(worker_id)
             except TimeoutError:

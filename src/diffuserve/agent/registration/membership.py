@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.registration.reports import new_registration
@@ -15,7 +16,7 @@ from diffuserve.domain.errors import (
     Unauthorized,
 )
 from diffuserve.domain.jobs.lease_times import check_times
-from diffuserve.domain.workers.worker import Registered, Registration
+from diffuserve.domain.workers.worker import ModelOffer, Registered, Registration
 from diffuserve.protocol.messages import ModelAnnounced
 from diffuserve.telemetry import log_context
 
@@ -118,6 +119,13 @@ class Membership:
         log.warning("the control plane does not know this worker any more; registering again")
         self._is_registered.clear()
         await self.run()
+
+    async def offer_more(self, announced: ModelAnnounced) -> None:
+        """Offer another model beside those that the worker registered with. Raise `ModelConflict`."""
+        offer = ModelOffer(spec=announced.spec, fit=announced.fit)
+        await self._client.offer_more(await self.worker_id(), offer)
+        others = [known for known in self.registration.models if known.spec.name != offer.spec.name]
+        self._registration = replace(self.registration, models=(*others, offer))
 
     async def leave(self) -> None:
         """Deregister the worker, if it is registered, and do not register it again."""

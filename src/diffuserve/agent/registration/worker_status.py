@@ -90,6 +90,7 @@ class WorkerStatus:
             peers=peers,
             resident_adapters=_adapters(models.all),
             mean_batch=mean_batch,
+            orders=self._state.orders,
             drain_reason=self._state.drain_order.reason if self._state.drain_order else "",
         )
         return Heartbeat(report=loaded, held=held, fits=self._fits())

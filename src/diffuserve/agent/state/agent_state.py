@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from diffuserve.agent.state.held_job import HeldJob
 from diffuserve.agent.state.held_states import HeldState, JobCommand
+from diffuserve.domain.workers.model_orders import ModelOrder, OrdersReport
 from diffuserve.domain.workers.worker import Lease, ReceivedCommands, ReleaseCause, WorkerState
 
 
@@ -27,7 +28,7 @@ class AgentState:
     `held` maps job ids to jobs. `has_capacity` is set while jobs may be claimed, `heartbeat_due` when the
     control plane should learn of a change before the next regular heartbeat. `reported_state` is that of
     the last heartbeat, `num_taken` the number of leases so far, `claim` the claim under way. The agent ends
-    with `exit_code`.
+    with `exit_code`. `order` is the last order of a model, and `orders` what is reported of such.
     """
 
     held: dict[str, HeldJob] = field(default_factory=dict)
@@ -38,6 +39,9 @@ class AgentState:
     reported_state: WorkerState = WorkerState.INITIALIZING
     num_taken: int = 0
     claim: asyncio.Task[list[Lease]] | None = None
+    order: ModelOrder | None = None
+    order_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    orders: OrdersReport | None = None
     exit_code: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
@@ -95,6 +99,12 @@ class AgentState:
             self.drain_order = order
             self.drain_requested.set()
             self.heartbeat_due.set()
+
+    def take_order(self, order: ModelOrder | None) -> None:
+        """Take the order of a response to a heartbeat; `None` takes the last one back."""
+        if order != self.order:
+            self.order = order
+            self.order_changed.set()
 
     def cut_claim(self) -> None:
         """Give up the claim under way.

@@ -208,7 +208,7 @@ def _progress(  # noqa: PLR0913 (what is known of a drawing)
 
 
 @router.post("/sdapi/v1/interrupt", summary="Cancel the key's own drawings")
-@router.post("/sdapi/v1/skip", summary="Cancel the key's own drawings")
+@router.post("/sdapi/v1/skip", name="skip", summary="Cancel the key's own drawings")
 async def interrupt(parts: Used, caller: ClientCaller) -> Response:
     """Cancel what the key has asked for through this door, and is not done."""
     for job in await _open_jobs(parts, caller):

@@ -137,8 +137,10 @@ async def list_preprocessors(_caller: ClientCaller) -> Response:
     return json_response({"module_list": ["none"], "module_detail": {}})
 
 
-@router.get("/sdapi/v1/cmd-flags", summary="Get the server's flags, of which there are none")
-@router.get("/sdapi/v1/memory", summary="Get the memory in use, which is not told")
+@router.get(
+    "/sdapi/v1/cmd-flags", name="get_flags", summary="Get the server's flags, of which there are none"
+)
+@router.get("/sdapi/v1/memory", name="get_memory", summary="Get the memory in use, which is not told")
 async def get_nothing(_caller: ClientCaller) -> Response:
     """Return an empty object."""
     return json_response({})

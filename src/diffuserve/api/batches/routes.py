@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -51,8 +51,12 @@ Used = Annotated[BatchParts, Depends(Uses(BatchParts))]
 
 
 _RESULTS_PER_READ = 200
-_LINES = {"schema": {"type": "string", "description": BatchResult.__doc__}}
-_RESULTS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/jsonl": _LINES}}}
+
+
+class JsonLines(StreamingResponse):
+    """A line of JSON for each of many values."""
+
+    media_type = "application/jsonl"
 
 
 @router.post(
@@ -135,15 +139,15 @@ async def cancel_batch(batch_id: BatchId, parts: Used, caller: ClientCaller, bas
 @router.get(
     "/{batch_id}/results",
     summary="Fetch a batch's results",
-    response_class=StreamingResponse,
-    responses=_RESULTS,
+    response_class=JsonLines,
+    responses={200: {"model": BatchResult, "description": "Each line."}},
 )
-async def get_results(
+async def get_batch_results(
     batch_id: BatchId, parts: Used, caller: ClientCaller, base_url: BaseUrl
-) -> StreamingResponse:
+) -> JsonLines:
     """Stream a line of JSON for every item that has ended, in the items' order."""
     await parts.store.batches.get(batch_id, caller.scope)
-    return StreamingResponse(_lines(parts, batch_id, base_url), media_type="application/jsonl")
+    return JsonLines(_lines(parts, batch_id, base_url))
 
 
 async def _lines(parts: BatchParts, batch_id: str, base_url: str) -> AsyncIterator[bytes]:

@@ -40,7 +40,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
     response_class=StreamingResponse,
     responses={200: {"content": {"application/zip": _BINARY}}},
 )
-async def get_archive(
+async def get_job_archive(
     parts: Used,
     caller: FollowingCaller,
     id: Annotated[list[JobIdText], Query(min_length=1, max_length=MAX_JOBS, description="Ids of jobs.")],

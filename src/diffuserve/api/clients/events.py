@@ -17,6 +17,7 @@ from diffuserve.api.following.job_watcher import JobWatcher
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import MAX_SEQ, JobId
 from diffuserve.domain.jobs.job import Job
+from diffuserve.domain.resources.job import EventResource
 from diffuserve.jobs.store import JobStore
 
 router = APIRouter(prefix="/v1/jobs", tags=["events"], route_class=JsonRoute)
@@ -35,6 +36,12 @@ class EventParts:
 Used = Annotated[EventParts, Depends(Uses(EventParts))]
 
 
+class EventStream(EventSourceResponse):
+    """Server-sent events, as the document tells them."""
+
+    media_type = "text/event-stream"
+
+
 _PING = ServerSentEvent(comment="ping", sep="\n")
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="The `seq` of the last event received.")]
 
@@ -42,16 +49,16 @@ After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="The `seq` of the las
 @router.get(
     "/{job_id}/events",
     summary="Follow a job by server-sent events",
-    response_class=EventSourceResponse,
-    responses={200: {"content": {"text/event-stream": {}}}},
+    response_class=EventStream,
+    responses={200: {"model": EventResource, "description": "The `data` of each message."}},
 )
-async def stream_events(
+async def stream_job_events(
     job_id: JobId,
     parts: Used,
     caller: FollowingCaller,
     after: After = 0,
     last_event_id: Annotated[str, Header(description="Sent by browsers when they reconnect.")] = "",
-) -> EventSourceResponse:
+) -> EventStream:
     """Stream the job's events until its final one.
 
     Stored events have ids, from which a client can resume; `progress`, `preview` and `live` have none and
@@ -60,7 +67,7 @@ async def stream_events(
     job = await parts.store.jobs.get(job_id, caller.scope)
     if last_event_id.isascii() and last_event_id.isdecimal():
         after = min(int(last_event_id[:10]), MAX_SEQ)
-    return EventSourceResponse(
+    return EventStream(
         _server_sent_events(parts, job, after),
         ping=parts.config.ping_seconds,
         ping_message_factory=lambda: _PING,

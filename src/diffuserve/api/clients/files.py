@@ -145,7 +145,7 @@ async def get_file(file_id: FileId, parts: Used, caller: ClientCaller) -> Respon
     response_class=StreamingResponse,
     responses=file_responses(CONTENT_TYPE, LINES_CONTENT_TYPE),
 )
-async def get_content(file_id: FileId, parts: Used, caller: ClientCaller, part: Part) -> Response:
+async def get_file_content(file_id: FileId, parts: Used, caller: ClientCaller, part: Part) -> Response:
     """Fetch the stored image or the lines, or be redirected to where they are stored."""
     file = await parts.store.files.get(file_id, caller.scope)
     key, suffix = (input_key(file.id), "png") if file.is_image else (lines_key(file.id), "jsonl")

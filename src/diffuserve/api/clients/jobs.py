@@ -69,7 +69,7 @@ async def submit_job(
     """Queue a job; with `Prefer: wait=SECONDS` wait for its end."""
     seconds = _preferred_seconds(prefer, parts.config.longest_wait_seconds)
     async with parts.slots.hold(caller) if seconds else nullcontext():  # refused before it is queued
-        with renamed_fields(_path_in_body):
+        with renamed_fields(path_in_body):
             submission = Submission(caller.tenant_id, body, base_url, idempotency_key)
             job = await parts.submissions.submit(submission)
         headers = {"location": f"{base_url}/v1/jobs/{job.id}"}
@@ -81,7 +81,7 @@ async def submit_job(
     return json_response(await parts.serializer.job(job, base_url), status, headers)
 
 
-def _path_in_body(name: str) -> str:
+def path_in_body(name: str) -> str:
     """Return the path of a field that is refused: the body's own, or one of its input."""
     return name if name.partition(".")[0] in NewJobBody.model_fields else f"input.{name}"
 

@@ -53,7 +53,7 @@ class Signed:
     response_class=StreamingResponse,
     responses={**_FILE, 409: {"description": "`not_finished`: the job is not final yet."}},
 )
-async def get_result(
+async def get_job_result(
     job_id: JobId,
     parts: Used,
     caller: ClientCaller,

@@ -125,7 +125,7 @@ class FlatJob(Resource):
     job_id: str
     status: FlatStatus
     progress: float = field(metadata={"description": "In 0…1."})
-    image_url: str | None = field(metadata={"description": "Of a clip its poster, the first frame."})
+    image_url: str | None = field(metadata={"description": "Of a clip its poster, a frame from its middle."})
     video_url: str | None
     audio_url: str | None
     error: str | None
@@ -153,14 +153,14 @@ async def generate(body: GenerateBody, parts: Used, caller: SubmittingCaller, ba
 
 
 @router.get("/jobs/{job_id}", summary="Get a job, flat", response_model=FlatJob)
-async def get_job(job_id: JobId, parts: Used, caller: ClientCaller, base_url: BaseUrl) -> Response:
+async def get_flat_job(job_id: JobId, parts: Used, caller: ClientCaller, base_url: BaseUrl) -> Response:
     """Get the status, the progress and the image, clip or sound of a job."""
     job = await parts.store.jobs.get(job_id, caller.scope)
     return json_response(await _flat_job(parts, job, base_url))
 
 
 @router.delete("/jobs/{job_id}", summary="Cancel a job, flat", response_model=FlatJob)
-async def cancel_job(job_id: JobId, parts: Used, caller: ClientCaller, base_url: BaseUrl) -> Response:
+async def cancel_flat_job(job_id: JobId, parts: Used, caller: ClientCaller, base_url: BaseUrl) -> Response:
     """Cancel a job. A job in `processing` stays so until its worker has released it."""
     job = await parts.store.jobs.cancel(job_id, caller.scope)
     return json_response(await _flat_job(parts, job, base_url))

@@ -93,8 +93,8 @@ async def list_folder(folder: str, parts: Used, caller: ClientCaller) -> Respons
     return json_response([] if kind is None else (await _listed(parts, caller))[kind])
 
 
-@router.get("/embeddings", summary="List embeddings, of which there are none")
-@router.get("/extensions", summary="List extensions, of which there are none")
+@router.get("/embeddings", name="list_embeddings", summary="List embeddings, of which there are none")
+@router.get("/extensions", name="list_extensions", summary="List extensions, of which there are none")
 async def list_none(_caller: ClientCaller) -> Response:
     """Return an empty list."""
     return json_response([])

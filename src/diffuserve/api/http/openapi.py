@@ -5,9 +5,34 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
+from diffuserve.api.config import DoorName
 from diffuserve.domain.resource_base import Resource
+
+TAGS = {
+    "jobs": "Jobs: images, clips and sounds that are drawn once, whatever fails meanwhile.",
+    "events": "What happens to a job, as it happens.",
+    "results": "Finished files.",
+    "files": "Images that jobs read, and the lines of batches.",
+    "batches": "Many jobs at once.",
+    "models": "What can be drawn with.",
+    "adapters": "Adapters (LoRA) of models.",
+    "webhooks": "Messages to your server when jobs end.",
+    "plan": "What the caller may use.",
+    "usage": "What was used.",
+    "simple": "Flat routes for scripts.",
+    "openai": "Routes for programs that were written for OpenAI's API.",
+    "a1111": "Routes for programs that were written for AUTOMATIC1111's web UI.",
+    "comfyui": "Routes for programs that were written for ComfyUI.",
+    "fal": "Routes for programs that were written for fal.",
+    "session": "The web page's signing in.",
+    "operations": "For operators and monitors.",
+    "workers": "For workers; operators list and drain them.",
+    "leases": "For workers that hold a job.",
+}
+"""Groups of operations and what they are, in the order of the document: people's before programs'."""
 
 
 class DocumentedApi(FastAPI):
@@ -18,7 +43,26 @@ class DocumentedApi(FastAPI):
         document = super().openapi()
         close_resources(document["components"]["schemas"])
         order_parameters(document["paths"])
+        name_streamed_values(document["paths"])
+        document["paths"] = ordered_paths(document["paths"])
         return document
+
+
+def operation_id(route: APIRoute) -> str:
+    """Return a route's name, its function's by default, as clients write it: `submitJob`, `falSubmit`."""
+    doors = [str(tag) for tag in route.tags if tag in set(DoorName)]
+    first, *others = [*doors, *route.name.split("_")]
+    return first + "".join(map(str.capitalize, others))
+
+
+def ordered_paths(paths: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the paths in the order of their tags; those of one tag stay as they are."""
+    places = {tag: place for place, tag in enumerate(TAGS)}
+
+    def place(path: str) -> int:
+        return min(places[tag] for operation in paths[path].values() for tag in operation["tags"])
+
+    return {path: paths[path] for path in sorted(paths, key=place)}
 
 
 def close_resources(schemas: dict[str, Any]) -> None:
@@ -42,6 +86,15 @@ def order_parameters(paths: Mapping[str, Any]) -> None:
         places = {name: place for place, name in enumerate(re.findall(r"{(\w+)}", path))}
         for operation in operations.values():
             _sort(operation.get("parameters", []), places)
+
+
+def name_streamed_values(paths: Mapping[str, Any]) -> None:
+    """Let, in place, the schema of a stream be that of its values, where FastAPI says text as well."""
+    for operation in (each for path in paths.values() for each in path.values()):
+        for response in operation["responses"].values():
+            for media in response.get("content", {}).values():
+                if "$ref" in media.get("schema", {}):
+                    media["schema"].pop("type", None)
 
 
 def _sort(parameters: list[Any], places: Mapping[str, int]) -> None:

@@ -174,7 +174,7 @@ async def get_video(video_id: VideoId, parts: Used, caller: ClientCaller, base_u
         409: {"description": "`not_finished`: the clip is not completed yet."},
     },
 )
-async def get_content(
+async def get_video_content(
     video_id: VideoId,
     parts: Used,
     caller: ClientCaller,

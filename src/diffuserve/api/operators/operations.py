@@ -35,13 +35,13 @@ Used = Annotated[OperationsParts, Depends(Uses(OperationsParts))]
 
 
 @router.get("/healthz", summary="Check that the process is alive")
-async def healthz() -> Response:
+async def get_health() -> Response:
     """Respond with 200 while the process serves requests."""
     return json_response({"status": "ok"})
 
 
 @router.get("/readyz", summary="Check that jobs would run")
-async def readyz(parts: Used) -> Response:
+async def get_readiness(parts: Used) -> Response:
     """Respond with 200 if writes are committed, files can be stored and a worker takes jobs, else with 503.
 
     It says why. Needs no key; the workers are looked at once a second, however many ask.
@@ -60,7 +60,7 @@ async def readyz(parts: Used) -> Response:
     response_class=PlainTextResponse,
     dependencies=[MetricsReader],
 )
-async def metrics(parts: Used) -> Response:
+async def get_metrics(parts: Used) -> Response:
     """Return the metrics, to keys with the role monitor or operator.
 
     The queue and the workers are read from the store, and are the same on every replica.

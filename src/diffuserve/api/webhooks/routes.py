@@ -36,7 +36,7 @@ Used = Annotated[WebhookParts, Depends(Uses(WebhookParts))]
 
 
 @router.get("", summary="List webhooks, newest first", response_model=WebhookEndpointPage)
-async def list_endpoints(
+async def list_webhooks(
     parts: Used,
     caller: ClientCaller,
     after: Annotated[str | None, Query(description="The `next` of the previous page.")] = None,
@@ -51,13 +51,13 @@ async def list_endpoints(
 
 
 @router.get("/secret", summary="Get the signing secret", response_model=WebhookSecretResource)
-async def get_secret(parts: Used, caller: ClientCaller) -> Response:
+async def get_webhook_secret(parts: Used, caller: ClientCaller) -> Response:
     """Get the secret with which any library for Standard Webhooks verifies messages."""
     return json_response(WebhookSecretResource(secret=await parts.store.webhooks.secret(caller.tenant_id)))
 
 
 @router.post("/secret/rotate", summary="Replace the signing secret", response_model=WebhookSecretResource)
-async def rotate_secret(parts: Used, caller: ClientCaller) -> Response:
+async def rotate_webhook_secret(parts: Used, caller: ClientCaller) -> Response:
     """Replace the secret and return the new one. For a day messages are signed with the old one as well."""
     overlap_seconds = parts.config.webhook_overlap_seconds
     secret = await parts.store.webhooks.rotate_secret(caller.tenant_id, overlap_seconds)
@@ -67,14 +67,14 @@ async def rotate_secret(parts: Used, caller: ClientCaller) -> Response:
 @router.post(
     "/{endpoint_id}/enable", summary="Enable a disabled webhook", response_model=WebhookEndpointResource
 )
-async def enable(endpoint_id: EndpointId, parts: Used, caller: ClientCaller) -> Response:
+async def enable_webhook(endpoint_id: EndpointId, parts: Used, caller: ClientCaller) -> Response:
     """Enable an endpoint that responded with 410. Messages that it missed are `skipped`; redeliver them."""
     endpoint = await parts.store.webhooks.enable(endpoint_id, caller.scope)
     return json_response(webhook_endpoint_resource(endpoint))
 
 
 @router.get("/{endpoint_id}/deliveries", summary="List deliveries, newest first", response_model=DeliveryPage)
-async def list_deliveries(
+async def list_webhook_deliveries(
     endpoint_id: EndpointId,
     parts: Used,
     caller: ClientCaller,
@@ -98,7 +98,7 @@ async def list_deliveries(
     status_code=202,
     response_model=DeliveryResource,
 )
-async def redeliver(
+async def redeliver_webhook(
     endpoint_id: EndpointId, delivery_id: DeliveryId, parts: Used, caller: SubmittingCaller
 ) -> Response:
     """Deliver a message again at once, with all its attempts and the same `webhook-id`.

@@ -76,6 +76,6 @@ async def put_checkpoint(lease: Held, slot: Slot, request: Request, parts: Used)
 
 
 @router.post("/{slot}/upload-url", summary="Get a URL to upload a checkpoint", response_model=UploadUrl)
-async def upload_url(lease: Held, slot: Slot, parts: Used) -> Response:
+async def get_checkpoint_upload_url(lease: Held, slot: Slot, parts: Used) -> Response:
     """Get a URL of the bucket that accepts the checkpoint by PUT; null if this server stores files."""
     return await parts.files.upload_url(checkpoint_key(lease.job_id, lease.token, slot))

@@ -68,14 +68,14 @@ Used = Annotated[LeaseParts, Depends(Uses(LeaseParts))]
 
 
 @router.post("/events", summary="Report progress", status_code=204)
-async def report_progress(report: ReportedProgress, parts: Used) -> Response:
+async def report_job_progress(report: ReportedProgress, parts: Used) -> Response:
     """Publish progress and previews to clients that watch the job; they are not stored."""
     publish_progress(parts.bus, report.lease.job_id, report.body)
     return Response(status_code=204)
 
 
 @router.post("/complete", summary="Finish a job", response_model=LeaseOutcome)
-async def complete(report: ReportedCompletion, parts: Used) -> Response:
+async def complete_job(report: ReportedCompletion, parts: Used) -> Response:
     """Complete a job, each of whose files is stored or sent along. Safe to repeat with the same token."""
     lease, completion = report.lease, check_completion(report.body)
     await _store_files(parts, lease, completion)
@@ -87,7 +87,7 @@ async def complete(report: ReportedCompletion, parts: Used) -> Response:
 
 
 @router.post("/hand-over", summary="End the first phase of a job", response_model=LeaseOutcome)
-async def hand_over(report: ReportedHandOver, parts: Used) -> Response:
+async def hand_over_job(report: ReportedHandOver, parts: Used) -> Response:
     """Queue a job to be decoded; its finished latents must be stored. Safe to repeat with the same token."""
     lease, handed = report.lease, check_storable(report.body)
     await _check_latents(parts, lease, handed)
@@ -99,7 +99,7 @@ async def hand_over(report: ReportedHandOver, parts: Used) -> Response:
 
 
 @router.post("/fail", summary="Report a failed attempt", response_model=LeaseOutcome)
-async def fail(report: ReportedFailure, parts: Used) -> Response:
+async def fail_attempt(report: ReportedFailure, parts: Used) -> Response:
     """Report an error, after which the job fails or is queued for another attempt."""
     lease, failure = report.lease, check_failure(report.body)
     status = await parts.store.leases.fail(lease.job_id, failure, lease.key_id)
@@ -108,7 +108,7 @@ async def fail(report: ReportedFailure, parts: Used) -> Response:
 
 
 @router.post("/release", summary="Release a job", response_model=LeaseOutcome)
-async def release(report: ReportedRelease, parts: Used) -> Response:
+async def release_job(report: ReportedRelease, parts: Used) -> Response:
     """Return a job to the queue without an outcome."""
     lease, released = report.lease, report.body
     status = await parts.store.leases.release(lease.job_id, released, lease.key_id)
@@ -127,13 +127,13 @@ async def release(report: ReportedRelease, parts: Used) -> Response:
     response_model=StoredFile,
     openapi_extra=BINARY,
 )
-async def put_file(lease: Held, name: FileName, request: Request, parts: Used) -> Response:
+async def put_result_file(lease: Held, name: FileName, request: Request, parts: Used) -> Response:
     """Store the body as a file of the job; clients see it once the job is completed with the same token."""
     return await parts.files.stored(request, f"{lease.folder}/{name}")
 
 
 @router.post("/files/{name}/upload-url", summary="Get a URL to upload a file", response_model=UploadUrl)
-async def upload_url(lease: Held, name: FileName, parts: Used) -> Response:
+async def get_file_upload_url(lease: Held, name: FileName, parts: Used) -> Response:
     """Get a URL of the bucket that accepts the file by PUT for a while; null if this server stores files."""
     return await parts.files.upload_url(f"{lease.folder}/{name}")
 
@@ -167,7 +167,7 @@ async def drop_live_parts(lease: Held, parts: Used) -> Response:
 
 
 @router.get("/inputs", summary="List the images that a job reads", response_model=LeasedFiles)
-async def list_inputs(lease: Held, parts: Used) -> Response:
+async def list_job_inputs(lease: Held, parts: Used) -> Response:
     """List the images that the job reads and that are still stored, with URLs of the bucket that has them.
 
     If the job starts from finished latents or a checkpoint, they are among the files.
@@ -190,7 +190,7 @@ async def list_inputs(lease: Held, parts: Used) -> Response:
     response_class=StreamingResponse,
     responses={200: {"content": {CONTENT_TYPE: {"schema": {"type": "string", "format": "binary"}}}}},
 )
-async def get_input(lease: Held, file_id: FileId, parts: Used) -> Response:
+async def get_job_input(lease: Held, file_id: FileId, parts: Used) -> Response:
     """Fetch an image from a server that stores files itself."""
     if file_id not in {file.id for file in await parts.store.files.of_job(lease.job_id)}:
         raise FileNotKnown(f"job {lease.job_id} reads no file {file_id}")
@@ -203,7 +203,7 @@ async def get_input(lease: Held, file_id: FileId, parts: Used) -> Response:
     response_class=StreamingResponse,
     responses={200: {"content": {ANY_TYPE: {"schema": {"type": "string", "format": "binary"}}}}},
 )
-async def get_latents(lease: Held, parts: Used) -> Response:
+async def get_job_latents(lease: Held, parts: Used) -> Response:
     """Fetch the finished latents from a server that stores files itself. Only workers can read them."""
     latents = await parts.store.leases.latents_of(lease.job_id)
     if latents is None:

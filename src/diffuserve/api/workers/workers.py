@@ -103,7 +103,7 @@ async def list_workers(parts: Used, caller: OperatorCaller) -> Response:
 
 
 @router.post("", summary="Register a worker", status_code=201, response_model=Registered)
-async def register(body: Registration, parts: Used, caller: WorkerCaller) -> Response:
+async def register_worker(body: Registration, parts: Used, caller: WorkerCaller) -> Response:
     """Register a worker with the models that it offers."""
     await _count_registration(parts, caller)
     worker_id = await parts.store.leases.register(check_registration(body), key_of(caller))
@@ -119,7 +119,7 @@ async def register(body: Registration, parts: Used, caller: WorkerCaller) -> Res
 
 
 @router.post("/{worker_id}/claim", summary="Claim jobs", response_model=ClaimedLeases)
-async def claim(
+async def claim_jobs(
     worker_id: WorkerId,
     body: Claim,
     request: Request,
@@ -155,7 +155,7 @@ async def report_progress(
 
 
 @router.post("/{worker_id}/heartbeat", summary="Renew leases", response_model=ControlCommands)
-async def heartbeat(worker_id: WorkerId, body: Heartbeat, parts: Used, caller: WorkerCaller) -> Response:
+async def renew_leases(worker_id: WorkerId, body: Heartbeat, parts: Used, caller: WorkerCaller) -> Response:
     """Renew the leases that the worker holds, and return its control commands."""
     checked_owner(worker_id, caller)
     return json_response(await parts.store.leases.heartbeat(worker_id, check_heartbeat(body)))
@@ -170,7 +170,7 @@ async def list_peers(worker_id: WorkerId, model: ModelHash, parts: Used, caller:
 
 
 @router.post("/{worker_id}/drain", summary="Give this worker no more jobs", status_code=204)
-async def drain(worker_id: WorkerId, parts: Used, caller: WorkerOrOperatorCaller) -> Response:
+async def drain_worker(worker_id: WorkerId, parts: Used, caller: WorkerOrOperatorCaller) -> Response:
     """Stop leasing jobs to the worker, which finishes those that it holds and ends. For operators too."""
     await parts.store.leases.drain(checked_owner_or_operator(worker_id, caller))
     return Response(status_code=204)
@@ -179,7 +179,7 @@ async def drain(worker_id: WorkerId, parts: Used, caller: WorkerOrOperatorCaller
 @router.post(
     "/{worker_id}/leave", summary="Ask whether an idle worker may leave", response_model=LeavingResource
 )
-async def leave(
+async def request_leave(
     worker_id: WorkerId,
     parts: Used,
     caller: WorkerCaller,
@@ -194,14 +194,14 @@ async def leave(
 
 
 @router.delete("/{worker_id}", summary="Deregister a worker", status_code=204)
-async def deregister(worker_id: WorkerId, parts: Used, caller: WorkerCaller) -> Response:
+async def deregister_worker(worker_id: WorkerId, parts: Used, caller: WorkerCaller) -> Response:
     """Forget the worker, which has ended. Leases that it still holds expire."""
     await parts.store.leases.deregister(checked_owner(worker_id, caller))
     return Response(status_code=204)
 
 
 @router.get("/{worker_id}/control", summary="Wait for control commands", response_model=ControlCommands)
-async def control(  # noqa: PLR0913 (a route has as many arguments as parameters)
+async def await_commands(  # noqa: PLR0913 (a route has as many arguments as parameters)
     worker_id: WorkerId,
     request: Request,
     parts: Used,

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
-    from diffuserve.client.jobs import Client
+    from diffuserve.sdk.async_client import AsyncClient
 
 T = TypeVar("T")
 
 
 def ask(
     settings: Settings,
-    work: "Callable[[Client], Coroutine[Any, Any, T]]",
+    work: "Callable[[AsyncClient], Coroutine[Any, Any, T]]",
     *,
     patience_seconds: float | None = None,
 ) -> T:

@@ -24,7 +24,7 @@ from diffuserve.domain.text.timestamps import from_rfc3339
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
-    from diffuserve.client.jobs import Client
+    from diffuserve.sdk.async_client import AsyncClient
 
 EXAMPLES = """
 Examples:
@@ -75,7 +75,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     raise typer.Exit(_follow(settings, lambda client: _submit(client, file, query), wait, as_json))
 
 
-async def _submit(client: "Client", file: Path, query: dict[str, str]) -> BatchResource:
+async def _submit(client: "AsyncClient", file: Path, query: dict[str, str]) -> BatchResource:
     content = _content(file)
     if file.suffix == ".json":
         if query:
@@ -155,16 +155,16 @@ def write_results(
     ask(settings, lambda client: _write(client, batch_id, output))
 
 
-async def _write(client: "Client", batch_id: str, output: Path | None) -> None:
+async def _write(client: "AsyncClient", batch_id: str, output: Path | None) -> None:
     """Write to a file of another name first: after an error there is none that looks complete."""
     if output is None:
-        async for line in client.batches.results(batch_id):
+        async for line in client.batches.result_lines(batch_id):
             echo(line)
         return
     partial = output.with_name(f".{output.name}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
-            async for line in client.batches.results(batch_id):
+            async for line in client.batches.result_lines(batch_id):
                 file.write(f"{line}\n")
         partial.replace(output)
     except OSError as error:
@@ -176,7 +176,7 @@ async def _write(client: "Client", batch_id: str, output: Path | None) -> None:
 
 def _follow(
     settings: Settings,
-    find: Callable[["Client"], Coroutine[Any, Any, BatchResource]],
+    find: Callable[["AsyncClient"], Coroutine[Any, Any, BatchResource]],
     is_waited_for: bool,
     as_json: bool,
     is_shown: bool = False,
@@ -198,7 +198,7 @@ def _follow(
 
 async def _find_and_wait(
     settings: Settings,
-    find: Callable[["Client"], Coroutine[Any, Any, BatchResource]],
+    find: Callable[["AsyncClient"], Coroutine[Any, Any, BatchResource]],
     is_waited_for: bool,
     found: list[BatchResource],
 ) -> BatchResource:

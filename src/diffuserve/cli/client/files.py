@@ -21,7 +21,7 @@ from diffuserve.domain.text.timestamps import to_rfc3339
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
-    from diffuserve.client.jobs import Client
+    from diffuserve.sdk.async_client import AsyncClient
 
 EXAMPLES = """
 Examples:
@@ -62,7 +62,7 @@ def upload(
         echo("\n".join(file.id for file in uploaded))
 
 
-async def _upload(client: "Client", paths: list[Path]) -> list[FileResource]:
+async def _upload(client: "AsyncClient", paths: list[Path]) -> list[FileResource]:
     from diffuserve.cli.client.uploads import upload as send
 
     return await send(client, paths, Console(stderr=True))
@@ -108,7 +108,7 @@ def rm(
     ask(settings, lambda client: _delete(client, file_ids))
 
 
-async def _delete(client: "Client", file_ids: list[str]) -> None:
+async def _delete(client: "AsyncClient", file_ids: list[str]) -> None:
     for file_id in file_ids:
         await client.files.delete(file_id)
         echo(file_id)

@@ -18,7 +18,7 @@ from diffuserve.domain.text.timestamps import from_rfc3339
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
-    from diffuserve.client.jobs import Client
+    from diffuserve.sdk.async_client import AsyncClient
 
 EXAMPLES = """
 Examples:
@@ -57,7 +57,7 @@ def list_jobs(  # noqa: PLR0913 (one for each option)
     as_json: options.Json = False,
 ) -> None:
     """List jobs, newest first."""
-    from diffuserve.client.jobs import JobFilters
+    from diffuserve.sdk.async_client import JobFilters
 
     filters = JobFilters(model=model, kind=kind, query=query, batch_id=batch)
     page = ask(settings, lambda client: client.find_jobs(status or [], filters=filters, limit=limit))
@@ -105,7 +105,7 @@ def requeue(
         echo(encode(job) if as_json else f"{job.id} {job.status}")
 
 
-async def _requeue(client: "Client", job_ids: list[str]) -> list[JobResource]:
+async def _requeue(client: "AsyncClient", job_ids: list[str]) -> list[JobResource]:
     return [await client.requeue(job_id) for job_id in job_ids]
 
 

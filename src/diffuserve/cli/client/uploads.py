@@ -21,11 +21,11 @@ from diffuserve.domain.requests.input_image import ImageInput
 from diffuserve.domain.requests.params import GenerationParams
 
 if TYPE_CHECKING:
-    from diffuserve.client.jobs import Client
     from diffuserve.domain.resources.file import FileResource
+    from diffuserve.sdk.async_client import AsyncClient
 
 
-async def with_uploads(client: "Client", params: GenerationParams, console: Console) -> GenerationParams:
+async def with_uploads(client: "AsyncClient", params: GenerationParams, console: Console) -> GenerationParams:
     """Return the parameters with uploaded files in place of local ones, each of which is uploaded once."""
     named = [value for _, value in params.input_images if isinstance(value, str) and is_local(value)]
     paths = list(dict.fromkeys(named))
@@ -34,7 +34,7 @@ async def with_uploads(client: "Client", params: GenerationParams, console: Cons
     return params.with_images(lambda _field, image: ids.get(image, image))
 
 
-async def upload(client: "Client", paths: Sequence[Path], console: Console) -> "list[FileResource]":
+async def upload(client: "AsyncClient", paths: Sequence[Path], console: Console) -> "list[FileResource]":
     """Upload files one after another, with a bar for each on a terminal. Raise `InvalidParams`."""
     files = []
     with Progress(*_columns(), console=console, transient=True, disable=not console.is_terminal) as bars:

@@ -10,10 +10,10 @@ from typing import Any, Self
 from rich.progress import BarColumn, Progress, TaskID, TimeElapsedColumn
 
 from diffuserve.cli.display.console import Console, text_column
-from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.jobs.job import JobStatus, Phase
 from diffuserve.domain.resources.job import JobResource, ProgressResource, QueueResource
+from diffuserve.sdk.async_client import AsyncClient
 
 Show = Callable[[JobResource], None]
 ShowPreview = Callable[[Mapping[str, Any]], None]
@@ -22,13 +22,13 @@ _QUEUE_PERIOD_SECONDS = 1.0  # a queued job has no events, but its place in the 
 
 
 async def follow(
-    client: Client, job: JobResource, show: Show, show_preview: ShowPreview | None = None
+    client: AsyncClient, job: JobResource, show: Show, show_preview: ShowPreview | None = None
 ) -> JobResource:
     """Show each change of a job until its status is final; return the job in that state."""
     show(job)
     queue = asyncio.create_task(_follow_queue(client, job.id, show))
     try:
-        async with aclosing(client.events(job.id)) as events:
+        async with aclosing(client.stream(job.id)) as events:
             async for event in events:
                 if event.type == "progress":
                     show(advanced(job, event.data))
@@ -55,7 +55,7 @@ def advanced(job: JobResource, event: Mapping[str, Any]) -> JobResource:
     return replace(job, status=JobStatus.RUNNING, queue=None, phase=Phase(event["phase"]), progress=progress)
 
 
-async def _follow_queue(client: Client, job_id: str, show: Show) -> None:
+async def _follow_queue(client: AsyncClient, job_id: str, show: Show) -> None:
     with suppress(ServerUnavailable):  # reading the events raises it too
         while (job := await client.get(job_id)).status is JobStatus.QUEUED:
             show(job)

@@ -25,7 +25,7 @@ from diffuserve.domain.text.timestamps import from_rfc3339
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
-    from diffuserve.client.jobs import Client
+    from diffuserve.sdk.async_client import AsyncClient
 
 EXAMPLES = """
 Examples:
@@ -130,7 +130,7 @@ def secret(
     echo(encode(found) if as_json else found.secret)
 
 
-async def _secret(client: "Client", is_rotated: bool) -> WebhookSecretResource:
+async def _secret(client: "AsyncClient", is_rotated: bool) -> WebhookSecretResource:
     return await (client.webhooks.rotate_secret() if is_rotated else client.webhooks.secret())
 
 
@@ -151,10 +151,10 @@ def try_out(
     raise typer.Exit(0 if delivery.status is DeliveryStatus.DELIVERED else FAILED)
 
 
-async def _try_out(client: "Client", url: str) -> DeliveryResource:
+async def _try_out(client: "AsyncClient", url: str) -> DeliveryResource:
     """Return the delivery after its first attempt. Raise `ServerUnavailable` after a minute."""
     params = GenerationParams(prompt="a trial of a webhook", num_inference_steps=1)
-    job = await client.submit(params, options={"webhook": {"url": url}})
+    job = await client.submit(params, webhook={"url": url})
     await client.cancel(job.id)
     deadline = time.monotonic() + _TEST_SECONDS
     while time.monotonic() < deadline:
@@ -165,7 +165,7 @@ async def _try_out(client: "Client", url: str) -> DeliveryResource:
     raise ServerUnavailable(f"no message about {job.id} was sent within {_TEST_SECONDS:.0f} s")
 
 
-async def _delivery_about(client: "Client", url: str, job_id: str) -> DeliveryResource | None:
+async def _delivery_about(client: "AsyncClient", url: str, job_id: str) -> DeliveryResource | None:
     for endpoint in (await client.webhooks.endpoints(_MAX_LISTED)).data:
         if endpoint.url == url:
             for delivery in (await client.webhooks.deliveries(endpoint.id, _MAX_LISTED)).data:

@@ -5,9 +5,9 @@ import time
 
 from diffuserve.cli.client.connect import connect
 from diffuserve.cli.doctor.facts import DatabaseFacts, PlaceFacts, ServerFacts
-from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import DiffuserveError, Forbidden, ServerUnavailable, Unauthorized
 from diffuserve.domain.extras import Extra, missing_module
+from diffuserve.sdk.async_client import AsyncClient
 from diffuserve.settings import Settings
 
 _PATIENCE_SECONDS = 10.0
@@ -84,7 +84,7 @@ async def server_facts(settings: Settings) -> ServerFacts | None:
         return ServerFacts(url=settings.server, problem=str(error))
 
 
-async def _ask(client: Client) -> ServerFacts:
+async def _ask(client: AsyncClient) -> ServerFacts:
     ahead, key_problem = await client.server_time() + 0.5 - time.time(), ""  # the header has whole seconds
     try:
         await client.models()
@@ -98,7 +98,7 @@ async def _ask(client: Client) -> ServerFacts:
     )
 
 
-async def _wait_reason(client: Client) -> str:
+async def _wait_reason(client: AsyncClient) -> str:
     try:
         await client.check_ready()
     except ServerUnavailable as error:

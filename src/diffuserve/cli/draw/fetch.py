@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from diffuserve.cli.images.destination import Destination, parameters_in
-from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import ServerRefused
 from diffuserve.domain.resources.job import ArtifactResource, JobResource
 from diffuserve.media.sound_file import SOUND_FORMATS
 from diffuserve.media.video_file import VIDEO_FORMATS
+from diffuserve.sdk.async_client import AsyncClient
 
 _SUFFIXES = (
     {"image/png": (".png",), "image/webp": (".webp",), "image/jpeg": (".jpg", ".jpeg")}
@@ -23,7 +23,7 @@ _SUFFIXES = (
 )
 
 
-async def fetch_images(client: Client, job: JobResource, destination: Destination) -> list[Path]:
+async def fetch_images(client: AsyncClient, job: JobResource, destination: Destination) -> list[Path]:
     """Download a job's images, clips or sounds; return their paths, in order."""
     images = job.result.outputs if job.result else []
     destination.folder.mkdir(parents=True, exist_ok=True)

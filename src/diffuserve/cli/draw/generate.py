@@ -199,7 +199,7 @@ def _report(run: "DrawingRun", num_requests: int, console: Console) -> int:
     if run.finished:
         print_timings(console, run.finished)
     for result in run.finished:
-        for warning in result.warnings:
+        for warning in (text for text in result.warnings if text not in run.told):
             console.print(f"warning: {result.params.prompt[:40]!r}: {warning}", style="yellow")
     for error in run.errors.values():
         console.print(f"error: {error}", style="red")

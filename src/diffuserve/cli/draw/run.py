@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from rich.progress import BarColumn, Progress, TaskID, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TimeRemainingColumn
 
 from diffuserve.cli.display.console import Console, text_column
 from diffuserve.domain.errors import DiffuserveError, RequestFailed
@@ -15,15 +15,18 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import FrameChunk, GenerationResult, StepOutput
 
+_LONG_SECONDS = 5.0  # a shorter run is over before anybody has read how long it takes
+
 OnChunk = Callable[[int, GenerationParams, FrameChunk], None]
 
 
 @dataclass
 class DrawingRun:
-    """Results and errors of the requests, by their index in the list."""
+    """Results and errors of the requests, by their index in the list. `told` are warnings printed before."""
 
     results: dict[int, GenerationResult] = field(default_factory=dict)
     errors: dict[int, DiffuserveError] = field(default_factory=dict)
+    told: frozenset[str] = frozenset()
     interrupted: bool = False
 
     @property
@@ -45,14 +48,15 @@ def run_requests(
     result with the images that passed, or raises `RequestFailed`. With `on_chunk` the frames of clips go to
     that as they come, on the same thread, and results have none.
     """
-    run = DrawingRun()
+    run = DrawingRun(told=tell_ahead(engine, requests, console))
     columns = (
         text_column("{task.description}"),
         BarColumn(),
         text_column("{task.fields[phase]}"),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     )
     saves: dict[int, Future[GenerationResult]] = {}
-    with ThreadPoolExecutor(1) as saver, Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+    with ThreadPoolExecutor(1) as saver, Progress(*columns, console=console) as progress:
         bars = _Bars(engine, requests, progress, is_streaming=on_chunk is not None)
         try:
             while outputs := engine.step():
@@ -74,6 +78,18 @@ def run_requests(
         except RequestFailed as error:
             run.errors[index] = error
     return run
+
+
+def tell_ahead(engine: Engine, requests: Sequence[GenerationParams], console: Console) -> frozenset[str]:
+    """Say before a run how long it takes, if long, and warn of sizes; return these warnings."""
+    resolved = [engine.spec.resolve(params, seed=0) for params in requests]
+    warnings = dict.fromkeys(text for params in resolved for text in engine.spec.size_warnings(params))
+    for warning in warnings:
+        console.print(f"warning: {warning}", style="yellow")
+    seconds = sum(engine.estimate(params).seconds for params in resolved)
+    if seconds >= _LONG_SECONDS:
+        console.print(f"this takes about {seconds:,.0f} s", style="dim")
+    return frozenset(warnings)
 
 
 def _release(engine: Engine, request_id: str, _written: Future[None]) -> None:

@@ -1,6 +1,7 @@
 """`diffuserve submit`: a job for a server, and its images, clips or sounds."""
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +21,14 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.extras import Extra, missing_module
 from diffuserve.domain.jobs.job import IMAGE_GENERATE, MAX_PREVIEWS, VIDEO_GENERATE, Band, JobStatus
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.requests.request_bounds import MAX_PROMPT_CHARACTERS
 from diffuserve.models.folders.names import ALIASES
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
     from diffuserve.cli.images.previews import Previews
-    from diffuserve.client.jobs import Client
     from diffuserve.domain.resources.job import JobResource
+    from diffuserve.sdk.async_client import AsyncClient
 
 EXAMPLES = """
 Examples:
@@ -83,7 +85,9 @@ class SubmitOptions:
 @takes_job_options
 def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="Description of the image.")],
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="Description of the image; - for standard input.")
+    ],
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is done.")] = False,
     output: Annotated[
@@ -120,7 +124,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
 
     Ctrl-C while waiting leaves the job running.
     """
-    [params] = asked.requests([prompt])
+    [params] = asked.requests([_read() if prompt == "-" else prompt])
     check_images(params)
     if output is None and open_:
         output = Path("out")
@@ -147,6 +151,14 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         job_options=job_options,
     )
     raise typer.Exit(_run(submission))
+
+
+def _read() -> str:
+    """Return the one prompt of standard input. Raise `InvalidParams` if there is none."""
+    prompt = sys.stdin.read(MAX_PROMPT_CHARACTERS + 1).strip()
+    if not prompt:
+        raise InvalidParams("prompt", "-", "standard input is empty; write the prompt there")
+    return prompt
 
 
 def _check_pictures(images: Destination | None, preview: bool) -> None:
@@ -197,13 +209,10 @@ async def _submit(submission: SubmitOptions, submitted: list[str]) -> int:
         wanted["exact"] = True
     async with connect(submission.settings) as client:
         model = await served_name(client, submission.model)
+        await _tell_unlearned(client, model, submission.params)
         params = await _uploaded(client, submission.params)
         job = await client.submit(
-            params,
-            model=model,
-            priority=submission.priority,
-            options=wanted,
-            kind=submission.kind,
+            params, model=model, priority=submission.priority, kind=submission.kind, **wanted
         )
     submitted.append(job.id)
     _tell_replaced(job)
@@ -224,7 +233,21 @@ def _tell_replaced(job: "JobResource") -> None:
         Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
 
 
-async def _uploaded(client: "Client", params: GenerationParams) -> GenerationParams:
+async def _tell_unlearned(client: "AsyncClient", model: str | None, params: GenerationParams) -> None:
+    """Warn of a size that the model has not learned, before it is drawn: that may take long, and fail."""
+    sides = [side for side in (params.width, params.height) if side]
+    served = await client.models() if sides else []
+    meant = [each for each in served if each.id == model or (model is None and len(served) == 1)]
+    for learned in filter(None, (each.learned_sizes for each in meant)):
+        if not all(learned.min <= side <= learned.max for side in sides):
+            size = "x".join(map(str, sides))
+            text = (
+                f"warning: {meant[0].id} has learned {learned.min} to {learned.max} pixels a side, not {size}"
+            )
+            Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
+
+
+async def _uploaded(client: "AsyncClient", params: GenerationParams) -> GenerationParams:
     """Return the parameters of a job, whose local images are on the server now."""
     if not params.input_images:
         return params
@@ -233,7 +256,7 @@ async def _uploaded(client: "Client", params: GenerationParams) -> GenerationPar
     return await with_uploads(client, params, Console(stderr=True))
 
 
-async def served_name(client: "Client", model: str | None) -> str | None:
+async def served_name(client: "AsyncClient", model: str | None) -> str | None:
     """Return the server's name of a model; a short name is also understood where the server has another."""
     hub_id = None if model is None else ALIASES.get(model)
     if hub_id is None or any(served.id == model for served in await client.models()):

@@ -17,7 +17,14 @@ from diffuserve.cli import options
 from diffuserve.cli.display.echo import echo
 from diffuserve.cli.display.results import results
 from diffuserve.cli.panels import FLEET
-from diffuserve.domain.errors import DiffuserveError, InvalidParams, ServerUnavailable
+from diffuserve.domain.errors import (
+    DiffuserveError,
+    Forbidden,
+    InvalidParams,
+    ServerRefused,
+    ServerUnavailable,
+    Unauthorized,
+)
 from diffuserve.fleet import holder
 from diffuserve.fleet.control_plane import PoolOfModel
 from diffuserve.fleet.launcher import FleetWorkerList, Launcher
@@ -34,6 +41,9 @@ log = logging.getLogger(__name__)
 
 MOST = 1_000  # elements of an array of jobs in most clusters of Slurm
 _STOP_MARGIN: Final = 60.0  # seconds beside a worker's drain, after which what is left of a fleet is ended
+_KEY_REMEDY: Final = (
+    "give a key of the role monitor in DIFFUSERVE_API_KEY; `diffuserve keys create --role monitor` makes one"
+)
 WORKER_SETTINGS = tuple(name for name in options.WORKER_SETTINGS if name != "gpus")
 SETTINGS = ("server", "api_key", *WORKER_SETTINGS)
 
@@ -142,6 +152,10 @@ def check_pool(pool: PoolOfModel, bounds: FleetBounds) -> None:
     except ServerUnavailable as error:
         remedy = "start the control plane by `diffuserve api`, or give its URL with --server"
         raise ServerUnavailable(f"{error}; {remedy}") from error
+    except ServerRefused as error:
+        raise ServerRefused(f"{error}; give the control plane's URL with --server") from error
+    except (Unauthorized, Forbidden) as error:
+        raise Forbidden(f"{error}; {_KEY_REMEDY}") from error
     if size is None and bounds.least == 0:
         remedy = "no worker has offered the model yet, so that nobody can ask for it; give --min 1"
         raise InvalidParams("min", 0, remedy)
@@ -166,7 +180,7 @@ def keep(
 
 def stop_fleet(launcher: Launcher, settings: Settings, file: Path) -> None:
     """End the process that keeps a fleet, and drain all that is left of it."""
-    holder.stop(file)
+    holder.stop(file, settings.worker.drain_seconds + 2 * _STOP_MARGIN)
     with holder.held(file):
         asyncio.run(_drained(launcher, settings))
     echo(f"{file.name} has ended")
@@ -189,6 +203,10 @@ def show(launcher: Launcher, as_json: bool) -> None:
 
 
 async def _drained(launcher: Launcher, settings: Settings) -> None:
-    num_killed = await drained(launcher, settings.worker.drain_seconds + _STOP_MARGIN)
+    try:
+        num_killed = await drained(launcher, settings.worker.drain_seconds + _STOP_MARGIN)
+    except ServerUnavailable as error:
+        remedy = "workers may be left: `stop` the fleet once its cluster manager responds"
+        raise ServerUnavailable(f"{error}; {remedy}") from error
     if num_killed:
         log.warning("%d workers did not leave in time, and were ended", num_killed)

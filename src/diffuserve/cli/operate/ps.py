@@ -2,6 +2,7 @@
 
 from diffuserve.cli import options
 from diffuserve.cli.client.ask import ask
+from diffuserve.cli.client.connect import check_listening
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.display.echo import echo
 from diffuserve.cli.display.results import results
@@ -22,6 +23,7 @@ def ps(settings: Settings, as_json: options.Json = False) -> None:
 
     Workers are shown to operators; with another key, or while there are none, the jobs of its tenant are.
     """
+    check_listening(settings)
     from diffuserve.cli.operate.server_tables import view_of
     from diffuserve.cli.operate.server_view import read_view
     from diffuserve.client.codec import encode

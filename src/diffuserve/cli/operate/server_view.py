@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import Forbidden
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.resource_base import Resource
@@ -12,6 +11,7 @@ from diffuserve.domain.resources.job import JobResource
 from diffuserve.domain.resources.operations import OperationsResource
 from diffuserve.domain.resources.worker import WorkerResource
 from diffuserve.domain.text.timestamps import from_rfc3339
+from diffuserve.sdk.async_client import AsyncClient
 
 RATE_SECONDS = 60.0
 _FINISHED_PAGE = 100
@@ -39,7 +39,7 @@ class ServerView(Resource):
     refusal: str = ""
 
 
-async def read_view(client: Client) -> ServerView:
+async def read_view(client: AsyncClient) -> ServerView:
     """Ask a server what it does. Raise `ServerUnavailable` and `Unauthorized`."""
     models = tuple(model.id for model in await client.models())
     running = (await client.list_jobs(_ACTIVE, limit=_RUNNING_PAGE)).data
@@ -65,7 +65,7 @@ def _of_operators(
 
 
 async def _of_a_tenant(
-    client: Client, models: tuple[str, ...], running: tuple[JobResource, ...]
+    client: AsyncClient, models: tuple[str, ...], running: tuple[JobResource, ...]
 ) -> ServerView:
     now = await client.server_time()
     ended = (await client.list_jobs(_ENDED, limit=_FINISHED_PAGE)).data

@@ -18,7 +18,7 @@ from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
     from diffuserve.cli.operate.server_view import ServerView
-    from diffuserve.client.jobs import Client
+    from diffuserve.sdk.async_client import AsyncClient
 
 EXAMPLES = """
 Examples:
@@ -73,7 +73,7 @@ async def _watch(settings: Settings, interval: float) -> None:
                 live.update(screen_of(view, problem), refresh=True)
 
 
-async def _look(client: "Client", last: "ServerView | None") -> "tuple[ServerView | None, str]":
+async def _look(client: "AsyncClient", last: "ServerView | None") -> "tuple[ServerView | None, str]":
     """Return what the server does, or the last view and why there is no newer one."""
     from diffuserve.cli.operate.server_view import read_view
 

@@ -21,7 +21,7 @@ from diffuserve.domain.workers.worker import WorkerState
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
-    from diffuserve.client.jobs import Client
+    from diffuserve.sdk.async_client import AsyncClient
 
 EXAMPLES = """
 Examples:
@@ -88,7 +88,7 @@ def drain(
         echo(f"{drained.id} {outcome}")
 
 
-async def _drain(client: "Client", wanted: str, is_waited_for: bool) -> WorkerResource:
+async def _drain(client: "AsyncClient", wanted: str, is_waited_for: bool) -> WorkerResource:
     worker = named(wanted, await client.workers())
     await client.drain_worker(worker.id)
     if is_waited_for:
@@ -96,7 +96,7 @@ async def _drain(client: "Client", wanted: str, is_waited_for: bool) -> WorkerRe
     return next((found for found in await client.workers() if found.id == worker.id), worker)
 
 
-async def _until_gone(client: "Client", worker: WorkerResource) -> WorkerResource:
+async def _until_gone(client: "AsyncClient", worker: WorkerResource) -> WorkerResource:
     """Wait until the worker is not in the list any more, or lost; return it as it was last."""
     from diffuserve.cli.display.waiting import Waiting
 

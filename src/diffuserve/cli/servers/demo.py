@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from diffuserve.cli.servers.local_worker import Launch, ServerWithWorker
-    from diffuserve.client.jobs import Client
     from diffuserve.domain.resources.job import JobResource
+    from diffuserve.sdk.async_client import AsyncClient
 
 EXAMPLES = "Example:\n\n  diffuserve demo -o out/demo"
 
@@ -117,7 +117,7 @@ def _settings(folder: Path) -> Settings:
 async def _demo(settings: Settings, output: Path, console: Console, launch: "Launch") -> list[FinishedJob]:
     """Start a server with an API key for each tenant, run the jobs of each model in turn, and stop it."""
     from diffuserve.cli.servers.local_worker import server_with_worker
-    from diffuserve.client.jobs import Client
+    from diffuserve.sdk.async_client import AsyncClient
     from diffuserve.wiring.control import open_store
     from diffuserve.wiring.own_worker import wait_until_ready
 
@@ -129,7 +129,7 @@ async def _demo(settings: Settings, output: Path, console: Console, launch: "Lau
             await wait_until_ready(running.worker, running.server.plane.store, running.known, _START_SECONDS)
         address = running.server.address
         console.print(f"serving on {address}", style="dim", highlight=False)
-        clients = [await stack.enter_async_context(Client(address, key)) for key in keys.values()]
+        clients = [await stack.enter_async_context(AsyncClient(address, key)) for key in keys.values()]
         finished: list[FinishedJob] = []
         for model in SCENES:
             async with _worker_of(model, settings, running, launch, console):
@@ -159,7 +159,11 @@ async def _worker_of(
 
 
 async def _run_scenes(
-    model: str, before: Sequence[FinishedJob], clients: "Sequence[Client]", output: Path, console: Console
+    model: str,
+    before: Sequence[FinishedJob],
+    clients: "Sequence[AsyncClient]",
+    output: Path,
+    console: Console,
 ) -> list[FinishedJob]:
     """Run the scenes of a model as jobs, all at the same time, alternating between tenants."""
     from diffuserve.cli.client.uploads import with_uploads

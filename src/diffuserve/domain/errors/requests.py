@@ -65,6 +65,20 @@ class OutOfMemory(RequestFailed):
     code = "out_of_memory"
 
 
+class JobFailed(DiffuserveError):
+    """A job that was waited for was canceled, has expired, or failed with an error of no other class.
+
+    Remedy: the message says which; `job_id` identifies it.
+    """
+
+    code = "job_failed"
+    facts = ("job_id",)
+
+    def __init__(self, job_id: str, reason: str) -> None:
+        super().__init__(f"job {job_id}: {reason}")
+        self.job_id = job_id
+
+
 class DownloadFailed(DiffuserveError):
     """An image that a job reads did not reach its worker: the store refused it three times, or was away
     for ten minutes.

@@ -253,12 +253,13 @@ class Job:
 
     `attempt` counts the leases granted on the job, and `lease_token` is that of the newest one. `version`
     grows with every change. `seq` is the job's place in its tenant's queue. `decode_seconds` is the part of
-    `cost_seconds` for decoding. It must start by `deadline` and end by `finish_by`, which it may miss if it
-    is `best_effort`. An `exact` job is drawn with unquantized weights. `phase` and `progress` are those
-    of a running job at its last heartbeat. A job that `is_denoised` has its latents, and waits for decoding
-    or is being decoded. `traceparent` is the submission's span in a trace. `requested_model` is the
-    model that was asked for, where its fallback draws. The job is deleted at `forget_at`, once it has ended,
-    if that is sooner than the server would; one to `forget_delivered` even sooner, once it is delivered.
+    `cost_seconds` for decoding, and `kept_seconds` the part that its checkpoint saves. It must start by
+    `deadline` and end by `finish_by`, which it may miss if it is `best_effort`. An `exact` job is drawn with
+    unquantized weights. `phase` and `progress` are those of a running job at its last heartbeat. A job that
+    `is_denoised` has its latents, and waits for decoding or is being decoded. `traceparent` is the
+    submission's span in a trace. `requested_model` is the model that was asked for, where its fallback
+    draws. The job is deleted at `forget_at`, once it has ended, if that is sooner than the server would; one
+    to `forget_delivered` even sooner, once it is delivered.
     """
 
     id: str
@@ -277,6 +278,7 @@ class Job:
     created_at: float
     asked: Mapping[str, Any] | None = None
     decode_seconds: float = 0.0
+    kept_seconds: float = 0.0
     is_denoised: bool = False
     seq: int = 0
     num_previews: int = 0
@@ -309,7 +311,8 @@ class Job:
     @property
     def work_seconds(self) -> float:
         """Predicted device-seconds of the remaining work."""
-        return self.decode_seconds if self.is_denoised else self.cost_seconds
+        whole = self.decode_seconds if self.is_denoised else self.cost_seconds
+        return max(whole - self.kept_seconds, 0.0)
 
     @property
     def revision(self) -> Revision:

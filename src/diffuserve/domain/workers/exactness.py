@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.workers.readiness import workers_of
-from diffuserve.domain.workers.worker import Worker
+from diffuserve.domain.workers.worker import Worker, WorkerReport
 
 
 def check_exact(model: str, workers: Iterable[Worker]) -> None:
@@ -30,3 +30,8 @@ def offloads(model: str, workers: Iterable[Worker]) -> tuple[str, ...]:
     """Return which weights of a model stay on the host, as reported by its workers."""
     found = {worker.report.residency for worker in workers_of(model, workers)}
     return tuple(sorted({residency.mode.value for residency in found if residency is not None}))
+
+
+def is_exact(report: WorkerReport) -> bool:
+    """Return whether a worker has said that its weights are not quantized."""
+    return report.quantization == Quantization.NONE

@@ -12,12 +12,12 @@ from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
 from diffuserve.domain.jobs.claim import MAX_MODELS_OF_KEY
 from diffuserve.domain.jobs.job import Band, JobError, JobResult, Phase
 from diffuserve.domain.models.cost import CostFit
-from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.residency import Residency
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.resource_base import Resource
 from diffuserve.domain.safety import FilterInfo
 from diffuserve.domain.text.path_parts import FileName, Id, Sha256, Suffix
+from diffuserve.domain.workers.model_orders import ModelOrder, OrdersReport
 from diffuserve.domain.workers.peers import PeerReport
 
 MAX_WORKERS_OF_KEY = 1_000
@@ -98,7 +98,7 @@ class WorkerReport:
     cannot load, with reasons. `residency` says where its weights are; it is `None` until they are loaded.
     `peers` are the models that it exchanges with peers. `resident_adapters` are the digests of the adapters
     in memory, the most recently used ones of each engine, and `own_adapters` the names for which it has files
-    of its own.
+    of its own. `orders` is `None` for a worker that takes no orders of models.
     """
 
     state: WorkerState
@@ -121,11 +121,7 @@ class WorkerReport:
     peers: Annotated[tuple[PeerReport, ...], Field(max_length=_MAX_PEER_MODELS)] = ()
     resident_adapters: Annotated[tuple[Sha256, ...], Field(max_length=MAX_RESIDENT_ADAPTERS)] = ()
     own_adapters: Annotated[tuple[FileName, ...], Field(max_length=MAX_OWN_ADAPTERS)] = ()
-
-
-def is_exact(report: WorkerReport) -> bool:
-    """Return whether a worker has said that its weights are not quantized."""
-    return report.quantization == Quantization.NONE
+    orders: OrdersReport | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,12 +261,16 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlCommands:
-    """Commands to a worker: jobs to cancel, attempts to preempt, leases it has lost, whether to drain."""
+    """Commands to a worker: jobs to cancel, attempts to preempt, leases it has lost, whether to drain.
+
+    A response to a heartbeat has the last `order` of a model too, again and again.
+    """
 
     cancel: tuple[str, ...] = ()
     preempt: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     drain: bool = False
+    order: ModelOrder | None = None
 
     def __bool__(self) -> bool:
         """Return whether there is any command."""

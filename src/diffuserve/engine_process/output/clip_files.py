@@ -42,7 +42,7 @@ class ClipFiles:
         self._plan = plan
         self._cells: list[Image] = []
         self._written: list[Path] = []
-        self.first: Image | None = None
+        self.poster: Image | None = None
         self.seconds = 0.0
         self._begin(plan.sound)
 
@@ -62,11 +62,11 @@ class ClipFiles:
         start = time.perf_counter()
         self._written.append(self._video.path)
         self._video.close()
-        assert self.first is not None
-        poster = self._save(self.first, "poster")
+        assert self.poster is not None
+        poster = self._save(self.poster, "poster")
         sprites = self._save(self._sprites.image(), "sprites", num_frames=self._sprites.num_cells)
         self.seconds += time.perf_counter() - start
-        return [self._file(self._video.path, self.first, "video", self._video.num_frames), poster, sprites]
+        return [self._file(self._video.path, self.poster, "video", self._video.num_frames), poster, sprites]
 
     def abandon(self) -> None:
         """Remove what was written."""
@@ -79,7 +79,8 @@ class ClipFiles:
         path = plan.folder / f"{plan.index}.{plan.output_format}"
         self._video = VideoWriter(path, plan.fps, plan.origin, sound)
         self._sprites = SpriteSheet(plan.num_frames)
-        self.first = None
+        self.poster = None
+        self._num_written = 0
         self.is_blurred = False
 
     def _begin_again_blurred(self, cells: list[Image], size: tuple[int, int]) -> None:
@@ -90,9 +91,16 @@ class ClipFiles:
             self._write([from_cells(few, size)])
 
     def _write(self, frames: Frames) -> None:
-        self.first = self.first or (frames[0] if frames else None)
+        self._keep_poster(frames)
         self._video.write(frames)
         self._sprites.add(frames)
+
+    def _keep_poster(self, frames: Frames) -> None:
+        """Keep the middle frame, as clips often fade in; of one that ends before it, the last frame."""
+        place = self._plan.num_frames // 2 - self._num_written
+        self._num_written += len(frames)
+        if frames and place >= 0:
+            self.poster = frames[min(place, len(frames) - 1)]
 
     def _save(self, image: Image, role: str, num_frames: int | None = None) -> FinishedFile:
         path = self._plan.folder / f"{self._plan.index}-{role}.webp"

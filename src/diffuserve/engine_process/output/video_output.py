@@ -72,11 +72,11 @@ class VideoOutput:
                 self._end_clip()
 
     def finish(self) -> tuple[FinishedFile, ...]:
-        """Return the files of all clips, and a thumbnail of the first."""
-        first = self._clips[0].first
-        assert first is not None
+        """Return the files of all clips, and a thumbnail of the first one's poster."""
+        poster = self._clips[0].poster
+        assert poster is not None
         with _writing(self.request_id):
-            thumbnail = self.images.thumbnail(first, self._folder, self.images.origin(self.params, 0))
+            thumbnail = self.images.thumbnail(poster, self._folder, self.images.origin(self.params, 0))
         return (*self._files, thumbnail)
 
     def abandon(self) -> None:

@@ -1,4 +1,4 @@
-"""What a transaction changed in the ready queue, for reads that began before it was committed."""
+"""Changes of the waiting and running work by a transaction, for reads that began before its commit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,13 @@ class Moved(Enum):
     IN = auto()
     OUT = auto()
     CLAIMED = auto()
+    ENDED = auto()
+    """They ran, and their leases ended: they are in no lane."""
 
 
 @dataclass(frozen=True)
 class LaneChange:
-    """Jobs that came into a lane, left it, or were claimed out of it.
+    """Jobs that came into a lane, left it, were claimed out of it, or ended.
 
     `jobs` are their places and predicted device-seconds. The other fields are those of a lane's row.
     """

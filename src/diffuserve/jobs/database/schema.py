@@ -291,6 +291,7 @@ workers = sa.Table(
     text("role", server_default="all"),
     count("num_promised"),
     double("promised_at", null=True),
+    text("model_order", null=True),
     postgresql_with=_HOT,
 )
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import orjson
 import sqlalchemy as sa
 
-from diffuserve.domain.workers.worker import WorkerRole, is_exact
+from diffuserve.domain.workers.exactness import is_exact
+from diffuserve.domain.workers.worker import WorkerRole
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import IDS, Transaction
 from diffuserve.jobs.leases import promises

@@ -1,6 +1,7 @@
 """Ends of attempts: a transaction collects the consequences for their jobs, and writes them together."""
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from diffuserve.domain.workers.worker import LeaseEnd
 from diffuserve.events.base import QUEUE
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import IDS, Transaction
+from diffuserve.jobs.database.lane_change import LaneChange, Moved
 from diffuserve.jobs.policy.charges import Attempt
 from diffuserve.jobs.policy.retries import RetryDecision
 from diffuserve.jobs.queue import ready_queue
@@ -28,7 +30,16 @@ def end_leases(transaction: Transaction, ended: Collection[sa.Row[Any]]) -> dict
     job_ids = [lease.job_id for lease in ended]
     if job_ids:
         transaction.execute(_END, {"ids": job_ids})
+        transaction.lane_changes += _changes_of(ended)
     return load_records(transaction, job_ids)
+
+
+def _changes_of(ended: Iterable[sa.Row[Any]]) -> list[LaneChange]:
+    """Return by how much ended leases reduce the running work of each model."""
+    charged: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for lease in ended:
+        charged[lease.model].append((0, lease.charged))
+    return [LaneChange("", Moved.ENDED, jobs, model=model) for model, jobs in charged.items()]
 
 
 def attempt_of(lease: sa.Row[Any], record: JobRecord, now: float) -> Attempt:

@@ -1,7 +1,7 @@
 """Workers and their leases: registration, heartbeats, claims and the ends of attempts."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,6 +10,7 @@ from diffuserve.domain.errors import Conflict, LeaseLost, WorkerNotFound
 from diffuserve.domain.jobs.checkpoint import StoredCheckpoint
 from diffuserve.domain.jobs.claim import Claim
 from diffuserve.domain.jobs.job import Band, JobStatus
+from diffuserve.domain.workers.model_orders import ModelOrder
 from diffuserve.domain.workers.worker import (
     Completion,
     ControlCommands,
@@ -17,6 +18,7 @@ from diffuserve.domain.workers.worker import (
     HandOver,
     Heartbeat,
     Lease,
+    ModelOffer,
     Registration,
     Release,
     StoredLatents,
@@ -30,6 +32,7 @@ from diffuserve.jobs.leases.claim import Claimed, ClaimJobs
 from diffuserve.jobs.leases.finish import CompleteJob, FailJob, HandOverJob, ReleaseJob
 from diffuserve.jobs.records import JSON_COLUMNS
 from diffuserve.jobs.workers.leaving import LeaveWorker
+from diffuserve.jobs.workers.model_orders import CancelOrder, OfferMore, PlaceOrder
 from diffuserve.jobs.workers.registry import (
     DeregisterWorker,
     DrainWorker,
@@ -113,6 +116,18 @@ class WorkerLeases:
     async def drain(self, worker_id: str) -> None:
         """Grant this worker no more jobs. Raise `WorkerNotFound`."""
         await self._writer.run(DrainWorker(worker_id))
+
+    async def order_model(self, worker_id: str, order: ModelOrder, accepts_license: bool = False) -> None:
+        """Give this worker an order of a model. Raise `WorkerNotFound`, and what `check_order` raises."""
+        await self._writer.run(PlaceOrder(worker_id, order, accepts_license))
+
+    async def cancel_order(self, worker_id: str) -> None:
+        """Take this worker's order of a model back. Raise `WorkerNotFound`."""
+        await self._writer.run(CancelOrder(worker_id))
+
+    async def offer_more(self, worker_id: str, offers: Sequence[ModelOffer]) -> None:
+        """Add models to those that this worker offers. Raise `WorkerNotFound` and `ModelConflict`."""
+        await self._writer.run(OfferMore(worker_id, offers))
 
     async def deregister(self, worker_id: str) -> None:
         """Forget this worker, which has ended. Leases that it still holds expire."""

@@ -7,12 +7,13 @@ from diffuserve.domain.jobs.job import Band, Job, QueueEstimate
 from diffuserve.domain.workers.readiness import ModelStatus
 from diffuserve.jobs.policy.fairness import BAND_SECONDS
 
-# Fitted to simulated queues, in which 85 of 100 jobs end within the range
-# (tests/unit/jobs/policy/test_estimate_ranges.py). Later jobs may overtake, queued ones may be canceled,
-# running ones are partly done, and a job that shares its worker's steps runs longer than alone.
-_MIN_AHEAD, _MAX_AHEAD = 0.6, 2.0
-_MIN_RUN, _MAX_RUN = 0.7, 2.0
-_MAX_RUNNING = 0.7
+# Fitted to simulated queues, in each of which 85 of 100 jobs start and end within the range
+# (tests/unit/jobs/policy/test_estimate_ranges.py). Later jobs may overtake, queued ones may be canceled, and
+# steps that many share cost less for each; but a job that shares its worker's steps runs longer than alone.
+_MIN_AHEAD, _MAX_AHEAD = 0.4, 2.5
+_MIN_RUN, _MAX_RUN = 0.5, 2.5
+_MAX_RUNNING = 1.4
+_MAX_TURNS = 2.0
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,30 @@ class LaneSize:
 
 @dataclass(frozen=True)
 class TenantStanding:
-    """A tenant's place under fair queueing: its weight, and its virtual time in weighted device-seconds."""
+    """A tenant's place under fair queueing: its weight, and its virtual time in weighted device-seconds.
+
+    At most `max_running` of its jobs run at a time, if there is a limit.
+    """
 
     weight: float = 1.0
     vtime: float = 0.0
+    max_running: int | None = None
+
+    def num_serving(self, num_workers: int) -> int:
+        """Return how many of the workers can run its jobs at the same time."""
+        return num_workers if self.max_running is None else min(num_workers, self.max_running)
+
+
+@dataclass(frozen=True)
+class RunningWork:
+    """Number of the running jobs of a model, and the device-seconds predicted for the whole of them."""
+
+    num_jobs: int = 0
+    seconds: float = 0.0
+
+    def plus(self, num_jobs: int, seconds: float) -> "RunningWork":
+        """Return the work with so much more of it, or less, but never below none."""
+        return RunningWork(max(0, self.num_jobs + num_jobs), max(0.0, self.seconds + seconds))
 
 
 @dataclass(frozen=True)
@@ -45,7 +66,7 @@ class WorkAhead:
 
     num_jobs: int
     work_seconds: float
-    running_seconds: float
+    running: RunningWork
     num_workers: int
     status: ModelStatus = ModelStatus.READY
     num_coming: int = 0
@@ -71,19 +92,38 @@ def estimate_wait(
     max_ahead = ahead.num_jobs + others
     if ahead.num_workers == 0:
         return QueueEstimate(num_ahead, None, None, _reason(job, ahead.status), max_ahead)
-    work_seconds = ahead.work_seconds + sum(share * lane.work_seconds for share, lane in shares)
-    low, high = _range(job.work_seconds, work_seconds, ahead)
+    others_seconds = sum(share * lane.work_seconds for share, lane in shares)
+    low, high = _range(job.work_seconds, others_seconds, standings[job.tenant_id], ahead)
     return QueueEstimate(num_ahead, round(low, 3), round(high, 3), ahead_high=max_ahead)
 
 
-def _range(own_seconds: float, work_seconds: float, ahead: WorkAhead) -> tuple[float, float]:
-    """Return the likely minimum and maximum seconds until a job with so much work before it ends.
+def _range(
+    own_seconds: float, others_seconds: float, standing: TenantStanding, ahead: WorkAhead
+) -> tuple[float, float]:
+    """Return the likely minimum and maximum seconds until a job ends with so much work of others before it.
 
     Workers that are coming help at best.
     """
-    low = _MIN_AHEAD * work_seconds / (ahead.num_workers + ahead.num_coming)
-    high = (_MAX_AHEAD * work_seconds + _MAX_RUNNING * ahead.running_seconds) / ahead.num_workers
-    return low + _MIN_RUN * own_seconds, high + _MAX_RUN * own_seconds
+
+    def wait(num_workers: int) -> float:
+        lane_seconds = ahead.work_seconds / standing.num_serving(num_workers)
+        return lane_seconds + others_seconds / num_workers
+
+    low = _MIN_AHEAD * wait(ahead.num_workers + ahead.num_coming) + _MIN_RUN * own_seconds
+    running_seconds = _running_before(own_seconds, ahead) / ahead.num_workers
+    high = _MAX_AHEAD * wait(ahead.num_workers) + _MAX_RUNNING * running_seconds + _MAX_RUN * own_seconds
+    return low, high
+
+
+def _running_before(own_seconds: float, ahead: WorkAhead) -> float:
+    """Return how many device-seconds of the running jobs a job may have to wait for.
+
+    Jobs that share a worker take turns, so none delays another by much more than that one's own work.
+    """
+    running = ahead.running
+    if running.num_jobs <= ahead.num_workers:
+        return running.seconds
+    return min(running.seconds, _MAX_TURNS * own_seconds * running.num_jobs)
 
 
 def _reason(job: Job, status: ModelStatus) -> str:

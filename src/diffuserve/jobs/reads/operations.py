@@ -114,9 +114,8 @@ class Operations:
         """Return how the tenants stand under fair queueing; an unknown one has the default plan's weight."""
         table = schema.tenants
         rows = await self._database.rows(sa.select(table).where(table.c.id.in_(sorted(tenant_ids))))
-        default = TenantStanding(self._default_plan.weight)
-        known = {row.id: TenantStanding(tenant_of(row, self._config).plan.weight, row.vtime) for row in rows}
-        return dict.fromkeys(tenant_ids, default) | known
+        known = {row.id: _standing(tenant_of(row, self._config).plan, row.vtime) for row in rows}
+        return dict.fromkeys(tenant_ids, _standing(self._default_plan)) | known
 
     @property
     def _default_plan(self) -> Plan:
@@ -146,6 +145,10 @@ async def _succeeds(work: Awaitable[object], seconds: float) -> bool:
             raise
         return False
     return True
+
+
+def _standing(plan: Plan, vtime: float = 0.0) -> TenantStanding:
+    return TenantStanding(plan.weight, vtime, plan.max_running)
 
 
 def _served(row: sa.Row[Any]) -> OfferedModel:

@@ -13,12 +13,13 @@ from itertools import accumulate
 import sqlalchemy as sa
 
 from diffuserve.domain.jobs.job import Band, Job, QueueEstimate
+from diffuserve.domain.workers.exactness import is_exact
 from diffuserve.domain.workers.readiness import is_ready, status_of
-from diffuserve.domain.workers.worker import Worker, WorkerState, is_exact
+from diffuserve.domain.workers.worker import Worker, WorkerState
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.connections import Database
 from diffuserve.jobs.database.lane_change import LaneChange, Moved
-from diffuserve.jobs.policy.estimate import LaneSize, TenantStanding, WorkAhead, estimate_wait
+from diffuserve.jobs.policy.estimate import LaneSize, RunningWork, TenantStanding, WorkAhead, estimate_wait
 from diffuserve.jobs.reads.operations import Operations
 from diffuserve.jobs.reads.recent_changes import RecentChanges
 from diffuserve.jobs.reads.shared_reads import SharedReads
@@ -29,6 +30,10 @@ ready, leases, lanes = schema.ready, schema.leases, schema.lanes
 OUTLOOK_SECONDS = 1.0
 """Age that an estimate may have: it is a range at best, and reading the queue takes milliseconds."""
 _MAX_PARTS = 1_000
+
+_RUNNING = sa.select(
+    leases.c.model, sa.func.count().label("num"), sa.func.sum(leases.c.charged).label("seconds")
+).group_by(leases.c.model)
 
 _OwnLane = tuple[str, str]
 """A lane's key, and its tenant."""
@@ -49,7 +54,7 @@ class QueueState:
     standings: Mapping[str, TenantStanding]
     floors: Mapping[str, float]
     handicaps: Mapping[str, Mapping[str, float]]
-    running_seconds: Mapping[str, float]
+    running: Mapping[str, RunningWork]
     workers: Sequence[Worker]
 
     def standings_beside(self, job: Job, own: TenantStanding) -> Mapping[str, TenantStanding]:
@@ -66,9 +71,13 @@ class QueueState:
 
     def after(self, changes: Iterable[LaneChange]) -> "QueueState":
         """Return the queue after these changes, oldest first."""
-        found, running = dict(self.lanes), dict(self.running_seconds)
+        found, running = dict(self.lanes), defaultdict(RunningWork, self.running)
         standings = dict(self.standings)
         for change in changes:
+            if change.moved is Moved.ENDED:
+                model = change.model or ""
+                running[model] = running[model].plus(change.num_added, change.seconds_added)
+                continue
             before = found.get(change.lane) or _empty_lane(change)
             if before is None:
                 continue  # it left a lane that has not been read, nor filled since
@@ -81,11 +90,11 @@ class QueueState:
             )
             if change.moved is Moved.CLAIMED:
                 seconds = -change.seconds_added
-                running[before.model] = running.get(before.model, 0.0) + seconds
+                running[before.model] = running[before.model].plus(len(change.jobs), seconds)
                 standings[before.tenant_id] = replace(
                     standing, vtime=standing.vtime + seconds / standing.weight
                 )
-        return replace(self, lanes=found, standings=standings, running_seconds=running)
+        return replace(self, lanes=found, standings=standings, running=running)
 
 
 def _empty_lane(change: LaneChange) -> LaneSize | None:
@@ -144,7 +153,7 @@ class Outlook:
         ahead = WorkAhead(
             num_jobs=num_jobs,
             work_seconds=work_seconds,
-            running_seconds=queue.running_seconds.get(job.model, 0.0),
+            running=queue.running.get(job.model, RunningWork()),
             num_workers=sum(map(is_ready, serving)),
             num_coming=sum(worker.state is WorkerState.INITIALIZING for worker in serving),
             status=status_of(job.model, queue.workers, self._operations.expected),
@@ -155,8 +164,7 @@ class Outlook:
 
     async def _read_queue(self, _key: None) -> QueueState:
         mark, sizes = self._recent.mark, await self._operations.lanes_by_key()
-        charged = sa.select(leases.c.model, sa.func.sum(leases.c.charged).label("seconds"))
-        running = await self._database.rows(charged.group_by(leases.c.model))
+        running = await self._database.rows(_RUNNING)
         floors = await self._database.rows(sa.select(schema.floors))
         handicaps: dict[str, dict[str, float]] = defaultdict(dict)
         for row in await self._database.rows(sa.select(schema.handicaps)):
@@ -168,7 +176,7 @@ class Outlook:
             standings=await self._operations.standings({lane.tenant_id for lane in sizes.values()}),
             floors={row.model: row.vtime for row in floors},
             handicaps=handicaps,
-            running_seconds={row.model: row.seconds or 0.0 for row in running},
+            running={row.model: RunningWork(row.num, row.seconds) for row in running},
             workers=await self._operations.workers(),
         )
 

@@ -1,7 +1,7 @@
 """Workers: registration, heartbeats, and draining."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import orjson
@@ -23,6 +23,7 @@ from diffuserve.jobs.database.command import Command, SingleCommand
 from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.records import dump
 from diffuserve.jobs.workers import registry_bounds
+from diffuserve.jobs.workers.model_orders import order_of
 from diffuserve.jobs.workers.offers import conflict_of, save_fits, store_offer
 from diffuserve.jobs.workers.reports import dated, report_of
 
@@ -109,7 +110,7 @@ class RecordHeartbeat(Command[ControlCommands]):
         fits = [(roles[command.worker_id], command.heartbeat.fits) for command in accepted]
         save_fits(transaction, fits)
         return [
-            error or _control_commands(command, live, known[command.worker_id].is_draining)
+            error or _control_commands(command, live, known[command.worker_id])
             for command, error in zip(commands, errors, strict=True)
         ]
 
@@ -181,8 +182,10 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float, num_leases: in
 
 def _known_workers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, sa.Row[Any]]:
     """Return those of the workers that are known, by id."""
-    own = (workers.c.id, workers.c.is_draining, workers.c.models, workers.c.role, workers.c.report)
-    known = sa.select(*own, *usage.TIME_COLUMNS).where(workers.c.id.in_(worker_ids))
+    own = ("id", "is_draining", "models", "role", "report", "model_order")
+    known = sa.select(*(workers.c[name] for name in own), *usage.TIME_COLUMNS).where(
+        workers.c.id.in_(worker_ids)
+    )
     return {row.id: row for row in transaction.rows(known)}
 
 
@@ -235,7 +238,7 @@ def _lease_rows(
     ]
 
 
-def _control_commands(command: RecordHeartbeat, live: LiveLeases, is_draining: bool) -> ControlCommands:
+def _control_commands(command: RecordHeartbeat, live: LiveLeases, worker: sa.Row[Any]) -> ControlCommands:
     """Name the leases that the worker believes it holds and does not, and what it is told about others."""
     lost = tuple(
         lease.job_id
@@ -243,7 +246,7 @@ def _control_commands(command: RecordHeartbeat, live: LiveLeases, is_draining: b
         if (command.worker_id, lease.job_id, lease.lease_token) not in live
     )
     own = [row for row in live.values() if row.worker_id == command.worker_id]
-    return commands_of(own, is_draining, lost)
+    return replace(commands_of(own, worker.is_draining, lost), order=order_of(worker.model_order))
 
 
 def commands_of(

@@ -1,6 +1,7 @@
 // Entry of the page: the frame around the views, and the view of the current path.
 import { html, render } from "./vendor/ui.js";
 import { Frame } from "./components/frame.js";
+import { startLooking } from "./connection.js";
 import { startNotices } from "./notices.js";
 import { startRouter } from "./router.js";
 import { loadSession } from "./session.js";
@@ -10,4 +11,5 @@ startNotices();
 startTheme();
 startRouter();
 loadSession();
+startLooking();
 render(html`<${Frame} />`, document.getElementById("page"));

@@ -11,7 +11,6 @@ import pytest
 from diffuserve.cli.client.watch import JobBars, advanced, follow, state_of
 from diffuserve.cli.display.console import Console
 from diffuserve.client.codec import encode
-from diffuserve.client.jobs import Client
 from diffuserve.domain.jobs.job import JobStatus, Phase
 from diffuserve.domain.resources.job import (
     ErrorResource,
@@ -19,6 +18,7 @@ from diffuserve.domain.resources.job import (
     ProgressResource,
     QueueResource,
 )
+from diffuserve.sdk.async_client import AsyncClient
 from support.resources import make_event, make_job, server_sent
 
 JOB = make_job(
@@ -99,7 +99,7 @@ async def test_following_shows_each_change_and_returns_the_final_job() -> None:
         return httpx.Response(200, content=encode(final))
 
     shown: list[str] = []
-    async with Client("http://server", transport=httpx.MockTransport(handler)) as client:
+    async with AsyncClient("http://server", transport=httpx.MockTransport(handler)) as client:
         ended = await follow(client, JOB, lambda job: shown.append(state_of(job)))
     assert ended == final
     assert shown == ["queued", "step 2/4", "decoding 5/17 frames", "failed"]
@@ -119,7 +119,7 @@ async def test_a_queued_job_shows_its_place_in_the_queue(monkeypatch: pytest.Mon
         headers = {"content-type": "text/event-stream"}
         return httpx.Response(200, stream=UntilShown(shown, num_shown=5), headers=headers)
 
-    async with Client("http://server", transport=httpx.MockTransport(handler)) as client:
+    async with AsyncClient("http://server", transport=httpx.MockTransport(handler)) as client:
         await follow(client, JOB, lambda job: shown.append(state_of(job)))
     assert shown[0] == "queued"
     assert [state.split(",")[1].strip() for state in shown[1:4]] == ["2 ahead", "1 ahead", "next"]

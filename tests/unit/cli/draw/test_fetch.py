@@ -9,11 +9,11 @@ from PIL import Image
 
 from diffuserve.cli.draw.fetch import fetch_images
 from diffuserve.cli.images.destination import Destination
-from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.resources.job import ArtifactResource, JobResource, ResultResource
 from diffuserve.media.image_file import read_parameters, save_image
+from diffuserve.sdk.async_client import AsyncClient
 from support.resources import make_job
 
 JOB = make_job(
@@ -68,7 +68,7 @@ async def test_images_are_saved_in_the_place_and_the_format_of_the_output(
     def handler(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, content=images[int(request.url.params["index"])])
 
-    async with Client("http://server", transport=httpx.MockTransport(handler)) as client:
+    async with AsyncClient("http://server", transport=httpx.MockTransport(handler)) as client:
         paths = await fetch_images(client, done(2), Destination.parse(Path(output)))
     assert [path.name for path in paths] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == names
@@ -83,7 +83,7 @@ async def test_a_sound_is_saved_under_the_suffix_of_what_it_is(tmp_path: Path) -
     result = ResultResource(artifacts=(picture, sound), safety={})
     job = replace(JOB, status=JobStatus.SUCCEEDED, result=result)
     transport = httpx.MockTransport(lambda _request: httpx.Response(200, content=b"RIFF, and samples"))
-    async with Client("http://server", transport=transport) as client:
+    async with AsyncClient("http://server", transport=transport) as client:
         [path] = await fetch_images(client, job, Destination.parse(tmp_path / "rain.flac"))
     assert (path.name, path.read_bytes()) == ("rain.wav", b"RIFF, and samples")
 
@@ -96,7 +96,7 @@ async def test_images_without_parameters_are_named_after_their_job(tmp_path: Pat
     def handler(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, content=content)
 
-    async with Client("http://server", transport=httpx.MockTransport(handler)) as client:
+    async with AsyncClient("http://server", transport=httpx.MockTransport(handler)) as client:
         [path] = await fetch_images(client, done(1), Destination.parse(tmp_path / "out"))
     assert path.name == "a-red-star-5.png"
 
@@ -112,7 +112,7 @@ async def test_a_server_chooses_no_file(output: str, tmp_path: Path, monkeypatch
     hostile = [replace(each, name=str(own), seed=None) for each in job.result.artifacts]
     job = replace(job, input={"seed": "/../../own.txt"}, result=replace(job.result, artifacts=tuple(hostile)))
     transport = httpx.MockTransport(lambda request: httpx.Response(200, content=content))
-    async with Client("http://server", transport=transport) as client:
+    async with AsyncClient("http://server", transport=transport) as client:
         [path] = await fetch_images(client, job, Destination.parse(work / output))
     assert path.is_relative_to(work)
     assert path.read_bytes() == content
@@ -123,7 +123,7 @@ async def test_a_server_chooses_no_file(output: str, tmp_path: Path, monkeypatch
 async def test_a_failed_download_leaves_no_file(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     transport = httpx.MockTransport(lambda request: httpx.Response(404))
-    async with Client("http://server", transport=transport) as client:
+    async with AsyncClient("http://server", transport=transport) as client:
         with pytest.raises(DiffuserveError):
             await fetch_images(client, done(2), Destination.parse(folder))
     assert list(folder.iterdir()) == []

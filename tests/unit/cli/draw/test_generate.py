@@ -46,7 +46,13 @@ def loaded(fake: FakePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("128x96", (128, 96)), (" 64 X 32 ", (64, 32)), ("64×32", (64, 32)), (None, (None, None))],
+    [
+        ("128x96", (128, 96)),
+        (" 64 X 32 ", (64, 32)),
+        ("64×32", (64, 32)),
+        ("96", (96, 96)),
+        (None, (None, None)),
+    ],
 )
 def test_sizes_are_parsed(text: str | None, size: tuple[int | None, int | None]) -> None:
     assert parse_size(text) == size

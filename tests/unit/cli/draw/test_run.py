@@ -2,16 +2,20 @@
 
 import io
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from diffuserve.cli.display.console import Console
-from diffuserve.cli.draw.run import run_requests
+from diffuserve.cli.draw.run import run_requests, tell_ahead
 from diffuserve.domain.errors import RequestFailed
+from diffuserve.domain.models.cost import CostEstimate
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
+from diffuserve.models.registry import read_spec
 from diffuserve.testing.fake_pipeline import FakePipeline
 
 REQUESTS = [
@@ -51,6 +55,21 @@ def test_each_result_is_handed_on_with_its_index(fake_engine: Engine, screen: Co
 
     run_requests(fake_engine, REQUESTS, screen, save)
     assert handed == {0: "red", 1: "green", 2: "blue"}
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(60.0, True), (0.1, False)])
+def test_a_long_run_is_foretold_and_a_size_warned_of_before_it(
+    seconds: float, is_told: bool, screen: Console
+) -> None:
+    engine = SimpleNamespace(
+        spec=read_spec("tiny-flux"), estimate=lambda _params: CostEstimate(0.0, seconds, 0.0)
+    )
+    requests = [GenerationParams(prompt=prompt, width=512, height=512) for prompt in ("red", "blue")]
+    [warning] = tell_ahead(cast("Engine", engine), requests, screen)
+    told = cast("io.StringIO", screen.file).getvalue()
+    assert told.count("has learned images of 96 to 256") == 1
+    assert "512x512" in warning
+    assert ("about 120 s" in told) is is_told
 
 
 def test_a_request_that_fails_leaves_the_others(fake: FakePipeline, engine: Engine, screen: Console) -> None:

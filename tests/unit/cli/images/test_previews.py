@@ -15,7 +15,7 @@ from diffuserve.cli.images.destination import Destination
 from diffuserve.cli.images.previews import Previews, preview_path
 from diffuserve.cli.images.viewer import open_images
 from diffuserve.client.codec import encode
-from diffuserve.client.jobs import Client
+from diffuserve.sdk.async_client import AsyncClient
 from support.resources import make_event, make_job, server_sent
 
 JOB = make_job(input={"prompt": "a star", "width": 64, "height": 32})
@@ -61,7 +61,7 @@ async def test_each_preview_replaces_the_one_before(tmp_path: Path) -> None:
 
     path, screen = tmp_path / "new" / "star-preview.png", io.StringIO()
     previews = Previews(JOB, path, Console(file=screen, width=500))
-    async with Client("http://server", transport=httpx.MockTransport(handler)) as client:
+    async with AsyncClient("http://server", transport=httpx.MockTransport(handler)) as client:
         await follow(client, JOB, lambda job: None, previews.show)
     with Image.open(path) as image:
         assert (image.size, image.getpixel((5, 5))) == ((64, 32), (0, 0, 255))

@@ -11,12 +11,12 @@ from diffuserve.cli.display.console import Console
 from diffuserve.cli.operate.server_tables import models_of, workers_table
 from diffuserve.cli.operate.server_view import ServerView, jobs_per_minute
 from diffuserve.cli.operate.top import _look, screen_of
-from diffuserve.client.jobs import Client
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.resources.job import JobResource
 from diffuserve.domain.resources.worker import WorkerReportResource
 from diffuserve.domain.tenant import Role
 from diffuserve.domain.workers.worker import WorkerState
+from diffuserve.sdk.async_client import AsyncClient
 from diffuserve.settings import Settings
 from support.command import Invoke
 from support.resources import make_job, make_worker
@@ -108,10 +108,10 @@ def test_a_tenant_is_told_what_it_does_not_see(
 
 def test_a_look_at_a_server_that_is_away_keeps_the_last_view(server: ServerThread) -> None:
     async def look_twice() -> str:
-        async with Client(server.address, patience_seconds=0.1) as client:
+        async with AsyncClient(server.address, patience_seconds=0.1) as client:
             view, problem = await _look(client, None)
         assert (view is not None, problem) == (True, "")
-        async with Client("http://127.0.0.1:1", patience_seconds=0.1) as away:
+        async with AsyncClient("http://127.0.0.1:1", patience_seconds=0.1) as away:
             last, problem = await _look(away, view)
             assert last is view
         console = Console(width=500)

@@ -18,6 +18,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine_process.agent_link import AgentLink
 from diffuserve.engine_process.engine_host import EngineHost
+from diffuserve.engine_process.output.clip_files import ClipFiles, ClipPlan
 from diffuserve.engine_process.output.image_output import ImageOutput, in_background
 from diffuserve.media.video_writer import VideoWriter, read_clip_parameters
 from diffuserve.protocol.messages import (
@@ -109,6 +110,21 @@ def test_a_clip_becomes_a_file_with_a_poster_sprites_and_a_thumbnail(
     assert {"filter_seconds", "video_encode_seconds", "decode_seconds"} <= done.timings.keys()
     progress = [report.frames for report in link.all(StepProgress) if report.frames]
     assert progress == [1, 5, 9, 13]
+
+
+@pytest.mark.parametrize(("num_frames", "shade"), [(5, 20), (3, 20), (2, 10)])
+def test_the_poster_is_the_middle_frame_of_a_clip_or_the_last_before_it(
+    tmp_path: Path, num_frames: int, shade: int
+) -> None:
+    plan = ClipPlan(
+        index=0, seed=1, num_frames=5, fps=8, folder=tmp_path, output_format="mp4", origin={"prompt": "a"}
+    )
+    files = ClipFiles(plan)
+    frames = [Image.new("RGB", (64, 64), (10 * place,) * 3) for place in range(num_frames)]
+    for chunk in (frames[:1], frames[1:]):
+        files.add(chunk, is_blurred=False)
+    poster = next(file for file in files.finish() if file.role == "poster")
+    assert abs(int(pixels(Path(poster.path)).mean()) - shade) < 3
 
 
 def test_each_clip_of_a_request_has_files_and_a_seed_of_its_own(fake: FakePipeline, tmp_path: Path) -> None:

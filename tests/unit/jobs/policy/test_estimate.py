@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from diffuserve.domain.jobs.job import Band, Job, JobStatus, QueueEstimate
 from diffuserve.domain.workers.readiness import ModelStatus
-from diffuserve.jobs.policy.estimate import LaneSize, TenantStanding, WorkAhead, estimate_wait
+from diffuserve.jobs.policy.estimate import LaneSize, RunningWork, TenantStanding, WorkAhead, estimate_wait
 
 JOB = Job(
     id="job",
@@ -26,7 +26,7 @@ JOB = Job(
     version=1,
     created_at=0.0,
 )
-NO_WORK = WorkAhead(num_jobs=0, work_seconds=0.0, running_seconds=0.0, num_workers=1)
+NO_WORK = WorkAhead(num_jobs=0, work_seconds=0.0, running=RunningWork(1, 0.0), num_workers=1)
 EQUAL = {"ada": TenantStanding(), "bob": TenantStanding()}
 
 
@@ -98,7 +98,8 @@ def test_the_tenants_own_better_band_is_ahead_and_its_worse_one_is_not() -> None
 
 def test_running_work_raises_only_the_high_end() -> None:
     idle, busy = (
-        estimate_wait(JOB, [], EQUAL, replace(NO_WORK, running_seconds=seconds)) for seconds in (0.0, 4.0)
+        estimate_wait(JOB, [], EQUAL, replace(NO_WORK, running=RunningWork(1, seconds)))
+        for seconds in (0.0, 4.0)
     )
     assert times(busy)[0] == times(idle)[0]
     assert times(busy)[1] > times(idle)[1] + 2.0
@@ -124,7 +125,7 @@ def test_jobs_without_a_predicted_cost_are_all_ahead() -> None:
 
 
 def test_without_a_worker_there_is_a_reason_and_no_time() -> None:
-    ahead = WorkAhead(num_jobs=4, work_seconds=8.0, running_seconds=4.0, num_workers=0)
+    ahead = WorkAhead(num_jobs=4, work_seconds=8.0, running=RunningWork(1, 4.0), num_workers=0)
     estimate = estimate_wait(JOB, [rival()], EQUAL, ahead)
     assert (estimate.ahead, estimate.eta_s_low, estimate.eta_s_high) == (4 + 4, None, None)
     assert estimate.reason == "no worker serves tiny at present"
@@ -140,7 +141,7 @@ def test_jobs_of_other_models_do_not_count() -> None:
 
 
 def test_several_workers_share_the_work_ahead() -> None:
-    ahead = WorkAhead(num_jobs=4, work_seconds=8.0, running_seconds=4.0, num_workers=1)
+    ahead = WorkAhead(num_jobs=4, work_seconds=8.0, running=RunningWork(1, 4.0), num_workers=1)
     alone, shared = (
         estimate_wait(JOB, [], EQUAL, ahead),
         estimate_wait(JOB, [], EQUAL, replace(ahead, num_workers=4)),
@@ -160,7 +161,7 @@ def test_several_workers_share_the_work_ahead() -> None:
 def test_the_low_end_is_never_above_the_high_end(
     work: float, running: float, rivals: list[LaneSize], num_workers: int
 ) -> None:
-    ahead = WorkAhead(num_jobs=3, work_seconds=work, running_seconds=running, num_workers=num_workers)
+    ahead = WorkAhead(num_jobs=3, work_seconds=work, running=RunningWork(1, running), num_workers=num_workers)
     estimate = estimate_wait(JOB, rivals, EQUAL, ahead)
     low, high = times(estimate)
     assert 0 < low <= high
@@ -183,7 +184,9 @@ def test_more_work_ahead_never_makes_the_wait_shorter(
 ) -> None:
     def wait(own: float, running: float, others: float) -> QueueEstimate:
         standings = EQUAL | {"bob": TenantStanding(weight)}
-        ahead = WorkAhead(num_jobs=3, work_seconds=own, running_seconds=running, num_workers=num_workers)
+        ahead = WorkAhead(
+            num_jobs=3, work_seconds=own, running=RunningWork(1, running), num_workers=num_workers
+        )
         return estimate_wait(JOB, [rival(work=others, band=band)], standings, ahead)
 
     less = wait(*seconds)
@@ -206,4 +209,31 @@ def test_workers_that_load_the_model_help_at_best() -> None:
     one, more = (
         times(estimate_wait(JOB, [], EQUAL, ahead)) for ahead in (alone, replace(alone, num_coming=2))
     )
-    assert more == pytest.approx((one[0] - 4.0, one[1]))
+    alone_low, shared_low = low_behind(10.0), low_behind(10.0 / 3)
+    assert (one[0], more[0]) == pytest.approx((alone_low, shared_low), abs=0.001)
+    assert more[1] == one[1]
+
+
+def test_workers_that_a_tenant_may_not_use_do_not_help_it() -> None:
+    """A tenant uses two of eight workers if only two of its jobs may run at a time."""
+    ahead = replace(NO_WORK, num_jobs=8, work_seconds=8.0)
+    limited = EQUAL | {"ada": TenantStanding(max_running=2)}
+    few = estimate_wait(JOB, [], EQUAL, replace(ahead, num_workers=2))
+    assert estimate_wait(JOB, [], limited, replace(ahead, num_workers=8)) == few
+    others = [rival(work=8.0, band=Band.INTERACTIVE)]
+    idle = replace(NO_WORK, num_workers=8)
+    assert estimate_wait(JOB, others, limited, idle) == estimate_wait(JOB, others, EQUAL, idle)
+
+
+def test_a_short_job_need_not_wait_for_long_ones_that_share_a_worker() -> None:
+    def high(num_jobs: int) -> float:
+        running = RunningWork(num_jobs, 1_000.0)
+        return times(estimate_wait(JOB, [], EQUAL, replace(NO_WORK, running=running)))[1]
+
+    assert high(1) > 1_000, "perhaps its worker runs one at a time"
+    assert high(4) < high(8) < 100
+
+
+def test_a_preempted_job_needs_only_what_its_checkpoint_has_not() -> None:
+    preempted = replace(JOB, cost_seconds=20.0, kept_seconds=18.0)
+    assert estimate_wait(preempted, [], EQUAL, NO_WORK) == estimate_wait(JOB, [], EQUAL, NO_WORK)

@@ -13,7 +13,7 @@ from diffuserve.jobs.policy.estimate import WorkAhead, estimate_wait
 from diffuserve.jobs.reads.outlook import OwnQueue, QueueState
 from diffuserve.jobs.reads.recent_changes import RecentChanges
 from diffuserve.jobs.records import lane_of
-from support.simulated_queue import MODEL, SimulatedJob, SimulatedQueue, draw_jobs
+from support.simulated_queue import MODEL, SimulatedJob, SimulatedQueue, draw_jobs, sharing_workers
 
 _READ_SECONDS = 1.0
 
@@ -22,7 +22,7 @@ class NotedQueue(SimulatedQueue):
     """A simulated queue whose changes are noted as a control plane notes its own."""
 
     def __init__(self, num_workers: int, num_slots: int) -> None:
-        super().__init__(num_workers, num_slots)
+        super().__init__(sharing_workers(num_workers, num_slots))
         self.recent = RecentChanges(lambda: self.now)
 
     def put(self, job: SimulatedJob) -> None:
@@ -42,7 +42,6 @@ class NotedQueue(SimulatedQueue):
 
     def read(self) -> QueueState:
         lanes = {f"{lane.band.rank}|{lane.tenant_id}|{lane.model}": lane for lane in self.lane_sizes}
-        running = sum(job.job.cost_seconds for worker in self.workers for job in worker.held)
         return QueueState(
             mark=self.recent.mark,
             lanes=lanes,
@@ -50,7 +49,7 @@ class NotedQueue(SimulatedQueue):
             standings=self.standings,
             floors={},
             handicaps={},
-            running_seconds={MODEL: running},
+            running={MODEL: self.running},
             workers=(),
         )
 
@@ -88,7 +87,7 @@ class StaleOutlook:
         own, recent = self.own[lane_of(job.job)], self.queue.recent
         now = self.read.after(recent.since(self.read.mark))
         num_jobs, work_seconds = own.before(job.job.seq, recent.since(own.mark))
-        ahead = WorkAhead(num_jobs, work_seconds, now.running_seconds[MODEL], len(self.queue.workers))
+        ahead = WorkAhead(num_jobs, work_seconds, now.running[MODEL], len(self.queue.workers))
         standings = {**self.queue.standings, **now.standings}
         return estimate_wait(job.job, [*now.lanes.values()], standings, ahead)
 

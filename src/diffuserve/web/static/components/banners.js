@@ -6,7 +6,7 @@ import { notice } from "../notices.js";
 export function Banners() {
   return html`
     <div role="status">
-      ${isAway.value && html`<p class="banner">The server is away. Trying again…</p>`}
+      ${isAway.value && html`<p class="banner">The server is away. What you have written stays; trying again…</p>`}
     </div>
     <div role="alert">
       ${notice.value && html`

@@ -3,7 +3,7 @@
 // they do not tell, such as fetching images and storing files, is the rest.
 
 const ORDER = [
-  ["queue_seconds", "wait in the engine"], ["encode_seconds", "encode"], ["denoise_seconds", "steps"],
+  ["queue_seconds", "wait for its turn"], ["encode_seconds", "encode"], ["denoise_seconds", "steps"],
   ["decode_seconds", "decode"], ["filter_seconds", "filter"], ["video_encode_seconds", "write"],
   ["upload_seconds", "upload"],
 ];

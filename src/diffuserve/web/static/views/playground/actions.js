@@ -42,7 +42,7 @@ export async function submitAll(bodies) {
 function showNewest() {
   const newest = document.querySelector(".playground .run");
   const { top } = newest.getBoundingClientRect();
-  if (top < 0 || top > innerHeight - 200) newest.scrollIntoView();
+  if (top < 0 || top > innerHeight / 4) newest.scrollIntoView();
 }
 
 // Draw the same request with four seeds, each a job of its own with its preview.

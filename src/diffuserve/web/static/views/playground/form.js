@@ -55,9 +55,11 @@ export function Form({ onSubmit, isBusy }) {
   };
   return html`
     <form class="playground-form" aria-label="New image" onSubmit=${submit} onPaste=${paste} noValidate>
-      <${Prompt} model=${chosen} onSubmit=${submit} />
-      <${ModelField} />
-      ${chosen && html`<${Choices} key=${chosen.id} model=${chosen} />`}
+      <div class="playground-fields">
+        <${Prompt} model=${chosen} onSubmit=${submit} />
+        <${ModelField} />
+        ${chosen && html`<${Choices} key=${chosen.id} model=${chosen} />`}
+      </div>
       <${SubmitRow} isBusy=${isBusy} />
     </form>`;
 }

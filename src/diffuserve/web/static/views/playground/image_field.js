@@ -1,15 +1,16 @@
 // Input images: dropped, pasted or picked; where the model takes one, a mask that is painted or uploaded.
 import { html, useState } from "../../vendor/ui.js";
 import { FieldError, RangeField, faultOf, idOf } from "./fields.js";
-import { MaskBrush } from "./mask_brush.js";
+import { MaskEditor } from "./mask_editor.js";
+import { isPicture } from "./photo.js";
 import { addImage, addPrompt, inputs, removeImage, setMask, setNamed, setPrompts } from "./state.js";
 
-const FORMATS = "image/png,image/jpeg,image/webp";
+const PICTURES = "image/*"; // a phone offers its photos and its camera
 const ONE = "Drop, paste or choose an image";
 const ANOTHER = "Another image";
 
 export const imagesIn = (transfer) =>
-  [...(transfer?.files ?? [])].filter((file) => file.type.startsWith("image/"));
+  [...(transfer?.files ?? [])].filter(isPicture);
 
 export function ImageField({ model: { limits, defaults } }) {
   const { images, mask } = inputs.value;
@@ -107,7 +108,7 @@ export function Picker({ name, hint, onPick }) {
   return html`
     <label class="drop ${isOver ? "over" : ""}" onDragOver=${over} onDragLeave=${() => setOver(false)}
       onDrop=${drop}>
-      <input id=${idOf(name)} class="hidden-input" type="file" accept=${FORMATS} multiple=${name === "image"}
+      <input id=${idOf(name)} class="hidden-input" type="file" accept=${PICTURES} multiple=${name === "image"}
         onChange=${pick} ...${faultOf(name)} />
       <span aria-live="polite">${isBusy ? "Uploading…" : hint}</span>
     </label>`;
@@ -123,17 +124,18 @@ export function Thumb({ image, onRemove }) {
 
 function MaskField({ image, mask }) {
   const [isPainting, paint] = useState(false);
-  const done = async (blob) => {
+  const done = async (painted) => {
     paint(false);
-    if (blob) await setMask(new File([blob], "mask.png", { type: "image/png" }));
+    if (!painted) return;
+    await setMask(new File([painted.blob], "mask.png", { type: "image/png" }), painted.strokes);
   };
-  if (isPainting) return html`<${MaskBrush} image=${image} onDone=${done} />`;
   return html`
+    ${isPainting && html`<${MaskEditor} image=${image} strokes=${mask?.strokes} onDone=${done} />`}
     <div class="mask-row">
       ${mask && html`<img class="mask" src=${mask.url} alt="Mask: white is filled in" />`}
-      <button type="button" onClick=${() => paint(true)}>Paint a mask</button>
+      <button type="button" onClick=${() => paint(true)}>${mask?.strokes ? "Change the mask" : "Paint a mask"}</button>
       <label class="as-button">
-        <input class="hidden-input" type="file" accept=${FORMATS} aria-label="Upload a mask"
+        <input class="hidden-input" type="file" accept=${PICTURES} aria-label="Upload a mask"
           onChange=${({ target }) => target.files[0] && setMask(target.files[0])} />
         <span>Upload a mask</span>
       </label>

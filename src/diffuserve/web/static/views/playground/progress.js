@@ -1,5 +1,6 @@
 // What a job is doing, in a line and as a part of the whole. Pure.
 import { duration } from "../../components/time.js";
+import { about, isSlow } from "./seconds.js";
 import { VIDEO } from "./job_request.js";
 import { capitalized } from "./refusals.js";
 
@@ -26,8 +27,14 @@ export function stageOf(job) {
   if (job.status === "canceling") return "Canceling…";
   const { step, total, frames, num_frames: all } = job.progress;
   if (job.phase === "decode" && job.kind === VIDEO && all > 0) return `Decoded ${frames} of ${all} frames`;
-  if (job.phase === "denoise" || !job.phase) return step ? `Step ${step} of ${total}` : "Starting";
+  if (job.phase === "denoise" || !job.phase) return withRest(step ? `Step ${step} of ${total}` : "Starting", job);
   return PHASES[job.phase] ?? capitalized(job.phase);
+}
+
+// Of a job that takes long the line says how long, from its beginning on.
+function withRest(stage, { cost_seconds: cost, progress: { fraction } }) {
+  const rest = cost * (1 - fraction);
+  return isSlow(rest) ? `${stage} · ${about(rest)} left` : stage;
 }
 
 function placeOf(queue) {
@@ -51,23 +58,30 @@ export function rangeOf(low, high) {
 
 const rounded = (seconds) => (seconds < 10 ? Math.round(seconds * 2) / 2 : Math.round(seconds));
 
-// Return [[name, seconds]] of a finished job: the wait, the run, and its phases by the worker's clock.
+const TIMINGS = {
+  queue: "Waiting for its turn",
+  load: "Fetching images",
+  encode: "Reading the prompt",
+  denoise: "Drawing",
+  decode: "Decoding",
+  filter: "Checking",
+  video_encode: "Writing the clip",
+  upload: "Storing",
+  device: "Computing time that counts",
+};
+
+// Return [[name, seconds]] of a finished job: the wait, the run, and its parts by the worker's clock.
 export function timingsOf(job) {
   const between = (start, end) => (start && end ? (Date.parse(end) - Date.parse(start)) / 1000 : null);
   const whole = [
-    ["queue", between(job.created_at, job.started_at)],
-    ["run", between(job.started_at, job.finished_at)],
+    ["In the queue", between(job.created_at, job.started_at)],
+    ["Running", between(job.started_at, job.finished_at)],
   ];
-  const phases = Object.entries(job.result?.timings ?? {}).map(([name, seconds]) => [
-    phaseName(name),
-    seconds,
-  ]);
-  return [...whole.filter(([, seconds]) => seconds !== null), ...phases];
+  const parts = Object.entries(job.result?.timings ?? {}).map(([name, seconds]) => [partName(name), seconds]);
+  return [...whole.filter(([, seconds]) => seconds !== null), ...parts];
 }
 
-const ENGINE_TIMINGS = { queue: "wait in the engine", device: "device, charged" };
-
-function phaseName(timing) {
-  const name = timing.replace(/_seconds$/, "").replaceAll("_", " ");
-  return ENGINE_TIMINGS[name] ?? name;
+function partName(timing) {
+  const name = timing.replace(/_seconds$/, "");
+  return TIMINGS[name] ?? capitalized(name.replaceAll("_", " "));
 }

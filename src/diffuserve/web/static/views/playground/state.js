@@ -4,6 +4,7 @@ import { request } from "../../api.js";
 import { urlOf } from "../../router.js";
 import { controlled, kindOf, settingsOfJob, filesOfJob } from "./job_request.js";
 import { NO_SETTINGS, queryOf, settingsFrom } from "./query.js";
+import { sendable } from "./photo.js";
 import { refusalOf } from "./refusals.js";
 
 const KEPT = "diffuserve.playground"; // settings in the browser's storage
@@ -128,9 +129,10 @@ const shown = (id) => ({ id, url: `v1/files/${id}/content`, name: "the image of 
 
 // Upload an image for `field`, such as "image" or "mask". An error stands beside that field.
 export async function upload(file, field) {
-  const form = new FormData();
-  form.append("file", file, file.name ?? "image.png");
   try {
+    const sent = await sendable(file, model.value.limits.max_size);
+    const form = new FormData();
+    form.append("file", sent, sent.name ?? "image.png");
     const stored = await request("POST", "v1/files", form);
     forgive([field]);
     return {
@@ -138,7 +140,7 @@ export async function upload(file, field) {
       name: file.name,
       width: stored.width,
       height: stored.height,
-      url: URL.createObjectURL(file),
+      url: URL.createObjectURL(sent),
     };
   } catch (error) {
     const told = refusalOf(error);
@@ -156,9 +158,10 @@ export async function addImage(file) {
   inputs.value = { ...inputs.value, images: [...images.slice(0, most - 1), image], mask: null };
 }
 
-export async function setMask(file) {
+// A painted mask keeps its strokes, so that it can be changed.
+export async function setMask(file, strokes = null) {
   const mask = file && (await upload(file, "mask"));
-  inputs.value = { ...inputs.value, mask: mask || null };
+  inputs.value = { ...inputs.value, mask: mask ? { ...mask, strokes } : null };
 }
 
 export function removeImage(place) {

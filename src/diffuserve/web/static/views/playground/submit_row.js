@@ -1,5 +1,6 @@
 // The button, and what no single field has caused.
 import { html, useEffect, useState } from "../../vendor/ui.js";
+import { Estimate } from "./estimate.js";
 import { model, refusal } from "./state.js";
 
 const KEYS = navigator.platform?.startsWith("Mac") ? "⌘ Enter" : "Ctrl Enter";
@@ -8,6 +9,7 @@ export function SubmitRow({ isBusy }) {
   const isReady = model.value !== null;
   return html`
     <div class="submit-row">
+      <${Estimate} />
       <button class="primary" type="submit" disabled=${isBusy || !isReady}>
         ${isBusy ? "Submitting…" : "Generate"}<kbd aria-hidden="true">${KEYS}</kbd>
       </button>

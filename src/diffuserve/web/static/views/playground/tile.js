@@ -54,8 +54,11 @@ function Unfinished({ watched, index }) {
           ? html`<${Preview} job=${job} source=${previews[index]} isClip=${isClip} />`
           : null
     }
-    <progress max="1" value=${fractionOf(job)} aria-label=${name}>${stageOf(job)}</progress>`;
+    <progress max="1" value=${isBeginning(job) ? null : fractionOf(job)} aria-label=${name}>${stageOf(job)}</progress>`;
 }
+
+// Until the first step is told the bar only shows that there is work.
+const isBeginning = (job) => job.status === "running" && fractionOf(job) === 0;
 
 // It sharpens: each preview is of a later step, and shows less noise.
 function Preview({ job, source, isClip }) {

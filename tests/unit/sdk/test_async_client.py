@@ -9,11 +9,11 @@ import httpx
 import orjson
 import pytest
 
-from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import JobNotFound, QueueFull, ServerUnavailable
 from diffuserve.domain.jobs.job import Band, JobStatus
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.resources.job import EventResource, JobPage
+from diffuserve.sdk.async_client import AsyncClient
 from support.resources import make_event, make_job, server_sent
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -24,9 +24,9 @@ PROGRESS = make_event("progress")
 STAR = GenerationParams(prompt="a star", width=64, height=64, seed=3)
 
 
-def client(handler: Handler, patience_seconds: float = 5.0) -> Client:
+def client(handler: Handler, patience_seconds: float = 5.0) -> AsyncClient:
     transport = httpx.MockTransport(handler)
-    return Client("http://server/", "key", patience_seconds=patience_seconds, transport=transport)
+    return AsyncClient("http://server/", "key", patience_seconds=patience_seconds, transport=transport)
 
 
 def job(status: JobStatus = JobStatus.QUEUED) -> bytes:
@@ -47,12 +47,11 @@ async def test_a_submission_has_the_fields_that_are_set_and_an_idempotency_key()
         return httpx.Response(202, content=job())
 
     async with client(handler) as http:
-        accepted = await http.submit(STAR, priority=Band.BATCH, options={"metadata": {"n": 1}})
+        accepted = await http.submit(STAR, priority=Band.BATCH, metadata={"n": 1})
         await http.submit(STAR)
     assert (accepted.id, accepted.status) == ("j1", JobStatus.QUEUED)
     body = json.loads(seen[0].content)
     assert body == {
-        "kind": "image.generate",
         "input": {"prompt": "a star", "width": 64, "height": 64, "seed": 3, "num_images": 1},
         "priority": "batch",
         "metadata": {"n": 1},
@@ -118,7 +117,7 @@ async def test_a_wait_raises_after_its_timeout() -> None:
         await asyncio.Event().wait()
         raise AssertionError("never answered")
 
-    async with Client("http://server", transport=httpx.MockTransport(never)) as http:
+    async with AsyncClient("http://server", transport=httpx.MockTransport(never)) as http:
         with pytest.raises(TimeoutError):
             await http.wait("j1", timeout=0.05)
 
@@ -146,7 +145,7 @@ async def test_events_end_with_the_final_one() -> None:
         return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
 
     async with client(handler) as http:
-        assert await collect(http.events("j1")) == ["queued", "running", "progress", "succeeded"]
+        assert await collect(http.stream("j1")) == ["queued", "running", "progress", "succeeded"]
 
 
 async def test_pings_between_events_are_skipped() -> None:
@@ -156,7 +155,7 @@ async def test_pings_between_events_are_skipped() -> None:
         return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
 
     async with client(handler) as http:
-        assert await collect(http.events("j1")) == ["queued", "running", "succeeded"]
+        assert await collect(http.stream("j1")) == ["queued", "running", "succeeded"]
 
 
 async def test_a_broken_stream_of_events_resumes_where_it_ended() -> None:
@@ -172,7 +171,7 @@ async def test_a_broken_stream_of_events_resumes_where_it_ended() -> None:
         return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
 
     async with client(handler) as http:
-        assert await collect(http.events("j1")) == ["queued", "running", "progress", "succeeded"]
+        assert await collect(http.stream("j1")) == ["queued", "running", "progress", "succeeded"]
     assert last_event_ids == ["0", "2", "2"]
 
 
@@ -182,7 +181,7 @@ async def test_events_of_an_unreachable_server_end_with_an_error() -> None:
 
     async with client(handler, patience_seconds=0.1) as http:
         with pytest.raises(ServerUnavailable):
-            await collect(http.events("j1"))
+            await collect(http.stream("j1"))
 
 
 async def test_an_image_is_downloaded_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Client for the jobs of a server, over HTTP."""
+"""The asynchronous client of a server, over HTTP."""
 
 import asyncio
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
@@ -20,18 +20,21 @@ from diffuserve.backoff import jitter
 from diffuserve.client.batches import BatchClient
 from diffuserve.client.codec import decode
 from diffuserve.client.files import FileClient
-from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions
+from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions, pause_before_retry
 from diffuserve.client.webhooks import WebhookClient
-from diffuserve.domain.errors import ServerUnavailable
-from diffuserve.domain.jobs.job import IMAGE_GENERATE, Band, JobStatus
+from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
+from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.domain.resources.job import EventResource, JobPage, JobResource
+from diffuserve.domain.resources.job import ArtifactResource, EventResource, JobPage, JobResource
 from diffuserve.domain.resources.model import ModelList, ModelResource
 from diffuserve.domain.resources.operations import OperationsResource
 from diffuserve.domain.resources.scale import ScaleResource
 from diffuserve.domain.resources.usage import UsageField, UsageResource
 from diffuserve.domain.resources.worker import WorkerList, WorkerResource
+from diffuserve.sdk.generated_file import GeneratedFile, error_of_job
+from diffuserve.sdk.new_job import job_body, paths_in, with_ids
 
+PATIENCE_SECONDS = 30.0
 _LONG_POLL_SECONDS = 25.0  # below the usual limits of proxies
 
 
@@ -52,21 +55,28 @@ class JobFilters:
 NO_FILTERS = JobFilters()
 
 
-class Client:
-    """Submits jobs, follows them and downloads their images. Use it as an async context manager.
+class AsyncClient:
+    """Submits jobs to a server, follows them and fetches their images. Use it as an async context manager.
 
-    Requests to an unavailable server are retried for `patience_seconds`, then `ServerUnavailable` is raised.
+    Requests to a server that is unavailable, or asks to wait, are retried for `patience_seconds`; then the
+    error is raised. Each method may raise `ServerUnavailable`, `Unauthorized` or `RateLimited`.
     """
 
     def __init__(
         self,
-        server: str,
+        server: str | None = None,
         api_key: str | None = None,
         *,
-        patience_seconds: float = 30.0,
+        patience_seconds: float = PATIENCE_SECONDS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._http = HttpTransport(server, api_key, patience_seconds=patience_seconds, transport=transport)
+        """Connect to `DIFFUSERVE_SERVER` with the key `DIFFUSERVE_API_KEY`, unless others are given."""
+        from diffuserve.settings import Settings  # here: it takes as long to import as all of this client
+
+        own = Settings.with_options(server=server, api_key=api_key)
+        self._http = HttpTransport(
+            own.server, own.api_key, patience_seconds=patience_seconds, transport=transport
+        )
         self.batches = BatchClient(self._http)
         self.files = FileClient(self._http)
         self.webhooks = WebhookClient(self._http)
@@ -75,6 +85,10 @@ class Client:
     def server(self) -> str:
         """Base URL of the server, without a final slash."""
         return self._http.server
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._http.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,33 +99,46 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._http.close()
+        await self.close()
+
+    async def generate(
+        self, /, prompt: str | GenerationParams, *, max_seconds: float | None = None, **fields: Any
+    ) -> list[GeneratedFile]:
+        """Submit a job as `submit` does, wait for it, and return its images, clips or sounds.
+
+        Raise the job's error if it fails, `JobFailed` for one of no class, and `TimeoutError` after
+        `max_seconds`, which cancels the job.
+        """
+        job = await self.submit(prompt, **fields)
+        try:
+            return await self.fetch(await self.wait(job.id, max_seconds))
+        except TimeoutError:
+            await self.cancel(job.id)
+            raise
 
     async def submit(
-        self,
-        params: GenerationParams,
-        *,
-        model: str | None = None,
-        priority: Band | None = None,
-        options: Mapping[str, Any] | None = None,
-        idempotency_key: str | None = None,
-        kind: str = IMAGE_GENERATE,
+        self, /, prompt: str | GenerationParams, *, idempotency_key: str | None = None, **fields: Any
     ) -> JobResource:
-        """Submit a job.
+        """Submit a job, which the server does once, whether or not anybody waits for it.
 
-        `options` are further fields of the body: `expires_in`, `timeout`, `metadata`.
-        Every submission has an idempotency key, so a retry whose first response got lost makes no second
-        job.
+        `fields` are those of a request (`seed`, `width` …) and of a job (`model`, `kind`, `priority`,
+        `metadata` …); a `Path` as an image is uploaded first. Every submission has an idempotency key, so a
+        retry whose first response got lost makes no second job; a key of your own makes it one job for a day.
+        Raise `InvalidParams`, which names the field, and `PromptBlocked`.
         """
-        chosen = {"model": model, "priority": priority}
-        body = {
-            "kind": kind,
-            "input": params.to_dict(),
-            **{name: value for name, value in chosen.items() if value is not None},
-            **(options or {}),
-        }
+        ids = {path: (await self.files.upload(path)).id for path in dict.fromkeys(paths_in(fields))}
+        body = job_body(prompt, with_ids(fields, ids))
         headers = {"idempotency-key": idempotency_key or secrets.token_hex(16)}
         return await self._job("POST", "/v1/jobs", RequestOptions(json=body, headers=headers))
+
+    async def subscribe(
+        self, /, prompt: str | GenerationParams, **fields: Any
+    ) -> AsyncGenerator[EventResource]:
+        """Submit a job as `submit` does, and yield its events until it is final, as `stream` does."""
+        job = await self.submit(prompt, **fields)
+        async with aclosing(self.stream(job.id)) as events:
+            async for event in events:
+                yield event
 
     async def get(self, job_id: str) -> JobResource:
         """Return the job. Raise `JobNotFound`."""
@@ -151,6 +178,10 @@ class Client:
     async def cancel(self, job_id: str) -> JobResource:
         """Cancel a queued job at once; a running one becomes `canceling`, and a final one is unchanged."""
         return await self._job("POST", f"/v1/jobs/{job_id}/cancel")
+
+    async def delete(self, job_id: str) -> None:
+        """Delete a job that has ended and its files. Raise `JobNotFound` or `Conflict`."""
+        await self._http.request("DELETE", f"/v1/jobs/{job_id}")
 
     async def requeue(self, job_id: str) -> JobResource:
         """Queue a job that failed, expired or was canceled again; for operators. Raise `Conflict`."""
@@ -216,48 +247,83 @@ class Client:
                 if job.status.is_final:
                     return job
 
-    async def events(self, job_id: str, after: int = 0) -> AsyncGenerator[EventResource]:
+    async def stream(self, job_id: str, after: int = 0) -> AsyncGenerator[EventResource]:
         """Yield the job's events with a `seq` above `after`, and live ones, until it is final.
 
         A broken connection is resumed after the last event received.
         """
-        last_received = time.monotonic()
+        last_heard = time.monotonic()
         while True:
             try:
                 async with aclosing(self._stream_events(job_id, after)) as stream:
                     async for event in stream:
-                        last_received, after = time.monotonic(), event.seq or after
+                        last_heard = time.monotonic()
+                        if event is None:
+                            continue
+                        after = event.seq or after
                         yield event
                         if event.is_final:
                             return
-            except ServerUnavailable:
-                if time.monotonic() - last_received > self._http.patience_seconds:
+            except DiffuserveError as error:
+                pause = pause_before_retry(error)
+                if pause is None or time.monotonic() + pause - last_heard > self._http.patience_seconds:
                     raise
-            await asyncio.sleep(jitter(0.2, 0.6))
+            else:
+                pause = 0.0  # the server ended the stream
+            await asyncio.sleep(max(pause, jitter(0.2, 0.6)))
+
+    async def fetch(self, job: JobResource) -> list[GeneratedFile]:
+        """Return the images, clips or sounds of a job that has ended. Raise its error if it failed."""
+        if job.result is None:
+            raise error_of_job(job)
+        return [await self._fetch(job, artifact) for artifact in job.result.outputs]
 
     async def download(self, job_id: str, index: int, path: Path) -> None:
         """Write image or clip `index` of a job that succeeded to `path`; after an error there is no file."""
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-        try:
-            async with self._http.stream(f"/v1/jobs/{job_id}/result?index={index}") as response:
-                with partial.open("wb") as file:
-                    async for chunk in response.aiter_bytes():
+
+        async def write() -> None:
+            with partial.open("wb") as file:
+                async with aclosing(self._content(job_id, index)) as chunks:
+                    async for chunk in chunks:
                         file.write(chunk)
+
+        try:
+            await self._http.retried(write)
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
+
+    async def _fetch(self, job: JobResource, artifact: ArtifactResource) -> GeneratedFile:
+        async def read() -> bytes:
+            content = bytearray()
+            async with aclosing(self._content(job.id, artifact.index)) as chunks:
+                async for chunk in chunks:
+                    content += chunk
+                    if len(content) > artifact.size_bytes:
+                        break  # it is not the file, whatever follows
+            return bytes(content)
+
+        return GeneratedFile(artifact, await self._http.retried(read), job)
+
+    async def _content(self, job_id: str, index: int) -> AsyncGenerator[bytes]:
+        async with self._http.stream(f"/v1/jobs/{job_id}/result?index={index}") as response:
+            async for chunk in response.aiter_bytes():
+                yield chunk
 
     async def _job(self, method: str, path: str, options: RequestOptions = NO_OPTIONS) -> JobResource:
         response = await self._http.request(method, path, options)
         return decode(JobResource, response.content)
 
-    async def _stream_events(self, job_id: str, after: int) -> AsyncGenerator[EventResource]:
+    async def _stream_events(self, job_id: str, after: int) -> AsyncGenerator[EventResource | None]:
+        """Yield events, and `None` for whatever else tells that the server is there."""
         headers = {"accept": "text/event-stream", "last-event-id": str(after)}
         try:
             async with self._http.stream(f"/v1/jobs/{job_id}/events", headers) as response:
+                yield None
                 async for message in EventSource(response).aiter_sse():
-                    if message.data:  # a ping of the server is an event without data
-                        yield decode(EventResource, message.data)
+                    # A ping of the server is an event without data.
+                    yield decode(EventResource, message.data) if message.data else None
         except SSEError as error:
             raise ServerUnavailable(f"{self.server} does not respond ({error!r})") from error
         raise ServerUnavailable(f"{self.server} closed the stream of events")

@@ -1,0 +1,18 @@
+"""What a job would take, told before it is submitted."""
+
+from dataclasses import dataclass, field
+
+from diffuserve.domain.resource_base import Resource
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateResource(Resource):
+    """Estimate of a job: what it would be charged, and what its result would warn of."""
+
+    model: str
+    width: int | None = field(metadata={"description": "Of its images, by the request and the model."})
+    height: int | None
+    cost_seconds: float = field(
+        metadata={"description": "Predicted device-seconds, which a job alone on a worker takes."}
+    )
+    warnings: tuple[str, ...]

@@ -1,0 +1,208 @@
+"""The Helm chart makes the objects of the overlays, and refuses values that nobody reads.
+
+It was never installed in a cluster: none can run here.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import make_chart
+from chart.manifests import Source
+from chart.manifests import rendered as kustomized
+from chart.template import Block, Inline, Lines, as_template
+from deploy.test_kubernetes import follows_its_schema, of_kind, option, workers
+from deploy.test_kubernetes import pods as every_pod
+
+VALUES = make_chart.ROOT / "deploy" / "helm" / "values"
+SOURCES = {
+    "complete": Source("overlays/hpa", ("deletion-cost", "models", "ingress", "gateway", "monitoring")),
+    "hpa": Source("overlays/hpa"),
+    "keda": Source("overlays/keda"),
+    "scaledjob": Source("overlays/scaledjob"),
+    "spot": Source("overlays/spot"),
+}
+ONLY_OF_HELM = {"diffuserve.example.com/settings", "helm.sh/resource-policy"}
+Manifest = Mapping[str, Any]
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    program = shutil.which("helm", path=beside)
+    if program is None:
+        pytest.skip("helm not found: python scripts/install_helm.py")
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+
+
+def template(*options: str) -> subprocess.CompletedProcess[str]:
+    return helm("template", "images", str(make_chart.CHART), "--namespace", "diffuserve", *options)
+
+
+@cache
+def rendered(*options: str) -> list[Manifest]:
+    done = template(*options)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def values_of(name: str) -> str:
+    return f"--values={VALUES / name}.yaml"
+
+
+def as_kustomized(each: Manifest) -> Manifest:
+    """Return an object of the chart without what Helm needs: names of Jobs by revision, and annotations."""
+    plain = deepcopy(dict(each))
+    if plain["kind"] == "Job":
+        plain["metadata"]["name"] = plain["metadata"]["name"].removesuffix("-1")
+    for metadata in (plain["metadata"], plain.get("spec", {}).get("template", {}).get("metadata", {})):
+        kept = {
+            name: text for name, text in metadata.pop("annotations", {}).items() if name not in ONLY_OF_HELM
+        }
+        metadata |= {"annotations": kept} if kept else {}
+    return plain
+
+
+def by_name(manifests: list[Manifest]) -> dict[tuple[str, str], Manifest]:
+    found = {(each["kind"], each["metadata"]["name"]): each for each in manifests}
+    assert len(found) == len(manifests)
+    return found
+
+
+def test_the_chart_is_what_the_manifests_make() -> None:
+    assert make_chart.main(["--check"]) == 0
+
+
+def test_every_file_of_values_has_an_overlay() -> None:
+    assert sorted(SOURCES) == sorted(path.stem for path in VALUES.iterdir())
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_chart_makes_the_objects_of_the_overlay(name: str) -> None:
+    made = by_name([as_kustomized(each) for each in rendered(values_of(name))])
+    expected = by_name([each for each in kustomized(SOURCES[name]) if each["kind"] != "Namespace"])
+    assert list(sorted(made)) == list(sorted(expected))
+    for key, each in expected.items():
+        assert made[key] == each, key
+
+
+def test_the_chart_alone_makes_the_objects_of_the_base() -> None:
+    made = by_name([as_kustomized(each) for each in rendered()])
+    assert made == by_name([each for each in kustomized(Source("base")) if each["kind"] != "Namespace"])
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_helm_finds_no_fault_in_it(name: str) -> None:
+    done = helm("lint", "--strict", str(make_chart.CHART), values_of(name))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_second_model_has_workers_and_an_autoscaler_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "workerDefaults": {
+                    "autoscaler": "scaledjob",
+                    "maxReplicas": 0,
+                    "resources": {"limits": {"cpu": 2}},
+                },
+                "workers": [
+                    {"model": "flux@741f7c3ce8b3"},
+                    {"name": "sdxl", "model": "/models/sdxl", "modelId": "sd-xl", "maxReplicas": 4},
+                    {"name": "fixed", "model": "sd-1.5", "autoscaler": "none", "replicas": 5},
+                ],
+                "control": {"replicas": 1, "pod": {"imagePullSecrets": [{"name": "registry"}]}},
+                "settings": {"DIFFUSERVE_SCALE_FLOORS": {"flux": [{"workers": 1}]}, "AWS_REGION": None},
+                "models": {"store": "gs://models", "names": ["flux", "sdxl"], "storageClass": "files"},
+                "networkPolicy": {"enabled": False},
+            }
+        ),
+        encoding="utf-8",
+    )
+    made = rendered(f"--values={tmp_path / 'values.yaml'}")
+    assert sum(map(follows_its_schema, made)) == len(made)
+    jobs = by_name(of_kind(made, "ScaledJob"))
+    urls = [each["spec"]["triggers"][0]["metadata"]["url"].rpartition("/")[2] for each in jobs.values()]
+    assert urls == ["flux", "sd-xl"]
+    assert [each["spec"]["maxReplicaCount"] for each in jobs.values()] == [0, 4]
+    assert {option(pod, "--model") for pod in workers(made)} == {
+        "flux@741f7c3ce8b3",
+        "/models/sdxl",
+        "sd-1.5",
+    }
+    fixed = by_name(of_kind(made, "Deployment"))["Deployment", "fixed"]["spec"]
+    assert (fixed["replicas"], fixed["selector"]["matchLabels"]["app.kubernetes.io/instance"]) == (5, "fixed")
+    [settings] = [each["data"] for each in of_kind(made, "ConfigMap")]
+    assert settings["DIFFUSERVE_SCALE_FLOORS"] == '{"flux":[{"workers":1}]}'
+    assert "AWS_REGION" not in settings
+    fetching = by_name(of_kind(made, "Job"))["Job", "models-1"]["spec"]["template"]["spec"]["containers"]
+    assert [each["args"][2] for each in fetching] == ["flux", "sdxl"]
+    assert not of_kind(made, "NetworkPolicy", "PodDisruptionBudget")
+
+
+def test_workers_need_no_volume() -> None:
+    made = rendered("--set=models.claim=")
+    assert not of_kind(made, "PersistentVolumeClaim")
+    assert [pod["volumes"][0] for pod in workers(made)] == [{"name": "models", "emptyDir": {}}]
+
+
+def test_the_values_of_the_guide_are_what_the_chart_takes(tmp_path: Path) -> None:
+    guide = (make_chart.ROOT / "docs" / "how-to" / "run-on-kubernetes.md").read_text("utf-8")
+    (tmp_path / "values.yaml").write_text(guide.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    made = rendered(f"--values={tmp_path / 'values.yaml'}")
+    kinds = {each["kind"] for each in made}
+    assert {"ScaledJob", "TriggerAuthentication", "Ingress", "ServiceMonitor", "PrometheusRule"} <= kinds
+    names = {name for pod in every_pod(made) for name in secrets_of(pod)}
+    assert names == {"control", "models", "worker"}
+    assert all(f"generic {name} " in guide or f"secret {name} " in guide for name in names)
+
+
+def secrets_of(pod: Manifest) -> set[str]:
+    sources = [source for container in pod["containers"] for source in container.get("envFrom", ())]
+    return {source["secretRef"]["name"] for source in sources if "secretRef" in source}
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--set=control.replica=3", "replica"),
+        ("--set=workers[0].modell=x", "modell"),
+        ("--set=workerDefaults.autoscaler=vpa", "autoscaler"),
+        ('--set-json=workers=[{"model":"a"},{"model":"b"}]', 'two entries are named "worker"'),
+    ],
+)
+def test_values_that_nobody_reads_are_refused_by_name(option: str, told: str) -> None:
+    done = template(option)
+    assert done.returncode != 0
+    assert told in done.stderr
+
+
+def test_holes_of_a_template_stand_where_the_values_stood() -> None:
+    manifest = {"spec": {"image": "a", "args": ["x"], "labels": {"a/b": "c"}, "size": 1}}
+    text = as_template(
+        manifest,
+        {
+            "spec/image": Inline("{{ .image }}"),
+            "spec/args": Lines("- one\n{{- toYaml .more | nindent 0 }}"),
+            "spec/labels/a~1b": Inline("{{ .b }}"),
+            "spec/size": None,
+            "spec/+": Lines("x: {{- toYaml .x | nindent 2 }}"),
+        },
+    )
+    assert text == (
+        "spec:\n  image: {{ .image }}\n  args:\n    - one\n    {{- toYaml .more | nindent 4 }}\n"
+        "  labels:\n    a/b: {{ .b }}\n  x: {{- toYaml .x | nindent 4 }}\n"
+    )
+    assert as_template({"a": {"b": [1]}}, {"a": Block(".a")}) == "a: {{- toYaml .a | nindent 2 }}\n"
+    with pytest.raises(KeyError, match="spec/imagee"):
+        as_template(manifest, {"spec/imagee": Inline("")})
+    with pytest.raises(ValueError, match="braces"):
+        as_template({"a": "{{ b }}"}, {})

@@ -1,0 +1,43 @@
+"""A program gives fields by name, wherever the body of a job has them."""
+
+from pathlib import Path
+
+import pytest
+
+from diffuserve.api.submit.request_bodies import NewJobBody
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.requests.params import FIELDS, GenerationParams
+from diffuserve.sdk.new_job import job_body, paths_in, with_ids
+
+
+def test_no_field_of_a_request_has_the_name_of_one_of_a_job() -> None:
+    assert FIELDS.keys() & NewJobBody.model_fields.keys() == set()
+
+
+def test_fields_go_where_the_body_has_them() -> None:
+    fields = {"seed": 7, "model": "tiny", "metadata": {"order": 1}, "priority": None, "width": None}
+    body = job_body("a star", fields)
+    assert body["input"] == {"prompt": "a star", "seed": 7, "num_images": 1}
+    assert {name: body[name] for name in body if name != "input"} == {
+        "model": "tiny",
+        "metadata": {"order": 1},
+    }
+    NewJobBody.model_validate(body)
+
+
+def test_fields_count_more_than_the_parameters_that_they_stand_beside() -> None:
+    params = GenerationParams(prompt="a star", seed=1, width=64)
+    assert job_body(params, {"seed": 2})["input"] == params.to_dict() | {"seed": 2}
+
+
+def test_a_bad_value_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(InvalidParams, match="seed=-5"):
+        job_body("a star", {"seed": -5})
+
+
+def test_local_files_are_named_by_their_ids() -> None:
+    cat, dog = Path("cat.png"), Path("dog.png")
+    fields = {"image": [cat, "file-9"], "mask": dog, "seed": 1}
+    assert list(paths_in(fields)) == [cat, dog]
+    named = with_ids(fields, {cat: "file-1", dog: "file-2"})
+    assert named == {"image": ["file-1", "file-9"], "mask": "file-2", "seed": 1}
