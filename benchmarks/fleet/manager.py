@@ -15,7 +15,7 @@ LEAVE_SECONDS = 5.0
 
 
 class ClusterManager(Protocol):
-    """Nodes on loopback. Workers are named as at the control plane."""
+    """Nodes on loopback, which take one order at a time. Workers are named as at the control plane."""
 
     @property
     def command(self) -> Sequence[str]:

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from benchmarks.control.processes import Program
 from benchmarks.fleet.looks import Hit, Look, PlayedFleet, played_of
@@ -18,6 +19,9 @@ _READY_SECONDS = 240.0
 _END_SECONDS = 300.0
 _VICTIM_SECONDS = 120.0
 _LIVE = (WorkerState.READY, WorkerState.OCCUPIED)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 async def play(
@@ -52,6 +56,7 @@ class _Playing:
         self._looks: list[Look] = []
         self._hits: list[Hit] = []
         self._begun = time.time()
+        self._turn = asyncio.Lock()
 
     async def until_ready(self, fleet: Program) -> None:
         """Wait for the least workers. The looks until then show how long workers take to start."""
@@ -91,7 +96,7 @@ class _Playing:
 
     async def _look(self) -> Look:
         workers = [each for each in await self._client.workers() if each.state in _LIVE]
-        placed = await asyncio.to_thread(self._manager.placed)
+        placed = await self._asked(self._manager.placed)
         live = {each.name: each.id for each in workers}
         occupied = frozenset(each.name for each in workers if each.num_leases)
         look = Look(self._now, live, occupied, placed)
@@ -111,9 +116,14 @@ class _Playing:
         self._hits.append(hit)
         print(f"  {hit.second:5.1f} s: {loss.kind} of {hit.node} with {worker}", flush=True)
         if loss.kind is LossKind.NOTICE:
-            await asyncio.to_thread(self._manager.announce, hit.node)
+            await self._asked(self._manager.announce, hit.node)
             await self._until(hit.second + NOTICE_SECONDS)
-        await asyncio.to_thread(self._manager.lose, hit.node)
+        await self._asked(self._manager.lose, hit.node)
+
+    async def _asked(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what the cluster manager answers, which takes one order at a time."""
+        async with self._turn:
+            return await asyncio.to_thread(call, *args, **kwargs)
 
     async def _victim(self, loss: MachineLoss) -> tuple[str, str]:
         """Return the worker that a loss hits, and its node, which no loss has hit so far."""

@@ -1,5 +1,6 @@
 """A plot, as SVG, of the workers that are ready while the trace goes by, for each fleet."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from benchmarks.engine.plot_frame import LEFT, PlotFrame, ticks
@@ -10,12 +11,13 @@ _FRAME = PlotFrame(height=380)
 _TITLE = "Workers that are ready, over seconds of the trace; vertical: a machine goes"
 _COLORS = ("#0050c8", "#e08a00", "#7f7f7f", "#b0b0b0")
 _NUM_TICKS = 4
+_ROUND = 40.0  # seconds to whose multiple the axis goes
 _APART = 0.03  # of a worker, so that lines on the same number are seen
 
 
 def plotted(courses: Mapping[str, Course]) -> str:
     """Return a line of steps for each fleet, and one across for each loss of the first."""
-    longest = max(course.seconds for course in courses.values())
+    longest = _ROUND * math.ceil(max(course.seconds for course in courses.values()) / _ROUND)
     below = [f"{tick:.0f} s" for tick in ticks(_NUM_TICKS, longest)]
     parts = _FRAME.opened(_TITLE, below, [str(count) for count in range(MOST + 2)], left=30)
     for loss in next(iter(courses.values())).losses:

@@ -104,5 +104,5 @@ def _struck(strike: Strike, worker: Worker, spans: Sequence[_Span], until: float
 
 def _steps(spans: Sequence[_Span], until: float) -> tuple[tuple[float, int], ...]:
     """Return how many workers are ready from which second on."""
-    changes = sorted({max(at, 0.0) for span in spans for at in (span.ready, span.ended) if at <= until})
+    changes = sorted({max(at, 0.0) for span in spans for at in (span.ready, span.ended) if at < until})
     return tuple((at, sum(span.ready <= at < span.ended for span in spans)) for at in changes)
