@@ -137,9 +137,8 @@ def follow(told: dict[str, Any], address: str) -> None:
     jobs = submit(1)
     told["one_for_a_job"] = reached(lambda: num_nodes() == 1)
     told["job"] = reached(lambda: statuses(jobs) == ["succeeded"])
-    told["none_again"] = reached(lambda: have(0))
-    fleet.terminate()
-    fleet.wait(HANG_SECONDS)
+    fleet.send_signal(signal.SIGTERM)  # by itself it leaves after some minutes without work
+    told["none_again"] = fleet.wait(HANG_SECONDS) == 0 and reached(lambda: have(0))
 
 
 def main() -> None:
