@@ -39,7 +39,7 @@ def told_by(program: str, plane: ControlPlane, folder: Path) -> dict[str, Any]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=850,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
@@ -78,13 +78,12 @@ def test_the_cluster_s_own_autoscaler_brings_the_nodes_that_workers_wait_for_and
         "nodes_before": 0,
         "one": True,
         "most": True,
-        "ended": True,
+        "succeeded": True,
         "one_again": True,
         "code": 0,
         "none": True,
         "one_for_a_job": True,
-        "ended_too": True,
+        "job": True,
         "none_again": True,
-        "statuses": ["succeeded"],
         "engines_left": 0,
     }

@@ -180,6 +180,9 @@ def test_what_slurm_cannot_give_is_refused_before_anything_is_submitted(
         done = fleet.run(*words, sbatch=sbatch)
         assert done.returncode in (1, 2)
         assert reason in done.stderr
+    done = fleet_of("--model", "no-such-model").run(sbatch=("--partition=gpu",))
+    assert done.returncode == 2
+    assert "no-such-model" in done.stderr
     assert slurm.say("squeue", "-h", "--states=all") == ""
 
 

@@ -20,7 +20,7 @@ from support.ray_fleet import (
     FOLDER,
     HANG_SECONDS,
     HOST,
-    have_ended,
+    ask,
     live,
     mark,
     marked,
@@ -32,7 +32,7 @@ from support.ray_fleet import (
 )
 
 MAX_NODES = 3
-NUM_JOBS = 20
+NUM_JOBS = 800
 _HEAD = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"
 _EMPTY = (
     *("setup_commands", "head_setup_commands", "worker_setup_commands", "initialization_commands"),
@@ -103,35 +103,42 @@ def num_nodes() -> int:
     return sum(node["Alive"] and node["Resources"].get("GPU", 0) > 0 for node in ray.nodes())
 
 
+def submit_many() -> str:
+    """Submit a batch whose predicted work is worth many workers, and return its id."""
+    given = {"prompt": "star", "num_inference_steps": 100}
+    items = [{"custom_id": str(number), "input": given} for number in range(NUM_JOBS)]
+    return str(ask("/v1/batches", {"model": "null", "items": items})["id"])
+
+
+def num_succeeded(batch: str) -> int:
+    return int(ask(f"/v1/batches/{batch}")["counts"].get("succeeded", 0))
+
+
+def have(nodes: int) -> bool:
+    """Return whether there are so many nodes, and a worker on each."""
+    return num_nodes() == len(live()) == nodes
+
+
 def follow(told: dict[str, Any], address: str) -> None:
-    words = (*options(address, seconds=2.0), "--gpus-per-worker", "1", "--max", str(MAX_NODES), "--grows")
+    words = (*options(address), "--gpus-per-worker", "1", "--max", str(MAX_NODES), "--grows")
     leaves = ("--leave-when-idle", "2")
     told["nodes_before"] = num_nodes()
     fleet = start_fleet("fleet.log", *words, *leaves, "--min", "1")
-    told["one"] = reached(lambda: (num_nodes(), len(live())) == (1, 1))
-    jobs = submit(NUM_JOBS)
-
-    def is_full() -> bool:
-        """Submit more jobs as long as there is room for more workers."""
-        if len(live()) < MAX_NODES:
-            jobs.extend(submit(3))
-        return (num_nodes(), len(live())) == (MAX_NODES, MAX_NODES)
-
-    told["most"] = reached(is_full)
-    told["ended"] = reached(lambda: have_ended(jobs))
-    told["one_again"] = reached(lambda: (num_nodes(), len(live())) == (1, 1))
+    told["one"] = reached(lambda: have(1))
+    batch = submit_many()
+    told["most"] = reached(lambda: have(MAX_NODES))
+    told["succeeded"] = reached(lambda: num_succeeded(batch) == NUM_JOBS)
+    told["one_again"] = reached(lambda: have(1))
     fleet.send_signal(signal.SIGTERM)
     told["code"] = fleet.wait(HANG_SECONDS)
-    told["none"] = reached(lambda: (num_nodes(), len(live())) == (0, 0))
+    told["none"] = reached(lambda: have(0))
 
     fleet = start_fleet("next.log", *words, *leaves, "--min", "0")
-    jobs += submit(1)
+    jobs = submit(1)
     told["one_for_a_job"] = reached(lambda: num_nodes() == 1)
-    told["ended_too"] = reached(lambda: have_ended(jobs))
-    told["none_again"] = reached(lambda: (num_nodes(), len(live())) == (0, 0))
-    told["statuses"] = statuses(jobs)
-    fleet.terminate()
-    fleet.wait(HANG_SECONDS)
+    told["job"] = reached(lambda: statuses(jobs) == ["succeeded"])
+    fleet.send_signal(signal.SIGTERM)  # by itself it leaves after some minutes without work
+    told["none_again"] = fleet.wait(HANG_SECONDS) == 0 and reached(lambda: have(0))
 
 
 def main() -> None:

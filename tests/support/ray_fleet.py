@@ -19,7 +19,8 @@ import psutil
 SERVER, FOLDER = sys.argv[1], Path(sys.argv[2])
 HOST = "127.0.0.2"  # Ray would replace 127.0.0.1 by an address that other machines reach
 HANG_SECONDS = 180.0
-NULL_ENGINE = (sys.executable, "-m", "diffuserve.testing.null_engine", "--files", "1")
+NULL_ENGINE = ("-m", "diffuserve.testing.null_engine", "--files", "1", "--seconds", "0.5")
+ENGINE = shlex.join((sys.executable, *NULL_ENGINE))
 MARK = "FLEET_OF_TEST"
 """Variable of the nodes' environment, which what they start inherits."""
 _ENDED = {"succeeded", "failed", "canceled", "expired"}
@@ -66,12 +67,11 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "diffuserve", "fleet", "ray", *words]
 
 
-def options(address: str, seconds: float = 0.5) -> tuple[str, ...]:
-    """Return the options of the fleet under test, whose jobs take so long each."""
-    engine = shlex.join((*NULL_ENGINE, "--seconds", f"{seconds:g}"))
+def options(address: str) -> tuple[str, ...]:
+    """Return the options of the fleet under test."""
     where = ("--server", SERVER, "--address", address, "--pool", "null", "--name", "test")
     worker = ("--device", "cpu", "--max-jobs", "2", "--drain-seconds", "5")
-    return (*where, *worker, "--every", "0.5", "--engine-command", engine)
+    return (*where, *worker, "--every", "0.5", "--engine-command", ENGINE)
 
 
 def start_fleet(log: str, *words: str) -> "subprocess.Popen[bytes]":

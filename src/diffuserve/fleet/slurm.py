@@ -21,10 +21,9 @@ _MARGIN_SECONDS = 10.0  # from the end of a drain to that of the job
 _COMMANDS = ("sbatch", "squeue", "scancel")
 _COMMAND_SECONDS = 60.0
 _KEY = "DIFFUSERVE_API_KEY"  # the fleet's own: jobs see the rest of its environment
-_FAILED = (
-    "FAILED",
-    "OUT_OF_MEMORY",
-)  # for those of lost nodes, preempted or at their limit others start at once
+_OUT_OF_MEMORY = "OUT_OF_MEMORY"
+_FAILED = ("FAILED", _OUT_OF_MEMORY)
+"""Other ends, such as a lost node, a preemption or a time limit, are no fault of the worker's."""
 _STATES = ",".join(("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", *_FAILED))
 _COLUMNS = ("JobArrayID", "State", "exit_code", "EndTime", "Reason", "NodeList", "StdOut")
 _FORMAT = ",".join(f"{column}:|" for column in _COLUMNS)
@@ -151,16 +150,12 @@ def _worker(row: Mapping[str, str], now: datetime) -> FleetWorker | None:
         return FleetWorker(name=name, placement=placement, detail=row["NodeList"])
     if (now - datetime.fromisoformat(row["EndTime"])).total_seconds() > FAILED_SECONDS:
         return None
-    code, signal = divmod(int(row["exit_code"]), 1 << 8)  # a wait status
     job, _, element = name.partition("_")
     output = row["StdOut"].replace("%A", job).replace("%a", element)
-    end = (
-        "no memory left"
-        if state == "OUT_OF_MEMORY"
-        else f"signal {signal}"
-        if signal
-        else f"exit code {code}"
-    )
+    code, signal = divmod(int(row["exit_code"]), 1 << 8)  # a wait status
+    end = f"signal {signal}" if signal else f"exit code {code}"
+    if state == _OUT_OF_MEMORY:
+        end = "no memory left"
     detail = f"{end} on {row['NodeList']}; its own message is in {output}"
     return FleetWorker(
         name=name, placement=FleetPlacement.FAILED, detail=detail, cannot_start=code == CANNOT_START
