@@ -7,13 +7,14 @@ from diffuserve.domain.jobs.job import Band, Job, QueueEstimate
 from diffuserve.domain.workers.readiness import ModelStatus
 from diffuserve.jobs.policy.fairness import BAND_SECONDS
 
-# Fitted to simulated queues, in each of which 85 of 100 jobs start and end within the range
-# (tests/unit/jobs/policy/test_estimate_ranges.py). Later jobs may overtake, queued ones may be canceled, and
-# steps that many share cost less for each; but a job that shares its worker's steps runs longer than alone.
+# Factors of predicted seconds, fitted to simulated queues, in each of which four in five jobs start and end
+# within the range (tests/unit/jobs/policy/test_estimate_ranges.py). Later jobs may overtake, queued ones may
+# be canceled, predictions may be wrong, and steps that many share take less of the device for each of them,
+# but last longer.
 _MIN_AHEAD, _MAX_AHEAD = 0.4, 2.5
 _MIN_RUN, _MAX_RUN = 0.5, 2.5
 _MAX_RUNNING = 1.4
-_MAX_TURNS = 2.0
+_MAX_TURNS = 2.0  # of a job's own work: what each running job does before it ends
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,10 @@ class NotedQueue(SimulatedQueue):
             self.recent.note([LaneChange(lane_of(own), Moved.CLAIMED, [(own.seq, own.cost_seconds)])])
         return job
 
+    def _settle(self, job: SimulatedJob) -> None:
+        super()._settle(job)
+        self.recent.note([LaneChange("", Moved.ENDED, [(0, job.job.cost_seconds)], model=MODEL)])
+
     def read(self) -> QueueState:
         lanes = {f"{lane.band.rank}|{lane.tenant_id}|{lane.model}": lane for lane in self.lane_sizes}
         return QueueState(
@@ -87,7 +91,10 @@ class StaleOutlook:
         own, recent = self.own[lane_of(job.job)], self.queue.recent
         now = self.read.after(recent.since(self.read.mark))
         num_jobs, work_seconds = own.before(job.job.seq, recent.since(own.mark))
-        ahead = WorkAhead(num_jobs, work_seconds, now.running[MODEL], len(self.queue.workers))
+        running, really = now.running[MODEL], self.queue.running
+        assert running.num_jobs == really.num_jobs
+        assert running.seconds == pytest.approx(really.seconds, abs=1e-6)
+        ahead = WorkAhead(num_jobs, work_seconds, running, len(self.queue.workers))
         standings = {**self.queue.standings, **now.standings}
         return estimate_wait(job.job, [*now.lanes.values()], standings, ahead)
 
