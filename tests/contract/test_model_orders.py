@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from diffuserve.domain.errors import Conflict, InvalidParams, ModelConflict, WorkerNotFound
+from diffuserve.domain.errors import Conflict, InvalidParams, ModelConflict, ServerUnavailable, WorkerNotFound
 from diffuserve.domain.workers.model_orders import (
     ModelOrder,
     ModelToHave,
@@ -105,3 +105,6 @@ async def test_a_worker_offers_more_models_which_others_may_not_contradict(job_s
         await job_store.leases.offer_more(other, [ModelOffer(spec=replace(more, width=2 * more.width))])
     with pytest.raises(WorkerNotFound):
         await job_store.leases.offer_more("worker_x", [ModelOffer(spec=more)])
+    many = [ModelOffer(spec=replace(SPEC, name=f"m{n}")) for n in range(job_store.config.max_models_of_key)]
+    with pytest.raises(ServerUnavailable, match="models, with these"):
+        await job_store.leases.offer_more(worker, many)
