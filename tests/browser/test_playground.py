@@ -471,6 +471,51 @@ def test_a_model_that_is_being_loaded_tells_how_far_it_is(open_page: OpenPage, h
     expect(newest(page).get_by_role("status")).to_contain_text("Next in the queue")
 
 
+def test_an_operator_has_a_worker_get_a_model_from_the_menu(
+    open_hand: Callable[..., Page], hand: Hand, axe: Axe, screenshot: Screenshot
+) -> None:
+    have = {"name": "sketch", "license": "MIT", "makes": "images", "num_bytes": 2_000_000_000}
+    bound = {**have, "name": "oil", "license": "RAIL", "needs_consent": True}
+    large = {**have, "name": "mural", "num_bytes": 40_000_000_000}
+    here = {**have, "name": "able", "is_here": True}
+
+    def report(progress: dict[str, object] | None = None) -> dict[str, str] | None:
+        orders = {"models": [here, have, bound, large], "room_bytes": 10_000_000_000, "progress": progress}
+        told = hand.does(hand.worker.beat("ready", resident_models=["able"], orders=orders))
+        order: dict[str, str] | None = told.raise_for_status().json()["order"]
+        return order
+
+    page = open_hand(prompt="a star")
+    page.get_by_role("button", name="More models…").click()
+    menu = page.get_by_role("dialog", name="Models")
+    expect(menu.get_by_text("No worker takes orders of models")).to_be_visible()
+    assert report() is None
+    expect(menu.get_by_text("images · 2 GB · MIT · in memory")).to_be_visible()
+    expect(menu.get_by_text("does not fit here")).to_be_visible()
+    expect(menu.get_by_role("button", name="Fetch and load mural")).to_be_disabled()
+    axe(page)
+    menu.get_by_role("button", name="Fetch and load oil").click()
+    expect(menu.get_by_text("under the RAIL, which restricts")).to_be_visible()
+    menu.get_by_role("button", name="Leave it").click()
+    assert report() is None
+    menu.get_by_role("button", name="Fetch and load sketch").click()
+    block_until(lambda: report() is not None)
+    order = report()
+    assert order is not None
+    fetching = {**order, "state": "fetching", "bytes_read": 500_000_000, "bytes_total": 2_000_000_000}
+    report(fetching)
+    bar = menu.get_by_role("progressbar", name="Progress of the order")
+    expect(bar).to_have_js_property("value", 0.25)
+    expect(menu.get_by_role("button", name="Fetch and load oil")).to_be_disabled()
+    screenshot(page, "models-menu")
+    menu.get_by_role("button", name="Cancel").click()
+    block_until(lambda: report(fetching) is None)
+    report({**order, "state": "failed", "reason": "the hub is silent"})
+    expect(menu.get_by_text("sketch: the hub is silent")).to_be_visible()
+    menu.get_by_role("button", name="Use able").click()
+    expect(menu).to_have_count(0)
+
+
 def test_on_a_phone_the_result_comes_into_view(
     open_hand: Callable[..., Page], hand: Hand, screenshot: Screenshot
 ) -> None:

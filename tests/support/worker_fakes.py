@@ -24,6 +24,7 @@ from diffuserve.domain.jobs.claim import Claim
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.jobs.progress_report import ProgressReport, WorkerProgress
 from diffuserve.domain.models.residency import RESIDENT, Residency
+from diffuserve.domain.workers.model_orders import ModelOrder
 from diffuserve.domain.workers.worker import (
     Completion,
     ControlCommands,
@@ -32,6 +33,7 @@ from diffuserve.domain.workers.worker import (
     Heartbeat,
     Lease,
     LeaseOutcome,
+    ModelOffer,
     ReceivedCommands,
     Registered,
     Registration,
@@ -80,8 +82,8 @@ class FakeControlPlane:
 
     `leases` and `commands` are what the long polls return; an exception among them is raised. The other
     deques hold the next outcomes; empty, every request succeeds. Images of jobs arrive once `may_fetch`,
-    and checkpoints are stored once `may_keep`. Clients watch the jobs in `watched`. Heartbeats hang unless
-    it `answers_heartbeats`, and uploads unless it `has_storage`.
+    and checkpoints are stored once `may_keep`. Heartbeats are given the `order`. Clients watch the jobs in
+    `watched`. Heartbeats hang unless it `answers_heartbeats`, and uploads unless it `has_storage`.
     """
 
     registrations: list[Registration] = field(default_factory=list)
@@ -105,6 +107,8 @@ class FakeControlPlane:
     commands: asyncio.Queue[ControlCommands | Exception] = field(default_factory=asyncio.Queue)
     registration_outcomes: deque[Exception | None] = field(default_factory=deque)
     heartbeat_outcomes: deque[ControlCommands | Exception] = field(default_factory=deque)
+    order: ModelOrder | None = None
+    more_offers: list[ModelOffer] = field(default_factory=list)
     report_outcomes: deque[Exception | None] = field(default_factory=deque)
     upload_outcomes: deque[Exception | None] = field(default_factory=deque)
     final_outcomes: deque[Exception | None] = field(default_factory=deque)
@@ -135,9 +139,12 @@ class FakeControlPlane:
     ) -> ControlCommands:
         self.heartbeats.append(heartbeat)
         await self.answers_heartbeats.wait()
-        return (
-            _unless_error(self.heartbeat_outcomes.popleft()) if self.heartbeat_outcomes else ControlCommands()
-        )
+        if self.heartbeat_outcomes:
+            return _unless_error(self.heartbeat_outcomes.popleft())
+        return ControlCommands(order=self.order)
+
+    async def offer_more(self, worker_id: str, offer: ModelOffer) -> None:
+        self.more_offers.append(offer)
 
     async def control(self, worker_id: str, wait: float, received: ReceivedCommands) -> ControlCommands:
         self.control_requests.append(received)

@@ -1,6 +1,7 @@
 """API keys, roles, tenants and plans."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import asdict, replace
 
 import httpx
 import pytest
@@ -11,7 +12,7 @@ from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.tenant import PlanOverrides, Role
 from diffuserve.jobs.security.keys import make_key
 from diffuserve.jobs.store import JobStore
-from support.hand_worker import HandWorker
+from support.hand_worker import HAND_SPEC, HandWorker
 
 CAT = {"input": {"prompt": "a cat"}}
 MakeApp = Callable[[ApiConfig], FastAPI]
@@ -104,6 +105,30 @@ async def test_operators_drain_workers_and_tenants_do_not(connect: Connect, hand
     [worker] = (await operator.get("/v1/workers")).json()["data"]
     assert worker["is_draining"]
     assert (await operator.post("/v1/workers/worker_0/drain")).json()["code"] == "worker_not_found"
+
+
+async def test_operators_alone_order_models_and_a_worker_alone_offers_them(
+    connect: Connect, hand: HandWorker
+) -> None:
+    ada, operator, other = (
+        await connect(Role.TENANT, "ada"),
+        await connect(Role.OPERATOR),
+        await connect(Role.WORKER),
+    )
+    have = {"name": "hand", "license": "MIT", "makes": "images"}
+    (await hand.beat("ready", orders={"models": [have]})).raise_for_status()
+    path = f"/v1/workers/{hand.id}/order"
+    assert (await ada.post(path, json={"model": "hand"})).json()["code"] == "forbidden"
+    assert (await ada.delete(path)).json()["code"] == "forbidden"
+    assert (await operator.post(path, json={"model": "https://example.com/x"})).status_code == 422
+    placed = await operator.post(path, json={"model": "hand"})
+    assert placed.status_code == 202
+    assert (await hand.beat("ready", orders={"models": [have]})).json()["order"] == placed.json()
+    assert (await operator.delete(path)).status_code == 204
+    assert (await hand.beat("ready")).json()["order"] is None
+    offers = {"models": [{"spec": asdict(replace(HAND_SPEC, name="more"))}]}
+    for client, code in ((ada, "forbidden"), (operator, "forbidden"), (other, "worker_not_found")):
+        assert (await client.post(f"/v1/workers/{hand.id}/models", json=offers)).json()["code"] == code
 
 
 async def test_a_worker_that_deregisters_is_gone_and_no_other_may_do_so_for_it(

@@ -19,7 +19,7 @@ from diffuserve.protocol.messages import EngineRefused, ModelAnnounced
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
-_MAX_REASON = 500  # of the characters that a report may have
+_MAX_REASON = 200  # of the characters that a report may have
 
 
 class OrdersLoop:
@@ -55,7 +55,7 @@ class OrdersLoop:
         """Report what can be had."""
         models = await self._source.models()
         earlier = self._state.orders or OrdersReport()
-        self._report(replace(earlier, models=models, room_bytes=self._models.budget))
+        self._report(replace(earlier, models=models))
 
     async def _next(self) -> ModelOrder:
         """Wait for an order that is not the last one again."""
@@ -134,7 +134,7 @@ class OrdersLoop:
         bytes_read: int = 0,
         bytes_total: int = 0,
     ) -> None:
-        told = " ".join(reason.split())[:_MAX_REASON]
+        told = "".join(filter(str.isprintable, " ".join(reason.split())))[:_MAX_REASON]
         if state.is_final:
             log.info("the order of %s: %s %s", order.model, state, told)
         progress = OrderProgress(

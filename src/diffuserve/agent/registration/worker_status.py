@@ -14,6 +14,7 @@ from diffuserve.agent.state.agent_state import AgentState
 from diffuserve.agent.state.held_job import HeldJob
 from diffuserve.agent.state.held_states import HeldState
 from diffuserve.domain.models.cost import CostFit
+from diffuserve.domain.workers.model_orders import OrdersReport
 from diffuserve.domain.workers.peers import PeerReport
 from diffuserve.domain.workers.worker import MAX_RESIDENT_ADAPTERS, Heartbeat, LoadProgress, WorkerState
 from diffuserve.protocol.messages import EngineHeartbeat
@@ -90,10 +91,14 @@ class WorkerStatus:
             peers=peers,
             resident_adapters=_adapters(models.all),
             mean_batch=mean_batch,
-            orders=self._state.orders,
+            orders=self._orders(),
             drain_reason=self._state.drain_order.reason if self._state.drain_order else "",
         )
         return Heartbeat(report=loaded, held=held, fits=self._fits())
+
+    def _orders(self) -> OrdersReport | None:
+        orders = self._state.orders
+        return None if orders is None else replace(orders, room_bytes=self._models.budget)
 
     def _peers(self) -> tuple[PeerReport, ...]:
         reports = (engine.peer_report for engine in self._models.with_peers)

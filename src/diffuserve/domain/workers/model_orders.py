@@ -50,7 +50,7 @@ class OrderProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelToHave:
-    """Model that a worker can get, at a version that is pinned where it was downloaded from.
+    """Model that a worker can get: one that ships, or that of a `hub_id` at a pinned version.
 
     `num_bytes` is the size of its files, about what its weights take in memory; null where it is not known.
     `makes` says what it draws. `needs_consent`: its license restricts what its results may be used for.
@@ -59,6 +59,7 @@ class ModelToHave:
     name: Printable
     license: Printable
     makes: Printable
+    hub_id: Printable = ""
     num_bytes: WholeAmount | None = None
     is_here: bool = False
     needs_consent: bool = False

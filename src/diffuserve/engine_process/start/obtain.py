@@ -57,16 +57,15 @@ def models_to_have() -> tuple[ModelToHave, ...]:
 def _bundled() -> Iterator[ModelToHave]:
     for name, folder in bundled_models().items():
         if not missing_weights(folder):
-            makes, num_bytes = (
-                "clips" if read_spec(name).is_video else "images",
-                num_weight_bytes(name, ALL_PARTS),
-            )
+            makes = "clips" if read_spec(name).is_video else "images"
+            num_bytes = num_weight_bytes(name, ALL_PARTS)
             yield ModelToHave(name=name, license=APACHE, makes=makes, num_bytes=num_bytes, is_here=True)
 
 
 def _known(model: KnownModel) -> ModelToHave:
     return ModelToHave(
         name=model.name,
+        hub_id=model.hub_id,
         license=model.license,
         makes="clips" if model.name.startswith("wan-") else "images",
         num_bytes=None if model.gigabytes is None else round(model.gigabytes * 1e9),

@@ -15,6 +15,7 @@ from diffuserve.jobs.database.command import SingleCommand
 from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.records import dump
 from diffuserve.jobs.workers.offers import conflict_of, store_offer
+from diffuserve.jobs.workers.registry_bounds import room_for_models
 from diffuserve.jobs.workers.reports import report_of
 
 workers = schema.workers
@@ -59,7 +60,10 @@ class CancelOrder(SingleCommand[None]):
 
 @dataclass(frozen=True)
 class OfferMore(SingleCommand[None]):
-    """Add models to those that a worker offers. The outcome is `WorkerNotFound` or `ModelConflict`."""
+    """Add models to those that a worker offers.
+
+    The outcome is `WorkerNotFound`, `ModelConflict`, or `ServerUnavailable` while its key has too many.
+    """
 
     worker_id: str
     offers: Sequence[ModelOffer]
@@ -70,9 +74,11 @@ class OfferMore(SingleCommand[None]):
             return WorkerNotFound(f"no worker {self.worker_id}; register again")
         if conflict := conflict_of(transaction, self.offers):
             return conflict
+        names = dict.fromkeys([*orjson.loads(rows[0].models), *(offer.spec.name for offer in self.offers)])
+        if refusal := room_for_models(transaction, self.worker_id, names):
+            return refusal
         for offer in self.offers:
             store_offer(transaction, offer)
-        names = dict.fromkeys([*orjson.loads(rows[0].models), *(offer.spec.name for offer in self.offers)])
         changed = sa.update(workers).where(workers.c.id == self.worker_id).values(models=dump(list(names)))
         transaction.execute(changed)
         return None

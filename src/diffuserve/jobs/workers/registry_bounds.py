@@ -4,7 +4,7 @@ Rows of workers and models outlive their workers: for a day a lost worker is sho
 and a model that jobs asked for stays for good, since such jobs are what starts a worker again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import orjson
@@ -43,12 +43,28 @@ def make_room(
     live = others[len(lost) :]  # the longest silent ones come first
     if len(live) >= config.max_workers_of_key:
         return _no_room(f"{len(live):,} live workers", config.max_workers_of_key)
-    names = {offer.spec.name for offer in registration.models}
-    if len(offered := names.union(*map(_models_of, live))) > config.max_models_of_key:
-        return _no_room(f"{len(offered):,} models, with these", config.max_models_of_key)
+    if refusal := _room_for(transaction, live, {offer.spec.name for offer in registration.models}):
+        return refusal
     surplus = max(len(others) + 1 - config.max_workers_of_key, 0)
     _delete(transaction, workers.c.id, [row.id for row in lost[:surplus]])
     return None
+
+
+def room_for_models(
+    transaction: Transaction, worker_id: str, names: Collection[str]
+) -> ServerUnavailable | None:
+    """Return why the worker may not offer these models, which are all of its own."""
+    lost_before = transaction.now - transaction.config.lease_seconds
+    others = _others_of_key(transaction, worker_id)
+    return _room_for(transaction, [row for row in others if row.heartbeat_at >= lost_before], names)
+
+
+def _room_for(
+    transaction: Transaction, live: Sequence[sa.Row[Any]], names: Collection[str]
+) -> ServerUnavailable | None:
+    most = transaction.config.max_models_of_key
+    offered = set(names).union(*map(_models_of, live))
+    return _no_room(f"{len(offered):,} models, with these", most) if len(offered) > most else None
 
 
 def forget_workers(transaction: Transaction, silent_for: float = _MEMORY_SECONDS) -> None:

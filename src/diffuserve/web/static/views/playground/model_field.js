@@ -1,6 +1,8 @@
 // The model, and whether it runs jobs now.
 import { html } from "../../vendor/ui.js";
+import { isOperator } from "../../session.js";
 import { SelectField } from "./fields.js";
+import { ModelsMenu } from "./models_dialog.js";
 import { chooseModel, model, models, server } from "./state.js";
 
 const STATES = { ready: "ready", loading: "loading", unavailable: "not available" };
@@ -22,6 +24,7 @@ export function ModelField() {
           onChoose=${chooseModel} />`
       }
       <p class="status ${status}" role="status"><i class="dot" /><span>${withCode(toldOf(status))}</span></p>
+      ${isOperator.value && html`<${ModelsMenu} />`}
     </div>`;
 }
 
