@@ -11,6 +11,7 @@ it: values for variables, intervals of rates, names of series. No variable is qu
 import argparse
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -202,14 +203,22 @@ def draw_own(variables: dict[str, str], seconds: float, folder: Path) -> None:
 def draw_all(source: Source, seconds: float, folder: Path) -> None:
     """Write a picture of each dashboard into a folder."""
     window = Window.last(seconds, max(source.scrape_seconds, int(seconds / _POINTS)))
-    panels, chromium = built(), shutil.which("chromium") or shutil.which("chromium-browser")
+    panels = built()
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # which root cannot have
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=_chromium(), args=arguments)
         page = browser.new_page()
         for path in BOARDS:
             show(page, drawing(json.loads(path.read_text("utf-8")), source, window), panels)
             write_picture(page, folder / f"dashboard-{path.stem}.webp")
         browser.close()
+
+
+def _chromium() -> str:
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        raise SystemExit("no chromium on this machine: apt-get install chromium")
+    return path
 
 
 if __name__ == "__main__":
