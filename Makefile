@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference chart wheel fmt chaos chaos-long emoji-packages bench gpu-kit clean
+.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference chart dashboards wheel fmt chaos chaos-long emoji-packages bench gpu-kit clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -70,6 +70,10 @@ docs: $(READY) ## build the documents into a site that can be searched: out/site
 
 reference: $(READY) ## write the tables of docs/reference from the declarations in the code
 	$(BIN)/python scripts/make_reference.py
+
+dashboards: $(READY) ## draw the dashboards of a server under load into docs/images; needs npm, Chromium and Prometheus
+	$(BIN)/python scripts/make_dashboards.py
+	$(BIN)/python scripts/draw_dashboards.py --minutes 10 --to docs/images
 
 wheel: $(READY) ## build the package, and the weights of the bundled models, into dist
 	$(BIN)/python -m build

@@ -11,6 +11,7 @@ it: values for variables, intervals of rates, names of series. No variable is qu
 import argparse
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -22,10 +23,11 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, Route, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
@@ -35,13 +37,16 @@ from support.monitored_cluster import SCRAPE_SECONDS, monitored_cluster  # noqa:
 BOARDS = sorted((ROOT / "deploy" / "monitoring" / "dashboards").glob("*.json"))
 SOURCES = ROOT / "scripts" / "grafana"
 _BUILT = ROOT / "out" / "grafana"
+_ORIGIN = "http://panels.invalid/"  # answered here: nothing leaves the browser
+_ICONS = Path("node_modules/@grafana/ui/dist")
 _WIDTH = 1500
 _POINTS = 60  # of a chart
+_COLORS = 32
 _NPM_SECONDS = 600
 # Grafana draws in its font Inter, and measures in it: both must fall back to the same one.
 _PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="panels.css">
 <style>@font-face { font-family: Inter; src: local("Inter"), local("Liberation Sans") }</style>
-<body style="margin: 0"><div id="root" style="font: 14px Inter"></div>
+<link rel="icon" href="data:,"><body style="margin: 0"><div id="root" style="font: 14px Inter"></div>
 <script>window.drawing = {drawing}</script><script src="panels.js"></script>"""
 
 Series = dict[str, Any]
@@ -136,20 +141,32 @@ def _npm(*arguments: str) -> None:
 
 def show(page: Page, drawing: dict[str, Any], folder: Path) -> None:
     """Draw a dashboard on a page of a browser, with the panels in `folder`; return when all are there."""
-    path = folder / "page.html"
-    path.write_text(_PAGE.replace("{drawing}", json.dumps(drawing).replace("<", "\\u003c")), "utf-8")
+    html = _PAGE.replace("{drawing}", json.dumps(drawing).replace("<", "\\u003c"))
+
+    def answer(route: Route) -> None:
+        name = urlsplit(route.request.url).path.removeprefix("/")
+        file = folder / (_ICONS / name if name.startswith("public/") else name)
+        if not name:
+            route.fulfill(body=html, content_type="text/html")
+        elif file.is_file():
+            route.fulfill(path=file)
+        else:
+            route.fulfill(status=404)  # Inter, which is not in the package
+
+    page.unroute_all()
+    page.route(f"{_ORIGIN}**", answer)
     page.set_viewport_size({"width": _WIDTH, "height": 800})
-    page.goto(path.as_uri())
+    page.goto(_ORIGIN)
     num_charts = sum(bool(series) for series in drawing["answers"])
     page.wait_for_function(f"Object.keys(window.drawn ?? {{}}).length === {num_charts}")
-    page.evaluate("document.fonts.ready")
+    page.wait_for_load_state("networkidle")  # icons
 
 
 def write_picture(page: Page, path: Path) -> None:
-    """Write what a page shows as a small WebP file."""
-    picture = Image.open(BytesIO(page.screenshot(full_page=True)))
+    """Write what a page shows as a small WebP file: few colors, without loss."""
+    picture = Image.open(BytesIO(page.screenshot(full_page=True))).convert("RGB").quantize(_COLORS)
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture.convert("RGB").save(path, quality=60, method=6)
+    picture.convert("RGB").save(path, lossless=True, method=4)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -186,14 +203,22 @@ def draw_own(variables: dict[str, str], seconds: float, folder: Path) -> None:
 def draw_all(source: Source, seconds: float, folder: Path) -> None:
     """Write a picture of each dashboard into a folder."""
     window = Window.last(seconds, max(source.scrape_seconds, int(seconds / _POINTS)))
-    panels, chromium = built(), shutil.which("chromium") or shutil.which("chromium-browser")
+    panels = built()
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # which root cannot have
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=_chromium(), args=arguments)
         page = browser.new_page()
         for path in BOARDS:
             show(page, drawing(json.loads(path.read_text("utf-8")), source, window), panels)
             write_picture(page, folder / f"dashboard-{path.stem}.webp")
         browser.close()
+
+
+def _chromium() -> str:
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        raise SystemExit("no chromium on this machine: apt-get install chromium")
+    return path
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Response
 
 from draw_dashboards import BOARDS, PanelsMissing, Source, Window, built, drawing, show
 from support.browser import write_screenshot
 from support.monitored_cluster import SCRAPE_SECONDS, MonitoredCluster, monitored_cluster
 from support.monitoring import skip_without
-from support.waiting import block_until
+from support.waiting import HANG_SECONDS, block_until
 
 NO_GPU = "No GPU reports: workers tell of theirs with diffuserve[gpu-metrics]"
 WITHOUT_DATA = {"Utilization": NO_GPU, "Memory": NO_GPU}
@@ -64,6 +64,7 @@ def cluster(panels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     page = browser.new_page()
+    page.set_default_timeout(HANG_SECONDS * 1000)
     yield page
     page.close()
 
@@ -91,6 +92,7 @@ def test_every_panel_of_a_dashboard_is_drawn_and_can_be_read(
     block_until(lambda: _empty(_drawing(path, cluster)) <= WITHOUT_DATA.keys())  # heartbeats come later
     drawing, errors = _drawing(path, cluster), []
     page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("response", lambda response: errors.append(response.url) if _is_missing(response) else None)
     show(page, drawing, panels)
     write_screenshot(page, f"dashboard-{path.stem}")
     assert errors == []
@@ -99,6 +101,10 @@ def test_every_panel_of_a_dashboard_is_drawn_and_can_be_read(
     ):
         if panel["type"] != "row":
             _assert_readable(page, index, panel, series)
+
+
+def _is_missing(response: Response) -> bool:
+    return not response.ok and "/fonts/" not in response.url
 
 
 def _assert_readable(page: Page, index: int, panel: dict[str, Any], series: list[dict[str, Any]]) -> None:
