@@ -23,7 +23,7 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.storage.local import LocalArtifactStore
 
 PACKAGE = Path(__file__).resolve().parents[1] / "clients" / "typescript"
-TAGS = frozenset({"jobs", "events", "results", "files", "batches", "models", "adapters", "plan", "usage"})
+TAGS = frozenset({"jobs", "events", "results", "files", "batches", "models"})
 """Groups of operations that programs of clients need."""
 _MADE = "// Made by scripts/make_typescript.py; do not change it.\n"
 

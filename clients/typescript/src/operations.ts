@@ -23,10 +23,4 @@ export const OPERATIONS = {
   getBatchResults: ["GET", "/v1/batches/{batch_id}/results"],
   listModels: ["GET", "/v1/models"],
   getModel: ["GET", "/v1/models/{model}"],
-  listAdapters: ["GET", "/v1/adapters"],
-  uploadAdapter: ["POST", "/v1/adapters"],
-  getAdapter: ["GET", "/v1/adapters/{name}"],
-  deleteAdapter: ["DELETE", "/v1/adapters/{name}"],
-  getPlan: ["GET", "/v1/plan"],
-  getUsage: ["GET", "/v1/usage"],
 } as const;
