@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference chart dashboards wheel fmt chaos chaos-long emoji-packages bench gpu-kit clean
+.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference chart typescript dashboards wheel fmt chaos chaos-long emoji-packages bench gpu-kit clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,10 +63,15 @@ check: $(READY) ## style, types, layers, secrets, known vulnerabilities, vendore
 	$(BIN)/python scripts/check_vendored.py
 	$(BIN)/python scripts/make_reference.py --check
 	$(BIN)/python scripts/make_chart.py --check
+	$(BIN)/python scripts/make_typescript.py --check
 	$(BIN)/python scripts/build_site.py
 
 docs: $(READY) ## build the documents into a site that can be searched: out/site/index.html
 	$(BIN)/python scripts/build_site.py
+
+typescript: $(READY) ## write the types of clients/typescript from the API; needs npm
+	cd clients/typescript && npm ci --no-audit --no-fund --ignore-scripts
+	$(BIN)/python scripts/make_typescript.py
 
 reference: $(READY) ## write the tables of docs/reference from the declarations in the code
 	$(BIN)/python scripts/make_reference.py

@@ -63,7 +63,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-WITH_SERVER = [ROOT / "docs" / "tutorial-http.md"]  # test_http_tutorial.py runs it
+_PAGES_WITH_SERVER = ("tutorial-http.md", "how-to/use-the-python-client.md")
+WITH_SERVER = [ROOT / "docs" / name for name in _PAGES_WITH_SERVER]  # test_http_tutorial.py runs them
 WITH_PYTHON = [path for path in DOCUMENTS if python_source(path).strip() and path not in WITH_SERVER]
 
 
@@ -75,7 +76,7 @@ def test_every_python_block_runs(path: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_blocks_are_closed_and_marked() -> None:
-    kinds = {"", "bash", "bash no-run", "json", "python", "python no-run", "text", "yaml"}
+    kinds = {"", "bash", "bash no-run", "json", "python", "python no-run", "text", "ts", "yaml"}
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         blocks = list(FENCE.finditer(text))

@@ -1,4 +1,4 @@
-"""The HTTP tutorial, pasted block by block, with a real server."""
+"""The HTTP tutorial and the page of the Python client, pasted block by block, with a real server."""
 
 import re
 import socket
@@ -15,7 +15,9 @@ from support.painting import PAINTER
 from support.server_thread import ServerThread
 from support.waiting import HANG_SECONDS, block_until
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial-http.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "tutorial-http.md"
+OF_THE_CLIENT = DOCS / "how-to" / "use-the-python-client.md"
 BLOCK = re.compile(r"^```(?P<kind>bash|python)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 ARTIST = replace(PAINTER, max_frames=17, temporal_stride=4, fps=16)
 """Makes clips too."""
@@ -47,9 +49,9 @@ def address(
         yield served
 
 
-def source(kind: str, address: str, receiver_port: str) -> str:
+def source(kind: str, address: str, receiver_port: str, page: Path = PAGE) -> str:
     """Return all blocks of a kind as one program."""
-    blocks = [block["body"] for block in BLOCK.finditer(PAGE.read_text("utf-8")) if block["kind"] == kind]
+    blocks = [block["body"] for block in BLOCK.finditer(page.read_text("utf-8")) if block["kind"] == kind]
     assert blocks
     return "\n".join(blocks).replace(ADDRESS, address).replace(RECEIVER, receiver_port)
 
@@ -71,3 +73,14 @@ def test_every_block_runs(
     exec(program, {"__name__": "tutorial"})
     made_a_clip = "17 frames at 16 a second" in capsys.readouterr().out
     assert made_a_clip == (request.node.callspec.params["address"] == "by hand")
+
+
+def test_every_block_of_the_client_runs(
+    address: str, receiver_port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = source("python", address, receiver_port, OF_THE_CLIENT)
+    exec(compile(text, str(OF_THE_CLIENT), "exec"), {"__name__": "document"})
+    shown = capsys.readouterr().out
+    assert "width" in shown, "the refusal names its field"
+    assert "item-1 succeeded" in shown
+    assert "[0, 1, 2, 3]" in shown

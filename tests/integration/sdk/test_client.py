@@ -29,24 +29,11 @@ from support.server_thread import ServerThread
 FAULTS = [CutRequest(), CutResponse(), Respond(503)]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    folder = tmp_path_factory.mktemp("server")
-    with ServerThread(Settings(data_dir=folder, port=0, prompt_filter="none")) as server:
-        yield server
-
-
 @pytest.fixture
 def client(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[diffuserve.Client]:
     monkeypatch.setenv("DIFFUSERVE_SERVER", server.address)
     with diffuserve.Client() as client:
         yield client
-
-
-@pytest.fixture
-def proxy(server: ServerThread) -> Iterator[FaultyProxy]:
-    with FaultyProxy(server.address) as proxy:
-        yield proxy
 
 
 def test_generate_returns_the_images(client: diffuserve.Client, tmp_path: Path) -> None:
