@@ -65,7 +65,7 @@ def played_of(
         num_redrawn=sum(job.attempt > 1 for job in drawn),
         losses=tuple(_struck(hit, looks) for hit in hits),
         ready=_ready(looks),
-        workers=tuple((max(look.second, 0.0), len(look.live)) for look in looks),
+        workers=_changes([(max(look.second, 0.0), len(look.live)) for look in looks]),
         worker_seconds=area([(look.second, len(look.placed)) for look in looks], until),
     )
     steps = sum(job.input["num_inference_steps"] for job in drawn)
@@ -96,6 +96,12 @@ def _ready(looks: Sequence[Look]) -> tuple[float, ...]:
         found += [look.second] * len(new)
         known |= new
     return tuple(found)
+
+
+def _changes(counts: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+    """Return the first count, and those that differ from the one before."""
+    before = [None, *(count for _, count in counts)]
+    return tuple(each for each, earlier in zip(counts, before, strict=False) if each[1] != earlier)
 
 
 def _load_seconds(looks: Sequence[Look]) -> float:

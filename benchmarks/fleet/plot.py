@@ -26,22 +26,18 @@ def plotted(courses: Mapping[str, Course]) -> str:
             f'<path d="M{x:.1f} {_FRAME.y(1):.0f}V{_FRAME.y(0):.0f}" stroke="#999" stroke-dasharray="2 4"/>'
         )
     for number, ((name, course), color) in enumerate(zip(courses.items(), _COLORS, strict=False)):
-        points = _steps(course.workers, number * _APART, longest)
+        points = _steps(course.workers, number * _APART, longest, course.seconds)
         parts += [
             f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>',
             f'<text x="{LEFT + 20 + 290 * (number % 2)}" y="{_FRAME.height - 26 + 18 * (number // 2)}" '
-            f'fill="{color}">{name.replace("`", "")}</text>',
+            f'fill="{color}">{name}</text>',
         ]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _steps(workers: Sequence[tuple[float, int]], above: float, longest: float) -> str:
-    """Return the corners of a line that keeps each number up to the next."""
-    corners: list[tuple[float, int]] = []
-    for at, count in workers:
-        if not corners or corners[-1][1] != count:
-            corners += [(at, corners[-1][1])] if corners else []
-            corners.append((at, count))
-    corners += [(workers[-1][0], corners[-1][1])]
+def _steps(workers: Sequence[tuple[float, int]], above: float, longest: float, until: float) -> str:
+    """Return the corners of a line that keeps each number up to the next, the last `until` a second."""
+    ends = [at for at, _ in workers[1:]] + [until]
+    corners = [(at, count) for (begin, count), end in zip(workers, ends, strict=True) for at in (begin, end)]
     places = ((at / longest, (count + above) / (MOST + 1)) for at, count in corners)
     return " ".join(f"{_FRAME.x(x):.1f},{_FRAME.y(y):.1f}" for x, y in places)

@@ -47,7 +47,7 @@ def simulated(trace: Trace, measured: Measured, settings: FleetSettings, seed: i
     tolerant = replace(world, missed_seconds=_QUICKLY)
     names = {
         "Kubernetes with KEDA, simulated": world,
-        f"the same, `tolerationSeconds: {_TOLERATED_SECONDS:.0f}`": tolerant,
+        f"Kubernetes, {_TOLERATED_SECONDS:.0f} s tolerated, simulated": tolerant,
     }
     return {name: _course(trace, measured, settings, each, seed) for name, each in names.items()}
 

@@ -109,6 +109,7 @@ def test_looks_at_a_fleet_tell_when_a_loss_was_known_and_replaced() -> None:
     assert played.course.losses == (Struck(10.0, LossKind.DEATH, num_ready=2, known=15.0),)
     assert figures_of(played.course).replaced[LossKind.DEATH] == [9.0]
     assert (played.course.num_lost, played.course.num_redrawn) == (1, 1)
+    assert played.course.workers == ((0.0, 1), (10.0, 2), (15.0, 1), (19.0, 2))
     assert played.course.waits == pytest.approx((8.0, 16.0))
     assert played.course.worker_seconds == pytest.approx(10.0 + 2 * 10.0)
     assert (played.load_seconds, played.step_seconds) == pytest.approx((7.0, 0.1))
