@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,6 @@ from support.environments import ROOT, environment
 from support.fleet_plane import OWN, ControlPlane, control_plane
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    # The predicted work of the null engine is next to nothing.
-    with control_plane(tmp_path, DIFFUSERVE_SCALE_TARGET_SECONDS="0.01") as plane:
-        yield plane
 
 
 def told_by(program: str, plane: ControlPlane, folder: Path) -> dict[str, Any]:
@@ -47,10 +39,9 @@ def told_by(program: str, plane: ControlPlane, folder: Path) -> dict[str, Any]:
     return told
 
 
-def test_a_lost_node_loses_no_job_and_an_ended_fleet_leaves_nothing(
-    tmp_path: Path, plane: ControlPlane
-) -> None:
-    told = told_by("ray_fleet_program.py", plane, tmp_path)
+def test_a_lost_node_loses_no_job_and_an_ended_fleet_leaves_nothing(tmp_path: Path) -> None:
+    with control_plane(tmp_path) as plane:
+        told = told_by("ray_fleet_program.py", plane, tmp_path)
     assert "0 GPUs" in told.pop("no_room")
     assert "no-such-model" in told.pop("no_model")
     assert "ray start --head" in told.pop("no_ray")
@@ -72,9 +63,12 @@ def test_a_lost_node_loses_no_job_and_an_ended_fleet_leaves_nothing(
 
 
 def test_the_cluster_s_own_autoscaler_brings_the_nodes_that_workers_wait_for_and_takes_them_away(
-    tmp_path: Path, plane: ControlPlane
+    tmp_path: Path,
 ) -> None:
-    assert told_by("ray_autoscaler_program.py", plane, tmp_path) == {
+    # The predicted work of the null engine is little.
+    with control_plane(tmp_path, DIFFUSERVE_SCALE_TARGET_SECONDS="0.01") as plane:
+        told = told_by("ray_autoscaler_program.py", plane, tmp_path)
+    assert told == {
         "nodes_before": 0,
         "one": True,
         "most": True,
