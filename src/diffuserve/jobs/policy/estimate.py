@@ -11,8 +11,8 @@ from diffuserve.jobs.policy.fairness import BAND_SECONDS
 # within the range (tests/unit/jobs/policy/test_estimate_ranges.py). Later jobs may overtake, queued ones may
 # be canceled, predictions may be wrong, and steps that many share take less of the device for each of them,
 # but last longer.
-_MIN_AHEAD, _MAX_AHEAD = 0.4, 2.5
-_MIN_RUN, _MAX_RUN = 0.5, 2.5
+_MIN_AHEAD, _MAX_AHEAD = 0.4, 2.2
+_MIN_RUN, _MAX_RUN = 0.4, 2.5
 _MAX_RUNNING = 1.4
 _MAX_TURNS = 2.0  # of a job's own work: what each running job does before it ends
 
