@@ -86,9 +86,9 @@ def check_order(
         raise Conflict(f"worker {worker} takes no orders of models; start it with --model-orders")
     if given is not None and not _is_over(report.progress, given):
         raise Conflict(f"worker {worker} is at {given.model}; wait for it, or cancel that order")
-    found = {one.name: one for one in report.models}.get(model)
+    found = next((listed for listed in report.models if listed.name == model), None)
     if found is None:
-        names = [one.name for one in report.models]
+        names = [listed.name for listed in report.models]
         remedy = f"is none that worker {worker} can get{did_you_mean(model, names)}"
         raise InvalidParams("model", model, f"{remedy}; its report lists them")
     if problem := misfit(found.num_bytes, report.room_bytes):
