@@ -32,7 +32,7 @@ from playwright.sync_api import Page, Route, sync_playwright
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
 
-from support.monitored_cluster import SCRAPE_SECONDS, monitored_cluster  # noqa: E402
+from support.monitored_cluster import monitored_cluster  # noqa: E402
 
 BOARDS = sorted((ROOT / "deploy" / "monitoring" / "dashboards").glob("*.json"))
 SOURCES = ROOT / "scripts" / "grafana"
@@ -42,6 +42,7 @@ _ICONS = Path("node_modules/@grafana/ui/dist")
 _WIDTH = 1500
 _POINTS = 60  # of a chart
 _COLORS = 32
+_SCRAPE_SECONDS = 5  # of the own Prometheus: a busy machine may not respond within less
 _NPM_SECONDS = 600
 # Grafana draws in its font Inter, and measures in it: both must fall back to the same one.
 _PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="panels.css">
@@ -194,10 +195,10 @@ def draw_own(variables: dict[str, str], seconds: float, folder: Path) -> None:
     built()
     with (
         tempfile.TemporaryDirectory() as data,
-        monitored_cluster(Path(data), ("tiny-flux", "tiny-sd")) as cluster,
+        monitored_cluster(Path(data), ("tiny-flux", "tiny-sd"), _SCRAPE_SECONDS) as cluster,
     ):
         cluster.keep_busy(seconds)
-        draw_all(Source(cluster.prometheus, SCRAPE_SECONDS, variables), seconds, folder)
+        draw_all(Source(cluster.prometheus, _SCRAPE_SECONDS, variables), seconds, folder)
 
 
 def draw_all(source: Source, seconds: float, folder: Path) -> None:

@@ -9,6 +9,7 @@ import {
   FieldType,
   ThemeContext,
   applyFieldOverrides,
+  applyNullInsertThreshold,
   createTheme,
   dateTime,
   standardEditorsRegistry,
@@ -54,7 +55,7 @@ function framesOf({ fieldConfig }, series) {
     theme,
     timeZone: "utc",
     replaceVariables: (text) => text,
-  });
+  }).map((frame) => applyNullInsertThreshold({ frame, refFieldPseudoMin: from, refFieldPseudoMax: to }));
 }
 
 function Axis({ config, index }) {

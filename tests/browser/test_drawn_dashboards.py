@@ -12,12 +12,13 @@ from playwright.sync_api import Browser, Page, Response
 
 from draw_dashboards import BOARDS, PanelsMissing, Source, Window, built, drawing, show
 from support.browser import write_screenshot
-from support.monitored_cluster import SCRAPE_SECONDS, MonitoredCluster, monitored_cluster
+from support.monitored_cluster import MonitoredCluster, monitored_cluster
 from support.monitoring import skip_without
 from support.waiting import HANG_SECONDS, block_until
 
 NO_GPU = "No GPU reports: workers tell of theirs with diffuserve[gpu-metrics]"
 WITHOUT_DATA = {"Utilization": NO_GPU, "Memory": NO_GPU}
+_SCRAPE_SECONDS = 2
 _NUMBER = r"\d+(\.\d+)?"
 LABELS = {
     "short": rf"{_NUMBER}( K)?",
@@ -55,7 +56,9 @@ def panels() -> Path:
 def cluster(panels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitoredCluster]:
     """A cluster of two models that has drawn twice: a rate needs a series before and after."""
     skip_without("prometheus")
-    with monitored_cluster(tmp_path_factory.mktemp("cluster"), ("tiny-flux", "tiny-sd")) as cluster:
+    with monitored_cluster(
+        tmp_path_factory.mktemp("cluster"), ("tiny-flux", "tiny-sd"), _SCRAPE_SECONDS
+    ) as cluster:
         cluster.draw(4)
         cluster.draw(12)
         yield cluster
@@ -70,7 +73,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def _drawing(path: Path, cluster: MonitoredCluster) -> dict[str, Any]:
-    source = Source(cluster.prometheus, SCRAPE_SECONDS, {"model": "tiny-flux", "price": "2"})
+    source = Source(cluster.prometheus, _SCRAPE_SECONDS, {"model": "tiny-flux", "price": "2"})
     return drawing(json.loads(path.read_text("utf-8")), source, Window.last(180, step=2))
 
 

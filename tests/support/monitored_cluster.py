@@ -18,8 +18,6 @@ from support.monitoring import prometheus, query
 from support.ports import free_port
 from support.waiting import HANG_SECONDS, block_until
 
-SCRAPE_SECONDS = 1
-
 
 @dataclass(frozen=True)
 class MonitoredCluster:
@@ -65,7 +63,9 @@ class MonitoredCluster:
 
 
 @contextmanager
-def monitored_cluster(folder: Path, models: Sequence[str] = ("tiny-flux",)) -> Iterator[MonitoredCluster]:
+def monitored_cluster(
+    folder: Path, models: Sequence[str] = ("tiny-flux",), scrape_seconds: int = 1
+) -> Iterator[MonitoredCluster]:
     """Run a cluster until the block ends; it begins when a worker is ready and Prometheus scrapes."""
     with ExitStack() as stack:
         api = _start(folder, stack, "api")
@@ -83,7 +83,7 @@ def monitored_cluster(folder: Path, models: Sequence[str] = ("tiny-flux",)) -> I
             {"job_name": f"diffuserve-{name}", "static_configs": [{"targets": of_job}]}
             for name, of_job in targets.items()
         ]
-        config = {"global": {"scrape_interval": f"{SCRAPE_SECONDS}s"}, "scrape_configs": jobs}
+        config = {"global": {"scrape_interval": f"{scrape_seconds}s"}, "scrape_configs": jobs}
         url = stack.enter_context(prometheus(config, free_port(), folder / "prometheus"))
         yield MonitoredCluster(address, url, models)
 
