@@ -219,5 +219,5 @@ function idempotent(options: SubmitOptions): Record<string, string> {
 
 function errorOfJob(job: Job): DiffuserveError {
   const reason = job.error ? `: ${job.error.message} (${job.error.code})` : "";
-  return new DiffuserveError(`job ${job.id} ${job.status}${reason}`, job.error?.code ?? "job_failed");
+  return new DiffuserveError(`job ${job.id} ${job.status}${reason}`, job.error?.code ?? "job_not_done");
 }

@@ -106,7 +106,7 @@ class AsyncClient:
     ) -> list[GeneratedFile]:
         """Submit a job as `submit` does, wait for it, and return its images, clips or sounds.
 
-        Raise the job's error if it fails, `JobFailed` for one of no class, and `TimeoutError` after
+        Raise the job's error if it fails, `JobNotDone` for one of no class, and `TimeoutError` after
         `max_seconds`, which cancels the job.
         """
         job = await self.submit(prompt, **fields)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffuserve.client.errors import error_of
-from diffuserve.domain.errors import DiffuserveError, JobFailed, ServerRefused
+from diffuserve.domain.errors import DiffuserveError, JobNotDone, ServerRefused
 from diffuserve.domain.resources.job import ArtifactResource, JobResource
 
 
@@ -34,7 +34,7 @@ class GeneratedFile:
 def error_of_job(job: JobResource) -> DiffuserveError:
     """Return the error that a job which has no result stands for."""
     if job.error is None:
-        return JobFailed(job.id, str(job.status))
+        return JobNotDone(job.id, str(job.status))
     told = error_of({"code": job.error.code, "detail": job.error.message}, None)
     reason = f"{job.status}: {job.error.message} ({job.error.code})"
-    return JobFailed(job.id, reason) if isinstance(told, ServerRefused) else told
+    return JobNotDone(job.id, reason) if isinstance(told, ServerRefused) else told

@@ -13,7 +13,7 @@ import pytest
 import diffuserve
 from diffuserve.domain.errors import (
     InvalidParams,
-    JobFailed,
+    JobNotDone,
     JobNotFound,
     ServerUnavailable,
     Unauthorized,
@@ -53,10 +53,10 @@ def test_subscribe_yields_the_events_until_the_last(client: diffuserve.Client) -
 
 
 def test_a_failed_job_is_an_error_and_so_is_a_canceled_one(client: diffuserve.Client) -> None:
-    with pytest.raises(JobFailed, match=r"failed: the engine says broken \(broken\)"):
+    with pytest.raises(JobNotDone, match=r"failed: the engine says broken \(broken\)"):
         client.generate("fail")
     job = client.cancel(client.submit("wait").id)
-    with pytest.raises(JobFailed, match="cancel"):
+    with pytest.raises(JobNotDone, match="cancel"):
         client.fetch(job)
 
 

@@ -65,13 +65,13 @@ class OutOfMemory(RequestFailed):
     code = "out_of_memory"
 
 
-class JobFailed(DiffuserveError):
+class JobNotDone(DiffuserveError):
     """A job that was waited for was canceled, has expired, or failed with an error of no other class.
 
     Remedy: the message says which; `job_id` identifies it.
     """
 
-    code = "job_failed"
+    code = "job_not_done"
     facts = ("job_id",)
 
     def __init__(self, job_id: str, reason: str) -> None:
