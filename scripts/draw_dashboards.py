@@ -40,8 +40,8 @@ _BUILT = ROOT / "out" / "grafana"
 _ORIGIN = "http://panels.invalid/"  # answered here: nothing leaves the browser
 _ICONS = Path("node_modules/@grafana/ui/dist")
 _WIDTH = 1500
-_POINTS = 60  # of a chart
-_COLORS = 32
+_POINTS = 40  # of a chart: more hide each other
+_COLORS = 16
 _SCRAPE_SECONDS = 5  # of the own Prometheus: a busy machine may not respond within less
 _NPM_SECONDS = 600
 # Grafana draws in its font Inter, and measures in it: both must fall back to the same one.
