@@ -9,8 +9,11 @@ from pathlib import Path
 
 import torch
 from diffusers import FluxTransformer2DModel
+from PIL import Image
 from torch import Tensor
 
+from diffuserve import AdapterUse, Engine, GenerationParams
+from diffuserve.media.contact_sheet import contact_sheet
 from diffuserve.models.bundled import bundled_models
 from emoji_autoencoder import NAME as VAE
 from emoji_checkpoint import adopt
@@ -32,6 +35,11 @@ RANK = 2
 _RATE, _PAIR_SHARE = 4e-3, 0.2
 _SIZES = ((96, 96), (128, 128))
 _JUDGED_SIZE = (128, 128)
+_SHOWN = (
+    "a large red apple, 3d, on a blue background",
+    "a large tiger face, flat, on a green background",
+    "a large panda, 3d, on a purple background",
+)
 
 
 def main() -> None:
@@ -51,6 +59,8 @@ def main() -> None:
         print(f"wrote {arguments.file}, {arguments.file.stat().st_size} bytes")
         if arguments.judge:
             print_verdicts(arguments, studio, denoiser)
+        if arguments.sheet:
+            sheet(arguments.file).save(arguments.sheet, quality=80, method=6)
     except Stopped:
         sys.exit("stopped; everything is saved, and the same command goes on")
 
@@ -88,6 +98,22 @@ def print_verdicts(arguments: argparse.Namespace, studio: Studio, changed: FluxT
         print(name, ", ".join(f"{part} {100 * share:.1f} %" for part, share in parts.items()))
 
 
+def sheet(file: Path) -> Image.Image:
+    """Return prompts as the engine draws them without the adapter, and below with it, from the same seeds."""
+    requests = [
+        GenerationParams(prompt=prompt, seed=1, adapters=adapters)
+        for adapters in (None, (AdapterUse(NAME),))
+        for prompt in _SHOWN
+    ]
+    with Engine.load(MODEL, device="cpu", adapters={NAME: file}) as engine:
+        images = [result.images[0] for result in engine.generate(requests)]
+    named = [
+        (image, ("with: " if request.adapters else "without: ") + str(request.prompt))
+        for image, request in zip(images, requests, strict=True)
+    ]
+    return contact_sheet(named, columns=len(_SHOWN))
+
+
 def parse_arguments() -> argparse.Namespace:
     """Return the command line's arguments."""
     parser = argparse.ArgumentParser(description="Train an adapter that gilds what tiny-emoji draws.")
@@ -95,8 +121,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--packages", type=Path, default=FOLDER, help="what `make emoji-packages` fetched")
     parser.add_argument("--file", type=Path, default=Path("out") / f"{NAME}.safetensors")
     parser.add_argument("--judge", type=int, metavar="PICTURES", help="measure so many held-out drawings")
+    parser.add_argument("--sheet", type=Path, help="show prompts with the adapter and without in this file")
     parser.add_argument("--judge-steps", type=int, default=1_500)
-    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--rank", type=int, default=RANK)
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()

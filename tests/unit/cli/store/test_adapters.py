@@ -62,7 +62,11 @@ def test_adapters_that_are_in_no_store_are_listed_with_where_they_come_from(
     files = json.dumps({"mine": str(adapter(tmp_path / "ink.safetensors"))})
     listed = json.loads(invoke("adapters", "list", "--json", "--adapter-files", files).out)
     found = [(entry["name"], entry["origin"], entry["model"]) for entry in listed]
-    assert found == [("copper-moon", "model", "tiny-flux"), ("mine", "file", None)]
+    assert found == [
+        ("gilded", "model", "tiny-emoji"),
+        ("copper-moon", "model", "tiny-flux"),
+        ("mine", "file", None),
+    ]
     missing = invoke("adapters", "list", "--adapter-files", '{"mine": "none.safetensors"}')
     assert (missing.code, "none.safetensors" in missing.err) == (2, True)
 
