@@ -4,6 +4,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,7 +97,7 @@ class SlurmCluster:
 
     def say(self, *command: str) -> str:
         """Run a command of Slurm, and return its output. Raise `TimeoutExpired` for one that hangs."""
-        with (self.folder / "out").open("w+b") as out:  # no pipe, which a daemon might keep open
+        with tempfile.TemporaryFile() as out:  # no pipe, which a daemon might keep open
             subprocess.run(
                 command, env=os.environ | self.environment, stdout=out, check=True, timeout=HANG_SECONDS
             )
