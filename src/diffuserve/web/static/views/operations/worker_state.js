@@ -12,9 +12,12 @@ const SIGNS = {
 
 export const STATES = Object.keys(SIGNS);
 
-// The state that matters to operators: a worker that drains still reports that it is ready.
-export const stateOf = (worker) =>
-  worker.is_draining && worker.state !== "lost" ? "draining" : worker.state;
+// The state that matters to operators: a worker that drains still reports that it is ready, and one whose last
+// job has just ended, until its next heartbeat, that it is occupied.
+export function stateOf({ state, is_draining: isDraining, num_leases: numLeases }) {
+  if (isDraining && state !== "lost") return "draining";
+  return state === "occupied" && numLeases === 0 ? "ready" : state;
+}
 
 export function WorkerState({ worker }) {
   const state = stateOf(worker);
