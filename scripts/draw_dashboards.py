@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx
@@ -174,7 +174,8 @@ def write_picture(page: Page, path: Path) -> None:
 
 def with_few_colors(picture: Image.Image) -> Image.Image:
     """Return a picture in its most frequent colors that people can tell apart, so that lines keep theirs."""
-    counted = sorted(picture.getcolors(picture.width * picture.height), reverse=True)
+    found = cast("list[tuple[int, tuple[int, int, int]]]", picture.getcolors(picture.width * picture.height))
+    counted = sorted(found, reverse=True)
     chosen = [color for _, color in counted[:_NUM_GROUNDS]]
     for _, color in counted:
         if all(max(abs(a - b) for a, b in zip(color, other, strict=True)) > _APART for other in chosen):
