@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx
@@ -42,6 +42,8 @@ _ICONS = Path("node_modules/@grafana/ui/dist")
 _WIDTH = 1500
 _POINTS = 40  # of a chart: more hide each other
 _COLORS = 16
+_NUM_GROUNDS = 3  # the panels', the page's and the grid's, which differ little
+_APART = 60  # of 255, in one of red, green and blue
 _SCRAPE_SECONDS = 5  # of the own Prometheus: a busy machine may not respond within less
 _NPM_SECONDS = 600
 # Grafana draws in its font Inter, and measures in it: both must fall back to the same one.
@@ -165,9 +167,22 @@ def show(page: Page, drawing: dict[str, Any], folder: Path) -> None:
 
 def write_picture(page: Page, path: Path) -> None:
     """Write what a page shows as a small WebP file: few colors, without loss."""
-    picture = Image.open(BytesIO(page.screenshot(full_page=True))).convert("RGB").quantize(_COLORS)
+    picture = Image.open(BytesIO(page.screenshot(full_page=True))).convert("RGB")
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture.convert("RGB").save(path, lossless=True, method=4)
+    with_few_colors(picture).save(path, lossless=True, method=4)
+
+
+def with_few_colors(picture: Image.Image) -> Image.Image:
+    """Return a picture in its most frequent colors that people can tell apart, so that lines keep theirs."""
+    found = cast("list[tuple[int, tuple[int, int, int]]]", picture.getcolors(picture.width * picture.height))
+    counted = sorted(found, reverse=True)
+    chosen = [color for _, color in counted[:_NUM_GROUNDS]]
+    for _, color in counted:
+        if all(max(abs(a - b) for a, b in zip(color, other, strict=True)) > _APART for other in chosen):
+            chosen.append(color)
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for color in chosen[:_COLORS] for part in color])
+    return picture.quantize(palette=palette, dither=Image.Dither.NONE).convert("RGB")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Page, Response
 
-from draw_dashboards import BOARDS, PanelsMissing, Source, Window, built, drawing, show
+from draw_dashboards import BOARDS, PanelsMissing, Source, Window, built, drawing, show, with_few_colors
 from support.browser import write_screenshot
 from support.monitored_cluster import MonitoredCluster, monitored_cluster
 from support.monitoring import skip_without
@@ -136,3 +137,14 @@ def test_variables_and_intervals_are_those_that_grafana_would_fill_in() -> None:
         'rate(a{model="m"}[60s]) * 2'
     )
     assert source.filled_in("$__rate_interval", step=120) == "135s"
+
+
+def test_a_picture_of_few_colors_keeps_those_of_lines() -> None:
+    white, canvas, grid, line = (255, 255, 255), (244, 245, 245), (233, 233, 235), (224, 47, 68)
+    picture = Image.new("RGB", (64, 64), white)
+    for number, color in enumerate([canvas] * 9 + [grid] * 6 + [line] * 3):
+        picture.paste(color, (0, number, 64, number + 1))
+    picture.paste((239, 150, 160), (0, 20, 64, 21))  # the edge of a line
+    few = with_few_colors(picture)
+    colors = {color for _, color in few.getcolors() or ()}
+    assert {white, canvas, grid, line} <= colors
