@@ -92,9 +92,17 @@ def name_streamed_values(paths: Mapping[str, Any]) -> None:
     """Let, in place, the schema of a stream be that of its values, where FastAPI says text as well."""
     for operation in (each for path in paths.values() for each in path.values()):
         for response in operation["responses"].values():
-            for media in response.get("content", {}).values():
+            for kind, media in response.get("content", {}).items():
                 if "$ref" in media.get("schema", {}):
-                    media["schema"].pop("type", None)
+                    value = {"$ref": media["schema"]["$ref"]}
+                    media["schema"] = _message_of(value) if kind == "text/event-stream" else value
+
+
+def _message_of(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a server-sent event whose data is a value as JSON."""
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": value}
+    text = {"type": "string"}
+    return {"type": "object", "properties": {"event": text, "id": text, "data": data}, "required": ["data"]}
 
 
 def _sort(parameters: list[Any], places: Mapping[str, int]) -> None:
