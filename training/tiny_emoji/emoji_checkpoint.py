@@ -81,8 +81,8 @@ def are_equal(some: TextEncoders, others: TextEncoders) -> bool:
     pairs = zip(some.modules.values(), others.modules.values(), strict=True)
     return all(
         torch.equal(value, other)
-        for one, another in pairs
-        for value, other in zip(one.parameters(), another.parameters(), strict=True)
+        for module, twin in pairs
+        for value, other in zip(module.parameters(), twin.parameters(), strict=True)
     )
 
 

@@ -111,8 +111,11 @@ def print_nearest(arguments: argparse.Namespace, studio: Studio, predict: Predic
     """Print how near drawings are to what they were to be, and to pictures that were trained on."""
     pictures = held_out(Range(arguments.num_things, _SHOWN_PAIRS), arguments.nearest)
     found = nearest(studio, predict, pictures, arguments.size, _NUM_COMPARED)
-    asked, trained = sorted(one.to_asked for one in found), sorted(one.to_trained for one in found)
-    nearer = sum(one.to_asked > one.to_trained for one in found)
+    asked, trained = (
+        sorted(drawing.to_asked for drawing in found),
+        sorted(drawing.to_trained for drawing in found),
+    )
+    nearer = sum(drawing.to_asked > drawing.to_trained for drawing in found)
     print(f"nearer to what was asked for than to any of {_NUM_COMPARED} trained on: {nearer} of {len(found)}")
     for name, column in (("asked for", asked), ("nearest trained on", trained)):
         print(f"{name}: {column[len(column) // 2]:.1f} dB in the middle, {column[-1]:.1f} dB at most")

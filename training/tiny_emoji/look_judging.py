@@ -1,4 +1,4 @@
-"""Whether drawings with the adapter have its look and show the right thing, by a judge that learned both."""
+"""Drawings with the adapter are judged: whether they have its look, and show the right thing."""
 
 import random
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Whether drawings are copies: each is compared with pictures of the training that are most like it.
+"""Copies are looked for: each drawing is compared with pictures of the training that are most like it.
 
 Pictures are composed as they are trained on, so there is no finite set of them to search. Those nearest to a
 drawing share its things, style and background: many of these are composed, of other sizes and places.
