@@ -26,9 +26,13 @@ export function ModelsMenu() {
   };
   return html`
     <button type="button" class="small models-button" onClick=${() => open(true)}>More models…</button>
-    <${Dialog} isOpen=${isOpen} title="Models" onClose=${close}>
-      <div class="models">${workers.value && html`<${Workers} onChoose=${close} />`}</div>
-    <//>`;
+    ${
+      isOpen &&
+      html`
+      <${Dialog} isOpen title="Models" onClose=${close}>
+        <div class="models">${workers.value && html`<${Workers} onChoose=${close} />`}</div>
+      <//>`
+    }`;
 }
 
 const look = () =>
