@@ -66,6 +66,7 @@ def test_a_trial_delivers_a_signed_message_and_lists_it(
     delivery_id, _, outcome = tried.out.partition(" ")
     assert outcome == "delivered: responded with 204"
     assert len(receiver.messages) == 1
+    assert json.loads(invoke("jobs", "list", "--json", *server).out)["data"] == [], "no card in the gallery"
     rows = [line.split() for line in invoke("webhooks", "list", *server).out.splitlines()]
     endpoint_id = next(row[0] for row in rows if row[-1] == receiver.url)
     listed = invoke("webhooks", "deliveries", endpoint_id, *server).out.splitlines()

@@ -160,6 +160,8 @@ async def _try_out(client: "AsyncClient", url: str) -> DeliveryResource:
     while time.monotonic() < deadline:
         delivery = await _delivery_about(client, url, job.id)
         if delivery is not None and delivery.num_attempts > 0:
+            if delivery.status is DeliveryStatus.DELIVERED:
+                await client.delete(job.id)  # it would stand in the gallery
             return delivery
         await asyncio.sleep(_LOOK_SECONDS)
     raise ServerUnavailable(f"no message about {job.id} was sent within {_TEST_SECONDS:.0f} s")
