@@ -3,8 +3,9 @@
     python -m benchmarks quantization --only quality   # holds on a busy machine too
     python -m benchmarks quantization --only speed     # nothing else should run on the machine
 
-Quality: the bundled models draw the same prompts and seeds in each kind; adherence is how often the
-checker of `training/tiny_flux` finds everything right in an image of tiny-flux. Speed: seconds to load, and
+Quality: the bundled models draw the same prompts and seeds in each kind, each prompts such as it was trained
+with, of things that it was not trained on; adherence is how often the checker of `training/tiny_flux` finds
+everything right in an image of tiny-flux. Speed: seconds to load, and
 of a step, of the same models; and of one product at the widths of tiny-flux and of FLUX.1, in processor time
 of one thread, kinds in turn.
 """
@@ -29,11 +30,14 @@ from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
 
 sys.path.insert(0, str(ROOT / "training" / "tiny_flux"))
+sys.path.insert(0, str(ROOT / "training" / "tiny_video"))
 from checker import judge
+from motions import draw_clip_scene
 from scenes import Scene, caption, draw_scene
+from words import clip_caption
 
 MODELS = ("tiny-flux", "tiny-sd", "tiny-video")
-FLUX = MODELS[0]
+FLUX, _, VIDEO = MODELS
 _NUM_UNCHECKED = 24  # prompts of models whose images no checker here can judge
 _BATCH = 16
 _MAX_DECIBELS = 80.0  # of equal images
@@ -61,12 +65,13 @@ def main() -> None:
 def quality(model: str, num_prompts: int) -> list[Row]:
     """Return a row for each kind, of a model's transformer and text encoders."""
     scenes = held_out(num_prompts if model == FLUX else min(num_prompts, _NUM_UNCHECKED))
+    prompts = motions(len(scenes)) if model == VIDEO else still(scenes)
     own: list[Frames] = []
     rows = []
     for kind in Quantization:
         with Engine.load(model, device="cpu", quantization=kind) as engine:
             num_bytes = weight_bytes(engine.pipeline)
-            drawn = draw(engine, requests(scenes))
+            drawn = draw(engine, requests(prompts))
         own = own or drawn
         found = [decibels(*pair) for pair in zip(drawn, own, strict=True)]
         row = {
@@ -88,12 +93,21 @@ def held_out(count: int) -> list[Scene]:
     return [draw_scene(chance, num_things=1 + index % 2, held_out=True) for index in range(count)]
 
 
-def requests(scenes: Sequence[Scene]) -> list[GenerationParams]:
-    """Return a request for each scene."""
-    return [
-        GenerationParams(prompt=caption(scene, random.Random(index)), seed=index)
-        for index, scene in enumerate(scenes)
-    ]
+def still(scenes: Sequence[Scene]) -> list[str]:
+    """Return a caption of each scene."""
+    return [caption(scene, random.Random(index)) for index, scene in enumerate(scenes)]
+
+
+def motions(count: int) -> list[str]:
+    """Return captions of clips that no model was trained on, every third with two objects."""
+    chance = random.Random("held out")
+    scenes = [draw_clip_scene(chance, index % 3 == 2, held_out=True) for index in range(count)]
+    return [clip_caption(scene, random.Random(index)) for index, scene in enumerate(scenes)]
+
+
+def requests(prompts: Sequence[str]) -> list[GenerationParams]:
+    """Return a request for each prompt."""
+    return [GenerationParams(prompt=prompt, seed=index) for index, prompt in enumerate(prompts)]
 
 
 def draw(engine: Engine, wanted: Sequence[GenerationParams]) -> list[Frames]:
