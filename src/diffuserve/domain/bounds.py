@@ -11,6 +11,11 @@ MAX_NAME = 200
 Texts = TypeVar("Texts", bound=Collection[str])
 
 
+def as_printable(text: str) -> str:
+    """Return as much of a text, on a line, as `Printable` allows: what is told must not refuse the teller."""
+    return "".join(filter(str.isprintable, " ".join(text.split())))[:MAX_NAME]
+
+
 def _printable(text: str, most: int = MAX_NAME) -> str:
     if len(text) > most or not text.isprintable():
         raise ValueError(f"has at most {most} printable characters")

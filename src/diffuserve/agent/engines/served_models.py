@@ -9,12 +9,11 @@ from diffuserve.agent.engines.served_model import ServedModel
 from diffuserve.agent.engines.supervisor import EngineSupervisor
 from diffuserve.agent.engines.unloading import DEFAULT_SHARE, choose_unloads
 from diffuserve.agent.state.agent_state import AgentState
+from diffuserve.domain.bounds import as_printable
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.workers.worker import LoadProgress
 from diffuserve.protocol.messages import ToEngine
 from diffuserve.telemetry.memory import memory_limit
-
-_MAX_REASON = 200  # of the characters that a report may have
 
 
 class ServedModels:
@@ -72,8 +71,7 @@ class ServedModels:
     @property
     def withdrawn(self) -> Mapping[str, str]:
         """The models that cannot be loaded, with the reasons."""
-        refused = {model.name: " ".join(model.refusal.split()) for model in self.all if model.is_withdrawn}
-        return {name: reason[:_MAX_REASON] for name, reason in refused.items()}
+        return {model.name: as_printable(model.refusal) for model in self.all if model.is_withdrawn}
 
     def of(self, name: str) -> ServedModel | None:
         """Return the model of this name, unless it is withdrawn or was never offered."""
