@@ -240,11 +240,11 @@ def test_the_form_offers_what_the_model_has_and_keeps_it_in_the_address(
     expect(card.get_by_alt_text("a hand that waves")).to_have_count(2)
     card.get_by_role("button", name="Reuse these settings").click()
     expect(page.get_by_label("Format")).to_have_value("webp")
-    page.get_by_label("Model").select_option("clips")
+    page.get_by_label("Model", exact=True).select_option("clips")
     expect(page.get_by_label("Format")).to_have_value("")
     expect(page.get_by_label("Negative prompt")).to_have_count(0)
     card.get_by_role("button", name="Same seed, other prompt").click()
-    expect(page.get_by_label("Model")).to_have_value("able")
+    expect(page.get_by_label("Model", exact=True)).to_have_value("able")
     expect(page.get_by_label("Prompt", exact=True)).to_be_focused()
     expect(page.get_by_label("Seed", exact=False).first).to_have_value(seed)
 
@@ -394,7 +394,7 @@ def test_adapters_are_picked_weighed_and_told(open_hand: Callable[..., Page], ha
     expect(picker.get_by_label("Weight of ink")).to_have_value("0.8")
     card.get_by_role("button", name="Code").click()
     expect(card.get_by_label("The request as curl")).to_contain_text('"name": "ink"')
-    page.get_by_label("Model").select_option("clips")
+    page.get_by_label("Model", exact=True).select_option("clips")
     expect(picker).to_have_count(0)
 
 

@@ -272,7 +272,7 @@ async def test_a_running_job_is_canceling_until_its_worker_releases_it(
     response = await http.post(job["urls"]["cancel"])
     assert (response.status_code, response.json()["status"]) == (202, "canceling")
     orders = (await http.get(f"/v1/workers/{worker.id}/control")).json()
-    assert orders == {"cancel": [job["id"]], "preempt": [], "lost": [], "drain": False}
+    assert orders == {"cancel": [job["id"]], "preempt": [], "lost": [], "drain": False, "order": None}
     await worker.release(lease)
     assert (await http.get(job["urls"]["self"])).json()["status"] == "canceled"
 

@@ -118,7 +118,7 @@ async def test_idle_workers_share_their_polls(
         controls = [http.get(f"/v1/workers/{worker.id}/control", params={"wait": 0.5}) for worker in workers]
         assert await asyncio.gather(*claims) == [[]] * 10
         assert {response.text for response in await asyncio.gather(*controls)} == {
-            '{"cancel":[],"preempt":[],"lost":[],"drain":false}'
+            '{"cancel":[],"preempt":[],"lost":[],"drain":false,"order":null}'
         }
     assert calls == {"try_claim": 10, "control_commands": 10}
 
@@ -169,7 +169,7 @@ async def test_a_waiting_worker_receives_a_cancellation_at_once(
     await http.post(f"/v1/jobs/{job_id}/cancel")
     assert (await asyncio.wait_for(waiting, HANG_SECONDS)).json()["cancel"] == [job_id]
     known = await http.get(path, params={"wait": 0.1, "known": f"other,{job_id}"})
-    assert known.json() == {"cancel": [], "preempt": [], "lost": [], "drain": False}
+    assert known.json() == {"cancel": [], "preempt": [], "lost": [], "drain": False, "order": None}
 
 
 async def test_the_drain_command_is_repeated_until_the_worker_drains(

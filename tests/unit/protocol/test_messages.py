@@ -10,6 +10,7 @@ from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.residency import Residency
 from diffuserve.domain.safety import FilterInfo
+from diffuserve.domain.workers.model_orders import ModelToHave
 from diffuserve.domain.workers.peers import PeerAddress, PeerAdvice, Share
 from diffuserve.protocol.messages import (
     AbortJob,
@@ -28,6 +29,7 @@ from diffuserve.protocol.messages import (
     LivePart,
     Message,
     ModelAnnounced,
+    ModelsToHave,
     PreemptJob,
     PreviewReady,
     StepProgress,
@@ -52,6 +54,7 @@ EXAMPLES: list[Message] = [
         residency=Residency(Offload.LAYERS, device_bytes=2),
     ),
     EngineRefused(reason="no room"),
+    ModelsToHave(models=(ModelToHave(name="tiny-sd", license="Apache-2.0", makes="images", num_bytes=2),)),
     PeerAnnounced(model="ab", host="10.0.0.7", port=6881, is_complete=True),
     PeersTold(advice=PeerAdvice((PeerAddress("10.0.0.8", 6881),), Share(1, 2, 3))),
     EngineHeartbeat(num_moves=1, num_unfinished=2, last_step_seconds=0.5),

@@ -45,6 +45,7 @@ from diffuserve.domain.models.tiers import Tiers
 from diffuserve.domain.resource_base import Resource
 from diffuserve.domain.resources.adapter import AdapterList, AdapterResource, DeletedAdapter
 from diffuserve.domain.resources.batch import BatchPage
+from diffuserve.domain.resources.estimate import EstimateResource
 from diffuserve.domain.resources.file import DeletedFile, FilePage
 from diffuserve.domain.resources.job import JobPage, ProgressResource
 from diffuserve.domain.resources.model import ModelList, ModelSafetyResource
@@ -62,6 +63,7 @@ from diffuserve.domain.resources.webhook import (
 from diffuserve.domain.resources.worker import WorkerList
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.domain.unit_cost import CostReport, measured_costs
+from diffuserve.domain.workers.model_orders import ModelOrder
 from diffuserve.domain.workers.peers import PeerAddress, PeerAdvice, Share
 from diffuserve.domain.workers.readiness import ModelStatus
 from diffuserve.domain.workers.worker import (
@@ -309,6 +311,8 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
             num_on_demand=2,
         ),
         LeavingResource(leaves=True),
+        EstimateResource(model="tiny", width=64, height=64, cost_seconds=1.5, warnings=("small",)),
+        ModelOrder(id="order_1", model="tiny-sd"),
         CostReport(costs=tuple(measured_costs(make_usage())), usage=make_usage()),
         deleted,
     ]
