@@ -1,5 +1,6 @@
 // Made by scripts/make_typescript.py; do not change it.
 export const OPERATIONS = {
+  estimateJob: ["POST", "/v1/jobs/estimate"],
   submitJob: ["POST", "/v1/jobs"],
   listJobs: ["GET", "/v1/jobs"],
   getJob: ["GET", "/v1/jobs/{job_id}"],
