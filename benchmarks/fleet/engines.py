@@ -29,6 +29,7 @@ from benchmarks.fleet.figures import Course, FleetFigures, figures_of
 from benchmarks.fleet.looks import PlayedFleet
 from benchmarks.fleet.manager import LEAVE_SECONDS, NOTICE_SECONDS, ClusterManager
 from benchmarks.fleet.on_ray import RAY, on_ray
+from benchmarks.fleet.own_seconds import OwnSeconds
 from benchmarks.fleet.playing import play
 from benchmarks.fleet.plot import plotted
 from benchmarks.fleet.simulated import FleetSettings, Measured, simulated
@@ -38,6 +39,7 @@ from benchmarks.serve.load import running
 from benchmarks.shared import workloads
 from benchmarks.shared.places import IMAGES, RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
+from diffuserve.bench.machine_load import MachineLoad
 
 SETTINGS = FleetSettings(
     target_seconds=1.0, lease_seconds=8.0, notice_seconds=NOTICE_SECONDS, leave_seconds=LEAVE_SECONDS
@@ -60,7 +62,10 @@ def main() -> None:
     shape = QUICK if arguments.quick else FULL
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder:  # short: sockets of Ray lie in it
         os.environ["TMPDIR"] = folder  # what killed workers leave there goes with it
-        played = play_all(Path(folder), trace(shape, arguments.seed), arguments.only)
+        own = OwnSeconds()
+        with own.watched():
+            played = play_all(Path(folder), trace(shape, arguments.seed), arguments.only)
+        load = own.load()
     if not played:
         sys.exit("neither Ray nor Slurm can be had here")
     courses = {name: fleet.course for name, fleet in played.items()}
@@ -70,7 +75,7 @@ def main() -> None:
     text = markdown_table("Fleets", [row(name, each) for name, each in figures.items()])
     print(text)
     if not (arguments.quick or arguments.only):
-        write(arguments.label, figures, courses, measured, text)
+        write(arguments.label, figures, courses, measured, text, load)
 
 
 def play_all(folder: Path, played: Trace, only: str | None) -> dict[str, PlayedFleet]:
@@ -162,6 +167,7 @@ def write(
     courses: Mapping[str, Course],
     measured: Measured,
     text: str,
+    load: MachineLoad,
 ) -> None:
     conditions = read_conditions(("torch",)) | {"ray": RAY, "checkpoint": workloads.checkpoint_name()}
     content = {
@@ -180,7 +186,7 @@ def write(
     )
     stem = RESULTS / f"fleet-engines_{label}"
     path = write_report(
-        stem, content, f"# One trace on several cluster managers\n\n{about}\n\n{text}", conditions
+        stem, content, f"# One trace on several cluster managers\n\n{about}\n\n{text}", conditions, load
     )
     plot = PLOT if path.parent == RESULTS else path.with_suffix(".svg")
     plot.write_text(plotted(courses), encoding="utf-8")

@@ -6,8 +6,8 @@
 A real `diffuserve serve` draws small images by the bundled model. Loads are a burst, arrivals at random, and
 bursts at random in three bands; then jobs with a deadline come together that not all can meet. An end is
 inside if it is between both ends of the range in the first response, a start if it is no earlier than the low
-end less the time from start to end, which jobs share, and no later than the high end. Jobs that had started by
-then were told no range. Ranges follow predicted seconds, which know nothing of other programs: leave the
+end less the time from start to end, which jobs share, and no later than the high end. Jobs that had started
+by then were told no range. Ranges follow predicted seconds, which know nothing of other programs: leave the
 machine alone.
 """
 

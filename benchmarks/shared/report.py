@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.shared.places import OUT
 from diffuserve.bench.conditions import read_conditions as read_machine
-from diffuserve.bench.machine_load import MachineLoadMeter
+from diffuserve.bench.machine_load import MachineLoad, MachineLoadMeter
 
 KEEP_BUSY = "BENCHMARKS_KEEP_BUSY"
 """Variable that `make bench NAME=… ARGS=--keep-busy` sets, to keep results of a busy machine as others."""
@@ -56,12 +56,19 @@ def markdown_table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def write_report(stem: Path, content: Mapping[str, object], text: str, conditions: Mapping[str, str]) -> Path:
+def write_report(
+    stem: Path,
+    content: Mapping[str, object],
+    text: str,
+    conditions: Mapping[str, str],
+    load: MachineLoad | None = None,
+) -> Path:
     """Write what was measured, and what else ran on the machine, to `stem`_DATE.json and .md.
 
-    Return `stem`_DATE. Beside other work it lies under `out/` instead, unless `--keep-busy` was given.
+    Return `stem`_DATE. Beside other work it lies under `out/` instead, unless `--keep-busy` was given. `load`
+    is what else ran, where this process and what it waited for are not all that was measured.
     """
-    load = _METER.read()
+    load = load or _METER.read()
     if load.warning is not None:
         print(f"\nBUSY: {load.warning}\n", file=sys.stderr)
         stem = stem if KEEP_BUSY in os.environ else OUT / "busy-results" / stem.name
