@@ -63,12 +63,14 @@ def test_the_package_has_the_version_of_the_server() -> None:
     assert described["version"] == __version__
 
 
+@pytest.mark.slow
 def test_the_types_are_what_the_generator_makes(package: Path) -> None:
     document = make_typescript.of_clients(make_typescript.whole_document())
     made = make_typescript.head_of(document) + make_typescript.types_of(document)
     assert made == (package / "src" / "schemas.ts").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_it_works_with_a_server_through_faults(
     package: Path, server: ServerThread, proxy: FaultyProxy, faults: str
 ) -> None:
@@ -83,6 +85,7 @@ def test_it_works_with_a_server_through_faults(
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_it_packs_what_a_program_imports(package: Path) -> None:
     command = ["npm", "pack", "--dry-run", "--json", "--ignore-scripts"]
     packed = subprocess.run(command, cwd=package, capture_output=True, text=True, check=True).stdout

@@ -117,6 +117,7 @@ def test_packed_weights_are_nearly_what_they_were(tmp_path: Path) -> None:
     assert (squares / weights["matrix"].square().mean(1)).max() < 0.03**2
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_the_bundled_weights(tmp_path: Path) -> None:
     """They stay what they are, however often the folder is bundled anew."""
     folder, state = bundled_models()[NAME], tmp_path / "state"
