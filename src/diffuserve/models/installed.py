@@ -50,6 +50,21 @@ def describe_model(name: str, folder: Path) -> InstalledModel:
     return _described(name, "folder", folder) if found is None else found
 
 
+def dtype_of(folder: Path) -> str:
+    """Return the dtype of the largest file's first tensor, which stands for all; empty if unknown."""
+    from safetensors import SafetensorError, safe_open
+
+    files = sorted(folder.glob("*/*.safetensors"), key=lambda file: file.stat().st_size)
+    try:
+        with safe_open(files[-1], framework="np") as reader:
+            for name in reader.keys():  # noqa: SIM118 (a reader is no dict)
+                dtype = str(reader.get_slice(name).get_dtype())
+                return SAFETENSORS_DTYPES.get(dtype, dtype)
+    except (IndexError, SafetensorError, OSError):
+        pass
+    return ""
+
+
 @dataclass(frozen=True)
 class Removal:
     """Removal of a model: its paths, and the bytes that this frees."""
@@ -98,7 +113,7 @@ def _downloaded() -> Iterator[InstalledModel]:
 
 def _described(name: str, source: str, path: Path, is_whole: bool = True) -> InstalledModel:
     model = InstalledModel(
-        name=name, source=source, path=path, num_bytes=_size_of(path), dtype=_dtype_of(path)
+        name=name, source=source, path=path, num_bytes=_size_of(path), dtype=dtype_of(path)
     )
     if problem := missing_weights(path):
         return replace(model, problem=problem)
@@ -140,18 +155,3 @@ def _blobs_of(snapshot: Path) -> set[Path]:
     """Return what the links of a snapshot point to: no further, since other repositories may share that."""
     links = (path for path in snapshot.rglob("*") if path.is_symlink())
     return {Path(os.path.normpath(path.parent / path.readlink())) for path in links}
-
-
-def _dtype_of(folder: Path) -> str:
-    """Return the dtype of the largest file's first tensor, which stands for all; empty if unknown."""
-    from safetensors import SafetensorError, safe_open
-
-    files = sorted(folder.glob("*/*.safetensors"), key=lambda file: file.stat().st_size)
-    try:
-        with safe_open(files[-1], framework="np") as reader:
-            for name in reader.keys():  # noqa: SIM118 (a reader is no dict)
-                dtype = str(reader.get_slice(name).get_dtype())
-                return SAFETENSORS_DTYPES.get(dtype, dtype)
-    except (IndexError, SafetensorError, OSError):
-        pass
-    return ""

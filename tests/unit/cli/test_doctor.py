@@ -24,7 +24,7 @@ from diffuserve.cli.doctor.facts import (
     ServerFacts,
     TorchFacts,
 )
-from diffuserve.cli.doctor.fit import check_fit
+from diffuserve.cli.doctor.fit import check_fit, loaded_item_bytes
 from diffuserve.cli.doctor.services import bucket_facts, database_facts, server_facts, valkey_facts
 from diffuserve.cli.doctor.torch_probe import facts_of_torch
 from diffuserve.cli.environment import unknown_among
@@ -215,6 +215,25 @@ def test_a_model_tells_the_bits_that_its_files_hold() -> None:
     assert finding is not None
     assert finding.outcome == "ok"
     assert "weights in int4" in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("torch", "wanted", "stored", "item_bytes"),
+    [
+        (CUDA, None, "", 2),
+        (CUDA, None, "float16", 2),
+        (CUDA, None, "float32", 2),
+        (CUDA, "bfloat16", "float32", 2),
+        (replace(CUDA, gpu_total_bytes=0), None, "bfloat16", 2),
+        (replace(CUDA, gpu_total_bytes=0), None, "float16", 4),
+        (TorchFacts(used_dtype="float32"), None, "bfloat16", 4),
+        (TorchFacts(used_dtype="float32"), "float32", "", 4),
+    ],
+)
+def test_weights_are_counted_in_the_dtype_that_engines_load_them_in(
+    torch: TorchFacts, wanted: str | None, stored: str, item_bytes: int
+) -> None:
+    assert loaded_item_bytes(torch, wanted, stored) == item_bytes
 
 
 def test_torch_tells_of_its_device_and_tries_its_attention_kernel() -> None:

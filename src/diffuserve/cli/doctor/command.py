@@ -14,6 +14,7 @@ from diffuserve.cli.display.results import results
 from diffuserve.cli.doctor.check_result import CheckResult, Outcome
 from diffuserve.cli.doctor.checks import check_all
 from diffuserve.cli.doctor.facts import Facts, ModelFacts
+from diffuserve.cli.doctor.fit import loaded_item_bytes
 from diffuserve.cli.environment import unknown_variables
 from diffuserve.cli.exit_codes import FAILED
 from diffuserve.domain.models.offload import Offload
@@ -66,7 +67,7 @@ async def gather(settings: Settings) -> Facts:
     )
     model = ModelFacts(name=engine.model)
     if torch.is_installed:
-        item_bytes = 4 if torch.used_dtype == "float32" else 2
+        item_bytes = loaded_item_bytes(torch, engine.dtype, machine.stored_dtype(engine.model))
         model = machine.model_facts(
             engine.model, settings.worker.own_process.parts, engine.stored, item_bytes
         )

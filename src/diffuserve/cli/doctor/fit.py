@@ -5,12 +5,13 @@ from typing import Final
 
 from diffuserve.cli.display.sizes import human_bytes
 from diffuserve.cli.doctor.check_result import CheckResult, failed, ok
-from diffuserve.cli.doctor.facts import Facts
+from diffuserve.cli.doctor.facts import Facts, TorchFacts
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.weights.memory_need import MemoryNeed
 
 _CHECK: Final = "fit"
+_FLOAT32: Final = "float32"
 _MOST_NAMED = 3
 _COSTS = {
     Quantization.INT8: "nearly the same images",
@@ -20,6 +21,18 @@ _COSTS = {
     Offload.MODEL: "a copy of each part in its turn",
     Offload.LAYERS: "a copy of all layers in each step",
 }
+
+
+def loaded_item_bytes(torch: TorchFacts, wanted_dtype: str | None, stored_dtype: str) -> int:
+    """Return the bytes of a number of the weights as engines load them, as `default_dtype` chooses it.
+
+    `stored_dtype` is that of the model's files, empty if it is not here: models are published in bf16.
+    """
+    if wanted_dtype or not stored_dtype:
+        return 4 if torch.used_dtype == _FLOAT32 else 2
+    if torch.gpu_total_bytes:
+        return 2  # float32 is loaded in half precision there; FLUX.1, which keeps it, is not published in it
+    return 2 if stored_dtype == torch.used_dtype else 4
 
 
 def check_fit(facts: Facts) -> CheckResult | None:

@@ -22,6 +22,7 @@ from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.folders.known_models import known_model
+from diffuserve.models.installed import dtype_of
 from diffuserve.models.machine.hardware import count_cuda_devices
 from diffuserve.models.registry import check_model, find_quantization
 from diffuserve.models.weights.memory_need import MemoryNeed
@@ -126,6 +127,15 @@ def model_facts(
         needs=tuple(checked.memory_needs(parts, item_bytes, quantization)),
         step_bytes=checked.min_bytes(checked.spec.resolve(checked.spec.simple_request("any"), seed=0)),
     )
+
+
+def stored_dtype(model: str) -> str:
+    """Return the dtype of a model's files, empty if it is not on this machine or cannot be read."""
+    try:
+        found = find_local_model(model)
+    except (InvalidModel, ModelNotFound):
+        return ""
+    return "" if found is None else dtype_of(found.path)
 
 
 def _published_needs(model: str, item_bytes: int) -> tuple[MemoryNeed, ...]:
