@@ -1,5 +1,6 @@
 """A safetensors file as a `CheckpointFile`. Importing this loads no torch."""
 
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +31,8 @@ _DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
+_TEXT = frozenset(map(ord, string.printable))
+WEB_PAGE = "a web page, not weights: the download failed, perhaps for want of a login or a token; repeat it"
 _MAX_TENSORS = 100_000  # thirty times those of the largest model
 
 
@@ -65,10 +68,22 @@ class SafetensorsFile:
         raise AssertionError(f"{name} has no few bits")
 
 
+def is_web_page(path: Path) -> bool:
+    """Return whether a file is what a site shows in place of a download, such as its login."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(8)  # in weights the length of their header, which no text is short enough for
+    except OSError:
+        return False
+    return begin.lstrip()[:1] == b"<" and all(byte in _TEXT for byte in begin)
+
+
 def open_safetensors(path: Path) -> SafetensorsFile:
     """Read and check the header of a safetensors file. Raise `InvalidModel` if it is none, or not whole."""
     from safetensors import SafetensorError, safe_open
 
+    if is_web_page(path):
+        raise InvalidModel(f"{path}: {WEB_PAGE}")
     try:
         with safe_open(path, framework="numpy") as reader:  # it checks the header against the file
             metadata = reader.metadata() or {}

@@ -8,12 +8,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from diffuserve.domain.errors import InvalidAdapter
+from diffuserve.domain.errors import InvalidAdapter, InvalidModel
 from diffuserve.models.adapters.files.adapter_file import open_adapter
 from diffuserve.models.adapters.files.adapter_plan import plan_adapter
 from diffuserve.models.adapters.files.base_layers import plan_for, plan_without_base
 from diffuserve.models.adapters.files.read_adapter import read_adapter
 from diffuserve.models.adapters.files.recognize_adapter import recognize_adapter
+from diffuserve.models.checkpoint_files.open_checkpoint import open_checkpoint
 from diffuserve.models.folders.folder import ModelFolder
 
 LAYER = "transformer_blocks.0.attn.to_q"
@@ -83,6 +84,23 @@ def test_a_stated_alpha_is_bounded(tmp_path: Path, alpha: str) -> None:
     metadata = {"lora_adapter_metadata": f'{{"transformer.lora_alpha": {alpha}}}'}
     with pytest.raises(InvalidAdapter, match=r"transformer\.lora_alpha of its header"):
         plan_adapter(open_adapter(_saved(tmp_path, _pair(), metadata)), "flux")
+
+
+@pytest.mark.parametrize("page", ["<!DOCTYPE html><html>Log in</html>", "\n<html>", "<?xml version='1.0'?>"])
+def test_a_page_that_was_saved_in_place_of_weights_is_told(tmp_path: Path, page: str) -> None:
+    (tmp_path / "ink.safetensors").write_text(page)
+    with pytest.raises(InvalidAdapter, match="a web page, not weights: the download failed"):
+        open_adapter(tmp_path / "ink.safetensors")
+    with pytest.raises(InvalidModel, match="a web page, not weights"):
+        open_checkpoint(tmp_path / "ink.safetensors")
+
+
+def test_weights_whose_header_has_the_length_of_a_sign_are_no_page(tmp_path: Path) -> None:
+    header = b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'.ljust(0x3C)
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    assert path.read_bytes()[:1] == b"<"
+    assert list(open_checkpoint(path).tensors) == ["x"]
 
 
 def test_pickles_folders_and_endless_headers_are_not_opened(tmp_path: Path) -> None:

@@ -9,7 +9,12 @@ from typing import Final
 
 from diffuserve.domain.errors import InvalidAdapter, InvalidModel
 from diffuserve.domain.models.adapter_entry import MAX_ADAPTER_BYTES
-from diffuserve.models.checkpoint_files.safetensors_file import SafetensorsFile, open_safetensors
+from diffuserve.models.checkpoint_files.safetensors_file import (
+    WEB_PAGE,
+    SafetensorsFile,
+    is_web_page,
+    open_safetensors,
+)
 
 MAX_RANK: Final = 2048
 _MAX_HEADER, _MAX_TENSORS, _MAX_NAME = 16 * 2**20, 20_000, 500
@@ -26,6 +31,8 @@ def open_adapter(path: Path) -> SafetensorsFile:
         raise InvalidAdapter(f"{path}: adapters are read from .safetensors alone; pickles can run code")
     if not path.is_file():
         raise InvalidAdapter(f"{path}: {'a folder' if path.is_dir() else 'no such file'}")
+    if is_web_page(path):
+        raise InvalidAdapter(f"{path}: {WEB_PAGE}")
     _check_size(path)
     try:
         file = open_safetensors(path)
