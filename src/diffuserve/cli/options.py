@@ -29,6 +29,8 @@ _COMPLETIONS = {"model": model_names}
 WORKER_OPTIONS = tuple(option_fields(WorkerConfig))
 WORKER_SETTINGS = (*WORKER_OPTIONS, "more_models")
 MODEL_STORE_OPTIONS = tuple(option_fields(ModelStoreConfig))
+LOCAL_STORE_OPTIONS = tuple(name for name in MODEL_STORE_OPTIONS if not name.startswith("adapter_"))
+"""Those of a command without a server, which knows adapters by their files alone."""
 LOG_OPTIONS = tuple(option_fields(LogConfig))
 TRACE_OPTIONS = tuple(option_fields(TracingConfig))
 _CHOSEN = "; by default "  # begins the part of a description that names the default

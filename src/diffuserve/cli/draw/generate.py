@@ -65,7 +65,7 @@ Examples:
     *("model", "device", "dtype", "quantization", "offload", "deterministic"),
     *("adapter_files", "controlnets", "image_prompter"),
     *("prompt_filter", "image_filter", "allow_unjudged_audio", "file_metadata"),
-    *options.MODEL_STORE_OPTIONS,
+    *options.LOCAL_STORE_OPTIONS,
 )
 @takes_request(
     images="PATH|URL",

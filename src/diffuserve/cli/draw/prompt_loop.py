@@ -43,7 +43,7 @@ _CHECKED = "a red circle"
     *("device", "dtype", "quantization", "offload", "deterministic"),
     *("adapter_files", "controlnets", "image_prompter"),
     *("prompt_filter", "image_filter", "allow_unjudged_audio", "file_metadata"),
-    *options.MODEL_STORE_OPTIONS,
+    *options.LOCAL_STORE_OPTIONS,
 )
 @takes_request(images="PATH|URL", seed="Seed of each image; by default random.")
 def run(

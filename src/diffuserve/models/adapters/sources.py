@@ -67,8 +67,15 @@ class AdapterSources:
         if use.name not in self.named:
             known = ", ".join(sorted(self.named)) or "none"
             remedy = f"there is no such adapter; known: {known}{did_you_mean(use.name, self.named)}"
-            raise InvalidParams("adapters", use.name, remedy)
+            raise InvalidParams("adapters", use.name, f"{remedy}; {_way_to(use.name)}")
         return self.named[use.name]
+
+
+def _way_to(name: str) -> str:
+    """Say how an adapter that is not known here can be."""
+    if homes := [model for model, files in bundled_adapters().items() if name in files]:
+        return f"it ships with {' and '.join(homes)}"
+    return "adapter_files gives a file a name, and `diffuserve adapters pull` fetches one from a store"
 
 
 def adapter_sources(model: str, files: Mapping[str, str | Path]) -> AdapterSources:

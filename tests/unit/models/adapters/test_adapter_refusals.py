@@ -8,12 +8,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from diffuserve.domain.errors import InvalidAdapter, InvalidModel
+from diffuserve.domain.errors import InvalidAdapter, InvalidModel, InvalidParams
+from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.models.adapters.files.adapter_file import open_adapter
 from diffuserve.models.adapters.files.adapter_plan import plan_adapter
 from diffuserve.models.adapters.files.base_layers import plan_for, plan_without_base
 from diffuserve.models.adapters.files.read_adapter import read_adapter
 from diffuserve.models.adapters.files.recognize_adapter import recognize_adapter
+from diffuserve.models.adapters.sources import AdapterSources
 from diffuserve.models.checkpoint_files.open_checkpoint import open_checkpoint
 from diffuserve.models.folders.folder import ModelFolder
 
@@ -182,3 +184,9 @@ def test_a_fused_layer_beside_its_parts_says_nothing_new(tmp_path: Path) -> None
     assert plan_adapter(file, "z_image").ignored == tuple(sorted(fused))
     with pytest.raises(InvalidAdapter, match="to_q is changed twice"):
         plan_adapter(open_adapter(_saved(tmp_path, {**parts[0], **fused})), "z_image")
+
+
+@pytest.mark.parametrize(("name", "way"), [("copper-moon", "ships with tiny-flux"), ("ink", "adapter_files")])
+def test_an_unknown_name_of_an_adapter_says_how_it_can_be_known(name: str, way: str) -> None:
+    with pytest.raises(InvalidParams, match=way):
+        AdapterSources().with_digests((AdapterUse(name),))
