@@ -35,6 +35,11 @@ Examples:
   diffuserve run tiny-flux --steps 4 < prompts.txt
 """
 
+_ENDS = ("/bye", "/exit", "/quit")
+_HELP = (
+    "a prompt is drawn; an empty line or /bye ends; size, steps, seed and more are options of "
+    "`diffuserve run`, which --help lists"
+)
 _CHECKED = "a red circle"
 """Prompt by which the model and all options are checked before anything is loaded."""
 
@@ -59,7 +64,7 @@ def run(
     ] = Path("out"),
     open_: options.Open = False,
 ) -> None:
-    """Load a model once, and draw each line that is typed; an empty line or Ctrl-D ends it.
+    """Load a model once, and draw each line that is typed; an empty line, /bye or Ctrl-D ends it.
 
     Images are shown in terminals that can show them, as kitty, iTerm2 and those of 16 million colors can.
     Their paths go to stdout, as those of `generate` do.
@@ -91,14 +96,20 @@ def run(
 
 
 def typed_prompts(console: Console) -> Iterator[str]:
-    """Yield the lines of standard input, which is asked for them where a person types, until an empty one."""
+    """Yield the lines of standard input until an empty one, or `/bye`.
+
+    Where a person types they are asked for. Other lines that begin with a slash are no prompts.
+    """
     while True:
         if sys.stdin.isatty():
             console.print("prompt> ", end="", style="bold")
         line = sys.stdin.readline().strip()
-        if not line:
+        if not line or line in _ENDS:
             return
-        yield line
+        if line.startswith("/"):
+            console.print(_HELP, style="dim")
+        else:
+            yield line
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """`diffuserve generate`, with a real engine that runs a fake pipeline."""
 
 import base64
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image
 
 from diffuserve.cli.display.console import Console
+from diffuserve.cli.draw.prompt_loop import typed_prompts
 from diffuserve.cli.options import parse_size
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
@@ -274,3 +276,11 @@ def test_bad_images_and_samplers_are_refused_before_anything_is_loaded(
     assert (done.code, done.out) == (2, "")
     assert told in done.err
     assert loaded == []
+
+
+def test_lines_that_begin_with_a_slash_are_no_prompts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("a star\n/set seed 5\na ring\n/bye\nnever\n"))
+    assert list(typed_prompts(Console(stderr=True))) == ["a star", "a ring"]
+    assert "a prompt is drawn; an empty line or /bye ends" in capsys.readouterr().err
