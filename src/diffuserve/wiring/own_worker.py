@@ -47,8 +47,8 @@ async def release_jobs_of(store: "JobStore", name: str) -> None:
     for job in await store.jobs.list_jobs(statuses=held, limit=_MANY) if dead else ():
         if job.worker_id in dead:
             with suppress(LeaseLost):
-                drained = Release(lease_token=job.lease_token, cause=ReleaseCause.DRAIN)
-                await store.leases.release(job.id, drained)
+                restarted = Release(lease_token=job.lease_token, cause=ReleaseCause.SERVER_RESTARTED)
+                await store.leases.release(job.id, restarted)
 
 
 async def wait_until_ready(

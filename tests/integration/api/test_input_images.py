@@ -271,7 +271,7 @@ async def test_an_image_is_fetched_by_its_url(
     ("url", "page", "status", "message"),
     [
         ("http://images.example:{port}/x", None, 422, "must be an https URL"),
-        ("https://10.0.0.7:{port}/x", None, 422, "not a public address"),
+        ("https://10.0.0.7:{port}/x", None, 422, "DIFFUSERVE_INPUT_URL_ALLOWED_NETWORKS"),
         ("https://inside.example:{port}/x", None, 422, "inside.example does not lead to a public address"),
         ("https://images.example:9/x", None, 422, "port 9 is not allowed"),
         ("https://user@images.example:{port}/x", None, 422, "user names"),

@@ -42,6 +42,8 @@ async def test_jobs_of_the_last_worker_return_to_the_queue(store: JobStore) -> N
     await release_jobs_of(store, "serve:here")
     statuses = [(await store.jobs.get(job.id)).status for job in (first, second)]
     assert sorted(statuses) == [JobStatus.QUEUED, JobStatus.RUNNING]
+    [requeued] = [event for event in await store.jobs.events_after(first.id) if event.type == "requeued"]
+    assert requeued.data["cause"] == "server_restarted"
 
 
 @pytest.mark.parametrize("state", [WorkerState.READY, WorkerState.OCCUPIED])

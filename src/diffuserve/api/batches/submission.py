@@ -65,8 +65,8 @@ class BatchSubmissions:
         plan = await self.catalog.plan(tenant_id)
         if len(items) > plan.max_queued:  # checking the items first would take long
             raise TooLarge(
-                f"{len(items):,} items are more than the {plan.max_queued:,} jobs that the plan "
-                f"{plan.name!r} allows in the queue"
+                f"{len(items):,} items are more than the {plan.max_queued:,} jobs that the queue of tenant "
+                f"{tenant_id!r} has room for, even empty; split the batch"
             )
         parser = BatchItemParser(request, served, plan, tenant_id, await self.catalog.models())
         checked = await parser.check_all()

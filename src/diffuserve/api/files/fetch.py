@@ -43,7 +43,9 @@ class ImageFetcher:
         resolve: Resolve | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        self._policy = AddressPolicy(config.input_url_allowed_networks, config.input_url_allowed_ports)
+        self._policy = AddressPolicy(
+            config.input_url_allowed_networks, config.input_url_allowed_ports, settings="INPUT_URL"
+        )
         self._http = GuardedHttpClient(self._policy, resolve=resolve, ssl_context=ssl_context)
         self._turns = FairSlots(_AT_ONCE, _AT_ONCE_OF_A_TENANT)
         self._max_bytes = config.max_input_file_bytes

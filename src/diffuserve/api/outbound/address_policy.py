@@ -16,6 +16,8 @@ DEFAULT_PORTS = ("80", "443")
 _MAX_URL_CHARACTERS = 2_000
 _SCHEME_PORTS = {"http": 80, "https": 443}
 _LAST_PORT = 65_535
+_LOCAL_NAME = re.compile(r"(.*\.)?localhost\.?")  # always loopback: RFC 6761, section 6.3
+_LOOPBACK = ipaddress.IPv4Address("127.0.0.1")
 
 # Every block of the IANA IPv4 special-purpose address registry, and multicast. Also the few blocks in it
 # that are routed: none of them has a receiver of webhooks. Written out, because `is_global` of `ipaddress`
@@ -62,23 +64,31 @@ class AddressPolicy:
     """Allows public addresses and the ports of the web, and what the operator names."""
 
     def __init__(
-        self, allowed_networks: Iterable[str] = (), allowed_ports: Iterable[str] = DEFAULT_PORTS
+        self,
+        allowed_networks: Iterable[str] = (),
+        allowed_ports: Iterable[str] = DEFAULT_PORTS,
+        *,
+        settings: str = "WEBHOOK",
     ) -> None:
-        """Allow networks beside public addresses, and ports such as `443` or `8000-8999`."""
+        """Allow networks beside public addresses, and ports such as `443` or `8000-8999`.
+
+        Errors name the settings that say so, `DIFFUSERVE_WEBHOOK_ALLOWED_PORTS` and `…_NETWORKS`, with
+        `settings` in place of `WEBHOOK`.
+        """
         self._allowed: list[Network] = [ipaddress.ip_network(network) for network in allowed_networks]
         self._ports = [port_range(ports) for ports in allowed_ports]
+        self._settings = f"DIFFUSERVE_{settings}_ALLOWED"
 
     def check(self, field: str, url: str) -> None:
         """Raise `InvalidParams` for a malformed URL, or one whose host or port is forbidden."""
         host, port = _host_and_port(field, url)
-        if not self.allows_port(port):
-            raise InvalidParams(field, url, f"port {port} is not allowed; use {self.ports_shown}")
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return  # a name, which is resolved and checked when a request is sent
-        if not self.allows(address):
-            raise InvalidParams(field, url, f"{address} is not a public address")
+        address = _address_of(host)
+        refusals = [] if self.allows_port(port) else [self.port_refusal(port)]
+        # Other names are resolved and checked when a request is sent.
+        if address is not None and not self.allows(address):
+            refusals.append(self.host_refusal(host))
+        if refusals:
+            raise InvalidParams(field, url, "; and ".join(refusals))
 
     def allows(self, address: Address) -> bool:
         """Return whether requests may be sent to the address."""
@@ -93,12 +103,19 @@ class AddressPolicy:
         """Return whether requests may be sent to the port."""
         return any(port in ports for ports in self._ports)
 
-    @property
-    def ports_shown(self) -> str:
-        """The allowed ports as text."""
-        return ", ".join(
+    def port_refusal(self, port: int) -> str:
+        """Say that a port is not allowed, and what to do."""
+        shown = ", ".join(
             str(ports.start) if len(ports) == 1 else f"{ports.start}-{ports.stop - 1}"
             for ports in self._ports
+        )
+        return f"port {port} is not allowed; use {shown}, or add it to the server's {self._settings}_PORTS"
+
+    def host_refusal(self, host: str) -> str:
+        """Say that a host is not allowed, and what to do."""
+        return (
+            f"{host} does not lead to a public address; use another, or add its network to the server's "
+            f"{self._settings}_NETWORKS"
         )
 
 
@@ -124,6 +141,16 @@ def _host_and_port(field: str, url: str) -> tuple[str, int]:
         raise InvalidParams(field, url, "must not contain user names, fragments or spaces")
     # Port 0 is a port as well, which `or` would take for none.
     return parts.hostname, _SCHEME_PORTS[parts.scheme] if parts.port is None else parts.port
+
+
+def _address_of(host: str) -> Address | None:
+    """Return the address that a host is, whoever resolves it; `None` for other names."""
+    if _LOCAL_NAME.fullmatch(host):
+        return _LOOPBACK
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 def _split(url: str) -> SplitResult | None:

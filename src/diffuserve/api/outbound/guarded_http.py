@@ -181,7 +181,7 @@ class _GuardedBackend(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         if not self._policy.allows_port(port):
-            raise AddressNotAllowed(f"port {port} is not allowed; allowed are {self._policy.ports_shown}")
+            raise AddressNotAllowed(self._policy.port_refusal(port))
         address = await self._public_address(host, port)
         return await self._backend.connect_tcp(address, port, timeout, local_address, socket_options)
 
@@ -200,5 +200,5 @@ class _GuardedBackend(httpcore.AsyncNetworkBackend):
             addresses = ()
         # One forbidden address rules out the name: an honest one has no mixture of both kinds.
         if not addresses or not all(map(self._policy.allows, map(ipaddress.ip_address, addresses))):
-            raise AddressNotAllowed(f"{host} does not lead to a public address")
+            raise AddressNotAllowed(self._policy.host_refusal(host))
         return addresses[0]

@@ -42,6 +42,7 @@ class DrawingFields(Sendable):
         needs="has_negative_prompt",
         refusal="has no negative prompt; describe the wanted image instead",
         neutral=("",),
+        aliases=("negative",),
         label="Negative prompt",
         hint="what it should not show",
     )
@@ -91,7 +92,7 @@ class DrawingFields(Sendable):
         refusal="has no guidance; leave it out or give 0",
         neutral=(0, 1),
         option=("--guidance",),
-        aliases=("cfg", "cfg_scale"),
+        aliases=("cfg", "cfg_scale", "guidance"),
         label="Guidance",
         hint="how closely to follow the prompt",
         step=0.1,
@@ -109,7 +110,7 @@ class DrawingFields(Sendable):
         ge=1,
         le=MAX_IMAGES,
         option=("-n", "--num-images"),
-        aliases=("n", "num_images_per_prompt"),
+        aliases=("n", "num_outputs", "num_samples", "batch_size", "num_images_per_prompt"),
         dialects=JOBS_ALONE,
         label="Images",
     )
@@ -161,7 +162,7 @@ class DrawingFields(Sendable):
         description="One of the model's `limits.samplers`.",
         choices=SAMPLERS,
         needs="has_choice_of_sampler",
-        aliases=("scheduler", "sampler_name"),
+        aliases=("scheduler", "sampler_name", "sampler_index"),
         label="Sampler",
     )
     prompt_syntax: str | None = request_field(

@@ -50,7 +50,7 @@ class GenerationParams(DrawingFields):
         max_length=MAX_INPUT_IMAGES,
         needs="max_input_images",
         topic=Topic.IMAGE,
-        aliases=("init_image", "image_url"),
+        aliases=("init_image", "init_images", "input_image", "image_url", "image_urls"),
         dialects=FLAT_ALONE,
     )
     mask: ImageInput | None = request_field(
@@ -78,7 +78,7 @@ class GenerationParams(DrawingFields):
         beside="image",
         lack="an image to start from; give image, or leave it out",
         topic=Topic.IMAGE,
-        aliases=("denoising_strength",),
+        aliases=("denoising_strength", "prompt_strength"),
         dialects=_EDITS,
         label="Strength",
     )

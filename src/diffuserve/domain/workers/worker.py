@@ -339,6 +339,7 @@ class ReleaseCause(StrEnum):
     """Reason for a worker to release a job. Only `WORKER_LOST` counts toward the limit of lost workers."""
 
     DRAIN = "drain"  # the worker is leaving
+    SERVER_RESTARTED = "server_restarted"  # the worker died with its server, which was started again
     PREEMPTED = "preempted"  # the worker was told to make room for a more urgent job
     INTERRUPTED = "interrupted"  # its machine is taken away
     BYSTANDER = "bystander"  # its engine died while running another job

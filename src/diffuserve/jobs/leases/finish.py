@@ -240,7 +240,7 @@ class ReleaseJob(EndAttempt):
     def end(self, ended: EndedAttempts, record: JobRecord, seconds: float) -> JobStatus:
         record = replace(record, kept_seconds=seconds)
         match self.release.cause:
-            case ReleaseCause.DRAIN | ReleaseCause.BYSTANDER:
+            case ReleaseCause.DRAIN | ReleaseCause.SERVER_RESTARTED | ReleaseCause.BYSTANDER:
                 return ended.requeue(record, self.release.cause)
             case ReleaseCause.INTERRUPTED:
                 return ended.put_back_interrupted(record)

@@ -1,6 +1,5 @@
 """Admission: whether a tenant may queue more work, and the rows of the jobs that are admitted."""
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,10 +63,11 @@ class Account:
     """A tenant's counters while one transaction admits jobs; owned by its `Admission`.
 
     `queued_seconds` are the predicted device-seconds of its queued jobs. They include the `num_reserved`
-    jobs for which its batches have reserved room.
+    jobs for which its batches have reserved room. `shared_plan` is the tenant's plan without its overrides.
     """
 
     tenant: Tenant
+    shared_plan: Plan
     next_seq: int
     num_queued: int
     num_reserved: int
@@ -77,6 +77,14 @@ class Account:
     def num_taken(self) -> int:
         """Number of places in the queue that are taken or reserved."""
         return self.num_queued + self.num_reserved
+
+    @property
+    def max_queued_shown(self) -> str:
+        """The tenant's limit of queued jobs, and whose it is."""
+        plan = self.tenant.plan
+        if plan.max_queued == self.shared_plan.max_queued:
+            return f"its plan {plan.name!r} allows {plan.max_queued:,}"
+        return f"its own limit, set with its key by --max-queued, is {plan.max_queued:,}"
 
 
 @dataclass
@@ -108,7 +116,7 @@ class Admission:
         """
         account = self.accounts[tenant_id]
         return (
-            _too_large(account.tenant.plan, num_jobs, cost_seconds)
+            _too_large(account, num_jobs, cost_seconds)
             or _queue_full(account, num_jobs, cost_seconds)
             or self._backlog_full(cost_seconds)
         )
@@ -156,13 +164,20 @@ class Admission:
         )
 
 
-def _too_large(plan: Plan, num_jobs: int, cost_seconds: float) -> TooLarge | None:
+def _too_large(account: Account, num_jobs: int, cost_seconds: float) -> TooLarge | None:
     """Refuse work that would not fit into the tenant's queue even if the queue were empty."""
-    if num_jobs <= plan.max_queued and cost_seconds <= (plan.max_queued_seconds or math.inf):
+    plan = account.tenant.plan
+    if num_jobs > plan.max_queued:
+        return TooLarge(
+            f"{num_jobs:,} jobs would never fit in the queue of tenant {account.tenant.id!r}: "
+            f"{account.max_queued_shown}"
+        )
+    limit = plan.max_queued_seconds
+    if limit is None or cost_seconds <= limit:
         return None
     return TooLarge(
-        f"{num_jobs:,} jobs of {cost_seconds:,.0f} device-seconds in all are more than the plan "
-        f"{plan.name!r} allows in the queue: {_limits_of(plan)}"
+        f"{num_jobs:,} jobs of {cost_seconds:,.0f} device-seconds in all would never fit in the queue of "
+        f"tenant {account.tenant.id!r}: its plan {plan.name!r} allows {limit:,.0f} device-seconds"
     )
 
 
@@ -180,7 +195,7 @@ def _excess(account: Account, num_jobs: int, cost_seconds: float) -> str | None:
     """Describe the limit of the tenant's plan that `num_jobs` more jobs would exceed; `None` if none."""
     plan = account.tenant.plan
     if account.num_taken + num_jobs > plan.max_queued:
-        return f"{account.num_taken:,} jobs queued, and its plan {plan.name!r} allows {plan.max_queued:,}"
+        return f"{account.num_taken:,} jobs queued, and {account.max_queued_shown}"
     limit = plan.max_queued_seconds
     if limit is not None and account.queued_seconds + cost_seconds > limit:
         return (
@@ -188,11 +203,6 @@ def _excess(account: Account, num_jobs: int, cost_seconds: float) -> str | None:
             f"it would exceed the {limit:,.0f} that its plan {plan.name!r} allows"
         )
     return None
-
-
-def _limits_of(plan: Plan) -> str:
-    seconds = plan.max_queued_seconds
-    return f"{plan.max_queued:,} jobs" + ("" if seconds is None else f", {seconds:,.0f} device-seconds")
 
 
 def _work_by_tenant(transaction: Transaction) -> dict[str, _Work]:
@@ -218,6 +228,7 @@ def _open_accounts(
     return {
         row.id: Account(
             tenant=ready_queue.tenant_of(row, transaction.config),
+            shared_plan=transaction.config.plan(row.plan or transaction.config.default_plan),
             next_seq=row.next_seq,
             num_queued=row.num_queued,
             num_reserved=work.get(row.id, _IDLE).num_reserved,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diffuserve.api.config import ApiConfig
 from diffuserve.api.outbound.address_policy import AddressPolicy, port_range
 from diffuserve.domain.errors import InvalidParams
 
@@ -151,6 +152,19 @@ def test_the_operator_names_ports_and_ranges() -> None:
     ]
     with pytest.raises(InvalidParams, match="use 443, 8000-8999"):
         policy.check("webhook.url", "http://h.example/")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", "LOCALHOST.", "hooks.localhost"])
+def test_both_walls_before_a_receiver_on_this_machine_are_told_at_once(host: str) -> None:
+    policy = AddressPolicy(settings="INPUT_URL")
+    with pytest.raises(InvalidParams) as refused:
+        policy.check("image", f"http://{host}:9999/h")
+    assert "port 9999 is not allowed" in refused.value.remedy
+    assert "does not lead to a public address" in refused.value.remedy
+    for setting in ("DIFFUSERVE_INPUT_URL_ALLOWED_PORTS", "DIFFUSERVE_INPUT_URL_ALLOWED_NETWORKS"):
+        assert setting in refused.value.remedy
+        assert setting.removeprefix("DIFFUSERVE_").lower() in ApiConfig.__dataclass_fields__
+    AddressPolicy(("127.0.0.0/8", "::1/128"), ("9999",)).check("image", f"http://{host}:9999/h")
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "65536", "9-8", "1-", "-1", "80,443", "٨٠"])

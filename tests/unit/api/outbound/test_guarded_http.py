@@ -38,7 +38,7 @@ async def test_names_of_the_private_network_and_unknown_ones_are_told_alike(foun
     ):
         with pytest.raises(AddressNotAllowed) as refused:
             await request
-        assert str(refused.value) == "db.corp does not lead to a public address"
+        assert str(refused.value) == AddressPolicy().host_refusal("db.corp")
     await guarded.close()
 
 
