@@ -99,6 +99,21 @@ async def test_a_zygote_that_holds_no_model_forks_engines_of_any() -> None:
         await zygote.close()
 
 
+async def test_a_model_that_is_ordered_once_a_zygote_holds_another_is_drawn_itself() -> None:
+    starter = EngineStarter(WorkerConfig(server="", engine_process=SMALL, model_orders=True))
+    await starter.prepare_zygote()
+    try:
+        async with starting(None) as executing:
+            other = replace(SMALL, model="tiny-sd")
+            ordered = await EngineLink.start(partial(starter.start, other))
+            executed = await EngineLink.start(partial(executing.start, other))
+            assert await drawn(ordered) == await drawn(executed)
+            await ordered.close()
+            await executed.close()
+    finally:
+        await starter.close()
+
+
 async def test_what_ends_an_engine_ends_it_alone_and_the_zygotes_end_ends_its_engines() -> None:
     async with a_zygote() as zygote, starting(zygote) as starter:
         start = partial(starter.start, SMALL)
