@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -97,6 +99,14 @@ async def test_a_zygote_that_holds_no_model_forks_engines_of_any() -> None:
             await executed.close()
     finally:
         await zygote.close()
+
+
+def test_a_zygote_that_holds_no_model_has_imported_the_engine() -> None:
+    program = (
+        "import sys; from diffuserve.engine_process.start.zygote import import_engine; import_engine(); "
+        "sys.exit('diffuserve.engine.loading' not in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 async def test_a_model_that_is_ordered_once_a_zygote_holds_another_is_drawn_itself() -> None:
