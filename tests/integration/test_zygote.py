@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -97,6 +99,29 @@ async def test_a_zygote_that_holds_no_model_forks_engines_of_any() -> None:
             await executed.close()
     finally:
         await zygote.close()
+
+
+def test_a_zygote_that_holds_no_model_has_imported_the_engine() -> None:
+    program = (
+        "import sys; from diffuserve.engine_process.start.zygote import import_engine; import_engine(); "
+        "sys.exit('diffuserve.engine.loading' not in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+async def test_a_model_that_is_ordered_once_a_zygote_holds_another_is_drawn_itself() -> None:
+    starter = EngineStarter(WorkerConfig(server="", engine_process=SMALL, model_orders=True))
+    await starter.prepare_zygote()
+    try:
+        async with starting(None) as executing:
+            other = replace(SMALL, model="tiny-sd")
+            ordered = await EngineLink.start(partial(starter.start, other))
+            executed = await EngineLink.start(partial(executing.start, other))
+            assert await drawn(ordered) == await drawn(executed)
+            await ordered.close()
+            await executed.close()
+    finally:
+        await starter.close()
 
 
 async def test_what_ends_an_engine_ends_it_alone_and_the_zygotes_end_ends_its_engines() -> None:

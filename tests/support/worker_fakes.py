@@ -244,7 +244,7 @@ class FakeEngine:
         self._messages.put_nowait(message)
 
     def become_ready(self, token_budget: int = TOKEN_BUDGET, residency: Residency = RESIDENT) -> None:
-        self.say(announced("m"))
+        self.say(announced(self.model.partition("@")[0]))
         self.say(EngineReady(token_budget=token_budget, num_gpus=1, residency=residency))
 
     def beat(self, num_moves: int = 0, **values: Any) -> None:
@@ -388,9 +388,8 @@ async def running_agent(
     plane, engines, memory = FakeControlPlane(), FakeEngines(folder), [Memory(0, 100)]
     patience = {"silence_seconds": 1e9, "stall_seconds": 1e9}
     config = WorkerConfig(server="http://plane", **(patience | values))
-    if several:
-        process = replace(config.engine_process, model="configured")
-        config = replace(config, engine_process=process, further=(process,) * (len(several) - 1))
+    process = replace(config.engine_process, model="configured" if several else "m")
+    config = replace(config, engine_process=process, further=(process,) * (len(several) - 1))
     no_zygote = patch.object(EngineStarter, "prepare_zygote", AsyncMock())  # which is a real process
     read = patch.object(engines_module, "read_descriptions", AsyncMock(return_value=list(several)))
     with patch.object(supervisor, "EngineLink", engines), no_zygote, read:

@@ -51,7 +51,7 @@ class EngineStarter:
 
     async def start(self, process: EngineProcessConfig, engine_socket: Path) -> EngineProcess:
         """Start an engine that connects to this Unix socket. Raise `EngineExited` if it cannot be run."""
-        if self._zygote is not None and self._zygote.is_alive:
+        if self._zygote is not None and self._zygote.can_fork(process):
             try:
                 return await self._zygote.fork(process, engine_socket)
             except ZygoteEnded:

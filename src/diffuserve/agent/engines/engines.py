@@ -156,11 +156,17 @@ class Engines:
         self._on_change(model)
         self._models.due.set()
 
-    def _announced(self, model: ServedModel, announced: ModelAnnounced) -> None:
-        """Store the description of a worker's only model from its engine; several are described before."""
+    def _announced(self, model: ServedModel, announced: ModelAnnounced) -> str:
+        """Store the description of a worker's only model from its engine; several are described before.
+
+        Return why the engine must not serve: it has another model than the one it was started for. Else "".
+        """
         if model.announced is None:
             model.announced = announced
             self._on_announced([announced])
+        if announced.spec.name == model.name:
+            return ""
+        return f"its engine has {announced.spec.name!r} in place of {model.name!r}, and must not draw for it"
 
     def _changed(self, model: ServedModel, engine: EngineSupervisor) -> None:
         if model.engine is engine:  # otherwise it is being unloaded

@@ -35,19 +35,20 @@ _MAX_DEATHS_WHILE_LOADING = 3  # by the kernel, for example, when memory is shor
 class EngineSupervisor:
     """Supervises one engine after another, of one model; `start_engine` starts each.
 
-    `on_announced` is called with the first message of each engine, `on_job` with every message about a job,
-    and `on_ready` when an engine becomes ready. `on_change` is called then, and when an engine sends a
-    heartbeat, gets stuck or has died (`link` is then `None`). `token_budget` is that of a ready engine, else
-    `None`. `image_filter` describes the filter of the last ready engine, and `quantization` and `residency`
-    its weights. `suspects` are the attempts that the last dead engine was working on. `loading` is the
-    progress of an engine that is not ready yet. `refusal` is the last engine's reason for not starting.
+    `on_announced` is called with the first message of each engine, and returns why it must not serve, or "".
+    `on_job` is called with every message about a job, and `on_ready` when an engine becomes ready.
+    `on_change` is called then, and when an engine sends a heartbeat, gets stuck or has died (`link` is then
+    `None`). `token_budget` is that of a ready engine, else `None`. `image_filter` describes the filter of the
+    last ready engine, and `quantization` and `residency` its weights. `suspects` are the attempts that the
+    last dead engine was working on. `loading` is the progress of an engine that is not ready yet. `refusal`
+    is the last engine's reason for not starting.
     """
 
     def __init__(  # noqa: PLR0913 (what it tells of)
         self,
         config: WorkerConfig,
         start_engine: StartEngine,
-        on_announced: Callable[[ModelAnnounced], None],
+        on_announced: Callable[[ModelAnnounced], str],
         on_job: Callable[[EngineReport], None],
         on_ready: Callable[[], None],
         on_change: Callable[[], None],
@@ -73,6 +74,7 @@ class EngineSupervisor:
         self.is_stalled = False
         self.was_ever_ready = False
         self._peer: PeerAnnounced | None = None
+        self._is_unwanted = False
 
     @property
     def is_stopping(self) -> bool:
@@ -164,6 +166,7 @@ class EngineSupervisor:
     async def _run_once(self) -> int:
         """Run one engine from its start to its death, and return its exit code."""
         self.refusal, self.loading = None, LoadProgress(phase="starting")
+        self._is_unwanted = False
         try:
             self.link = await EngineLink.start(self._start_engine)
         except EngineExited as error:
@@ -171,6 +174,8 @@ class EngineSupervisor:
         try:
             async for message in self.link.messages():
                 self._handle(message)
+                if self._is_unwanted:
+                    break  # nothing that it says or draws may count; it is killed below
         finally:
             link, self.link, self.token_budget = self.link, None, None
             self._peer = None
@@ -183,7 +188,8 @@ class EngineSupervisor:
         now = asyncio.get_running_loop().time()
         match message:
             case ModelAnnounced():
-                self._on_announced(message)
+                if reason := self._on_announced(message):
+                    self.refusal, self._is_unwanted = reason, True
             case EngineLoading():
                 self.loading = LoadProgress(**vars(message))
                 self._on_change()

@@ -46,8 +46,14 @@ class ForkedEngine:
 class Zygote:
     """A zygote that is ready to fork engines."""
 
-    def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._process, self._reader, self._writer = process, reader, writer
+    def __init__(
+        self,
+        process: Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        held: EngineProcessConfig | None,
+    ) -> None:
+        self._process, self._reader, self._writer, self._held = process, reader, writer, held
         self._engines: dict[int, ForkedEngine] = {}
         self._forks: asyncio.Queue[ForkedEngine | None] = asyncio.Queue()
         self._one_fork_at_a_time = asyncio.Lock()
@@ -58,7 +64,8 @@ class Zygote:
     async def start(cls, config: EngineProcessConfig, holds_model: bool = True) -> "Zygote":
         """Start a zygote, and wait until it is ready. Raise `ZygoteEnded` if it ends before.
 
-        A zygote that `holds_model` may keep the weights in memory, shared by its engines.
+        A zygote that `holds_model` may keep the weights in memory, shared by its engines, which are all of
+        this configuration.
         """
         ours, its = socket.socketpair()
         with its:
@@ -69,7 +76,8 @@ class Zygote:
                 pass_fds=[its.fileno()],
                 start_new_session=True,
             )
-        zygote = cls(process, *await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES))
+        reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
+        zygote = cls(process, reader, writer, config if holds_model else None)
         try:
             if not isinstance(await zygote._next(), ZygoteReady):
                 raise ZygoteEnded
@@ -82,6 +90,10 @@ class Zygote:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def can_fork(self, config: EngineProcessConfig) -> bool:
+        """Return whether an engine may be forked: of a zygote that holds a model one of that model alone."""
+        return self.is_alive and self._held in (None, config)
 
     async def fork(self, config: EngineProcessConfig, engine_socket: Path) -> ForkedEngine:
         """Start an engine that connects to this Unix socket. Raise `ZygoteEnded` if that is not possible."""

@@ -174,6 +174,7 @@ def _mapped(config: EngineProcessConfig) -> "LoadedModel | None":
 
 def import_engine() -> None:
     """Import what engines of all families need, and keep nothing of a model."""
+    import diffuserve.engine_process.engine_host  # noqa: F401 (its modules are what a fork has already)
 
 
 def check_one_thread() -> None:

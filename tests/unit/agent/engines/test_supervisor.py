@@ -47,12 +47,17 @@ class Supervised:
 @asynccontextmanager
 async def supervising(folder: Path, is_occupied: bool = False, **values: Any) -> AsyncGenerator[Supervised]:
     engines = FakeEngines(folder)
+
+    def judge(message: ModelAnnounced) -> str:
+        announced.append(message)
+        return "" if message.spec.name == "m" else "it has another model"
+
     announced, job_messages, links = list[ModelAnnounced](), list[EngineReport](), list[object]()
     with patch.object(supervisor, "EngineLink", engines):
         engine_supervisor = EngineSupervisor(
             WorkerConfig(server="", **values),
-            partial(AsyncMock(), EngineProcessConfig()),
-            on_announced=announced.append,
+            partial(AsyncMock(), EngineProcessConfig(model="m")),
+            on_announced=judge,
             on_job=job_messages.append,
             on_ready=lambda: None,
             on_change=lambda: links.append(engine_supervisor.link),
@@ -142,6 +147,17 @@ async def test_an_engine_that_refuses_is_not_restarted_however_it_ends(
         assert supervised.supervisor.cannot_start(exit_code)
         assert supervised.supervisor.reason(exit_code) == "device='cuda': none here"
         assert len(supervised.engines.started) == 1
+
+
+@in_virtual_time
+async def test_an_engine_with_another_model_is_refused_whatever_it_says(tmp_path: Path) -> None:
+    async with supervising(tmp_path) as supervised:
+        engine = await supervised.engines.next()
+        engine.exit_code, engine.model = -9, "another"
+        engine.become_ready()
+        assert await supervised.exit_code == -9
+        assert supervised.supervisor.reason(-9) == "it has another model"
+        assert not supervised.supervisor.was_ever_ready
 
 
 @in_virtual_time

@@ -101,6 +101,20 @@ async def test_an_ordered_model_is_fetched_offered_and_loaded_beside_the_workers
 
 
 @in_virtual_time
+async def test_an_engine_that_has_another_model_than_the_ordered_one_serves_nothing(tmp_path: Path) -> None:
+    async with taking_orders(tmp_path) as (worker, source):
+        order(worker)
+        source.told.put_nowait(fakes.announced("b", reference="b@1", num_bytes=30))
+        wrong = await worker.engines.next(2)
+        wrong.model = "m"
+        wrong.become_ready()
+        progress = await until(worker, OrderState.FAILED)
+        assert progress.reason == "its engine has 'm' in place of 'b', and must not draw for it"
+        await eventually(lambda: worker.plane.heartbeats[-1].report.resident_models == ("m",))
+        await eventually(lambda: set(worker.plane.claims[-1].models) == {"m"})
+
+
+@in_virtual_time
 async def test_a_canceled_order_stops_the_download_and_the_next_one_is_taken(tmp_path: Path) -> None:
     async with taking_orders(tmp_path) as (worker, source):
         order(worker)
