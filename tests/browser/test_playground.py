@@ -8,7 +8,7 @@ from io import BytesIO
 import httpx
 import pytest
 from PIL import ExifTags, Image
-from playwright.sync_api import APIResponse, Page, Route, expect
+from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
 from support.browser import Axe, OpenPage, Screenshot, assert_fits
 from support.clips import complete_clip
@@ -311,6 +311,27 @@ def test_a_mask_is_painted_large_undone_cleared_and_painted_by_keys(
     with Image.open(BytesIO(content)) as painted:
         assert painted.size == (128, 64)
         assert [painted.convert("L").getpixel(place) for place in ((10, 32), (66, 32))] == [0, 255]
+
+
+def test_a_mask_is_painted_on_a_phone(browser: Browser, hand: Hand) -> None:
+    """The layout of a phone grows with what is wider than its screen, even if nobody sees that."""
+    phone = browser.new_context(
+        base_url=hand.address, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True
+    )
+    page = phone.new_page()
+    page.goto("/?model=able&prompt=a+star")
+    files = [{"name": "in.png", "mimeType": "image/png", "buffer": png(128, 64)}]
+    page.get_by_label("Drop, paste or choose an image").set_input_files(files)  # type: ignore[arg-type]
+    paint = page.get_by_role("button", name="Paint a mask")
+    expect(paint).to_be_visible()
+    assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+    paint.tap()
+    for button in page.get_by_role("dialog").get_by_role("button").all():
+        expect(button).to_be_in_viewport(ratio=1)
+    page.get_by_role("application").tap()
+    page.get_by_role("button", name="Use this mask").tap()
+    expect(page.get_by_alt_text("Mask: white is filled in")).to_be_visible()
+    phone.close()
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 860), (1280, 720), (390, 844)])
