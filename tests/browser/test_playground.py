@@ -531,8 +531,9 @@ def test_an_operator_has_a_worker_get_a_model_from_the_menu(
     screenshot(page, "models-menu")
     menu.get_by_role("button", name="Cancel").click()
     block_until(lambda: report(fetching) is None)
-    report({**order, "state": "failed", "reason": "the hub is silent"})
-    expect(menu.get_by_text("sketch: the hub is silent")).to_be_visible()
+    report({**order, "state": "failed", "reason": f"{'x' * 600}; free the disk"})
+    expect(menu.get_by_text("x; free the disk")).to_be_visible()
+    assert menu.locator(".models").evaluate("list => list.scrollWidth <= list.clientWidth"), "it wraps"
     menu.get_by_role("button", name="Use able").click()
     expect(menu).to_have_count(0)
 
