@@ -189,6 +189,22 @@ def test_a_full_queue_is_counted_down(open_hand: Callable[..., Page]) -> None:
     expect(page.get_by_role("article")).to_have_count(3)
 
 
+def test_the_page_begins_with_the_model_of_jobs_that_name_none(open_page: OpenPage, hand: Hand) -> None:
+    page = open_page(hand.address)
+
+    def with_default(route: Route) -> None:
+        if route.request.is_navigation_request():
+            return route.continue_()
+        answer = route.fetch()
+        return route.fulfill(response=answer, json={**answer.json(), "default_model": "clips"})
+
+    page.route(f"{hand.address}/", with_default)
+    page.goto("/")
+    expect(page.get_by_label("Model", exact=True)).to_have_value("clips")
+    page.goto("/?model=able")
+    expect(page.get_by_label("Model", exact=True)).to_have_value("able")
+
+
 def test_the_form_offers_more_prompts_that_the_model_draws_well(open_hand: Callable[..., Page]) -> None:
     page = open_hand()
     page.get_by_text("More prompts to try").click()
