@@ -39,6 +39,7 @@ async def test_a_program_learns_what_the_server_is(make_app: MakeApp) -> None:
         await HandWorker.register(http)
         after = (await http.get("/")).json()
         assert (after["status"], after["reason"], after["models"]) == ("ready", None, ["hand"])
+        assert after["default_model"] == "hand"
         assert (after["urls"]["docs"], after["urls"]["openapi"]) == (None, None)
 
 
@@ -47,10 +48,12 @@ async def test_with_keys_only_their_owners_see_the_models(
 ) -> None:
     secrets = [(await store.keys.create(role, tenant_id=None))[1] for role in (Role.OPERATOR, Role.MONITOR)]
     app = make_app(ApiConfig(api_docs=False))
-    for secret, models in ((secrets[0], ["hand"]), (secrets[1], None), ("wrong", None)):
+    cases = ((secrets[0], ["hand"], "hand"), (secrets[1], None, None), ("wrong", None, None))
+    for secret, models, default in cases:
         async with client_of(app, authorization=f"Bearer {secret}") as http:
             told = (await http.get("/")).json()
             assert (told["models"], told["requires_key"], told["status"]) == (models, True, "ready")
+            assert told["default_model"] == default
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from diffuserve.agent.engines.served_model import ServedModel
 from diffuserve.agent.engines.served_models import ServedModels
 from diffuserve.agent.registration.membership import Membership
 from diffuserve.agent.state.agent_state import AgentState
-from diffuserve.domain.bounds import as_printable
+from diffuserve.domain.bounds import MAX_MESSAGE, as_printable
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.workers.model_orders import ModelOrder, OrderProgress, OrdersReport, OrderState
 from diffuserve.protocol.config import EngineProcessConfig
@@ -134,7 +134,7 @@ class OrdersLoop:
         bytes_read: int = 0,
         bytes_total: int = 0,
     ) -> None:
-        told = as_printable(reason)
+        told = as_printable(reason, MAX_MESSAGE)
         if state.is_final:
             log.info("the order of %s: %s %s", order.model, state, told)
         progress = OrderProgress(

@@ -67,6 +67,9 @@ class ServerResource(Resource):
     models: tuple[str, ...] | None = field(
         metadata={"description": "Ids of the models; null without the API key that shows them."}
     )
+    default_model: str | None = field(
+        metadata={"description": "Model of a job that names none; null where a job has to name one."}
+    )
     urls: dict[str, str | None]
 
 
@@ -95,6 +98,7 @@ async def get_home(
     if prefers_html(accept):
         return await parts.pages.index(request)
     not_ready = why_not_ready(await parts.catalog.workers())
+    models = await _visible_models(parts, request)
     server = ServerResource(
         version=parts.config.version,
         api_version=API_VERSION,
@@ -102,7 +106,8 @@ async def get_home(
         reason=not_ready,
         requires_key=not await parts.authenticator.is_open(),
         expands_prompts=parts.prompts.expander is not None,
-        models=await _visible_models(parts, request),
+        models=models,
+        default_model=None if models is None else await parts.catalog.default_model(),
         urls=_urls(base_url, has_docs=parts.config.api_docs),
     )
     return json_response(server, headers={"vary": "accept, authorization, cookie"})

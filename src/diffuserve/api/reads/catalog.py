@@ -66,6 +66,13 @@ class Catalog:
         """Return the served models by name."""
         return self._models.get(None) or await self._read_models()
 
+    async def default_model(self) -> str | None:
+        """Return the model of jobs that name none; `None` where they have to name one."""
+        names = await self.models()
+        if self._default_model in names:
+            return self._default_model
+        return next(iter(names)) if len(names) == 1 else None
+
     async def _read_models(self) -> Mapping[str, OfferedModel]:
         offered = await self._fresh_models.get()
         models = {name: self._limited(name, served) for name, served in offered.items()}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from diffuserve.domain.bounds import Printable, WholeAmount
+from diffuserve.domain.bounds import Message, Printable, WholeAmount
 from diffuserve.domain.errors import Conflict, InvalidParams
 from diffuserve.domain.resource_base import Resource
 from diffuserve.domain.text.nearest import did_you_mean
@@ -45,7 +45,7 @@ class OrderProgress:
     state: OrderState
     bytes_read: WholeAmount = 0
     bytes_total: WholeAmount = 0
-    reason: Printable = ""
+    reason: Message = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from diffuserve.agent.engines.model_source import Obtained
+from diffuserve.domain.bounds import MAX_MESSAGE
 from diffuserve.domain.workers.model_orders import (
     ModelOrder,
     ModelToHave,
@@ -131,10 +132,10 @@ async def test_a_canceled_order_stops_the_download_and_the_next_one_is_taken(tmp
 async def test_an_order_that_fails_says_why_in_what_a_report_may_have(tmp_path: Path) -> None:
     async with taking_orders(tmp_path) as (worker, source):
         order(worker)
-        source.told.put_nowait(EngineRefused(reason="the hub\n is \x1b silent " + 300 * "x"))
+        source.told.put_nowait(EngineRefused(reason="the hub\n is \x1b silent " + 2_000 * "x"))
         failed = await until(worker, OrderState.FAILED)
         assert failed.reason.startswith("the hub is  silent xxx")
-        assert len(failed.reason) == 200
+        assert len(failed.reason) == MAX_MESSAGE
         order(worker, 2)
         source.told.put_nowait(fakes.announced("b", reference="b@1", num_bytes=101))
         assert "all models together may have 100" in (await until(worker, OrderState.FAILED, number=2)).reason

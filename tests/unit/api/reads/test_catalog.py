@@ -64,6 +64,12 @@ async def test_a_model_is_chosen_by_name_then_by_default_then_as_the_only_one() 
     assert (await catalog(serving("a")).pick(None)).spec.name == "a"
 
 
+async def test_the_default_model_is_the_one_of_jobs_that_name_none() -> None:
+    cases = ((("a", "b"), "b", "b"), (("a",), None, "a"), (("a", "b"), None, None), ((), "a", None))
+    for names, configured, told in cases:
+        assert await catalog(serving(*names), default_model=configured).default_model() == told
+
+
 async def test_a_choice_among_several_models_needs_a_name() -> None:
     with pytest.raises(InvalidParams, match="choose one of: a, b") as raised:
         await catalog(serving("a", "b")).pick(None)

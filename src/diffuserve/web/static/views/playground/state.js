@@ -12,7 +12,7 @@ const FOR_ANY_MODEL = ["prompt", "seed", "priority", "expand_prompt"];
 
 export const models = signal(null); // null until they are known
 export const plan = signal(null);
-export const server = signal(null); // GET /: { reason, expands_prompts, requires_key, … }
+export const server = signal(null); // GET /: { reason, expands_prompts, requires_key, default_model, … }
 export const settings = signal(NO_SETTINGS);
 // `named` has images of other fields, `prompts` image prompts; `controls` are those of the request, each with
 // its image.
@@ -23,10 +23,13 @@ export const refusal = signal(null); // of the last submission: see refusals.js
 
 let unread = null; // the query whose fields are read once the models tell which there are
 
+// The model that is named, or else that of jobs that name none, if a worker has it.
 export const model = computed(() => {
   const known = models.value ?? [];
   const isNamed = (one) => one.id === settings.value.model;
-  return known.find(isNamed) ?? known.find((one) => one.status === "ready") ?? known[0] ?? null;
+  const isDefault = (one) => one.id === server.value?.default_model && one.status !== "unavailable";
+  const isReady = (one) => one.status === "ready";
+  return known.find(isNamed) ?? known.find(isDefault) ?? known.find(isReady) ?? known[0] ?? null;
 });
 const fields = computed(() => (models.value ?? []).flatMap(controlled));
 export const kind = computed(() => (model.value ? kindOf(settings.value, model.value) : null));
