@@ -84,6 +84,15 @@ def test_an_unknown_model_is_refused_by_the_server(invoke: Invoke) -> None:
     assert len(done.err.splitlines()) == 1
 
 
+def test_a_known_model_that_is_not_served_is_refused_as_it_was_typed_with_what_serves_it(
+    invoke: Invoke,
+) -> None:
+    done = invoke("submit", "a star", "--model", "sd-1.5")
+    assert done.code == 2
+    assert "'sd-1.5' is not served" in done.err
+    assert "`diffuserve serve --model sd-1.5`" in done.err
+
+
 def test_progress_is_shown_while_waiting(invoke: Invoke) -> None:
     done = invoke("submit", "a star", "--wait")
     assert JobStatus.SUCCEEDED in done.err

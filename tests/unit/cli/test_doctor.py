@@ -282,6 +282,8 @@ def test_a_model_is_checked_without_the_hub(tmp_path: Path) -> None:
     assert machine.model_facts("nobody/model@" + "0" * 40) == ModelFacts(
         name="nobody/model@" + "0" * 40, is_here=False
     )
+    assert machine.model_facts("z-image") == ModelFacts(name="z-image", is_here=False)
+    assert machine.model_facts("qwen-image").needs
     assert "no model_index.json" in machine.model_facts(str(tmp_path)).problem
     assert "did you mean 'tiny-flux'?" in machine.model_facts("tiny-flx").problem
 

@@ -20,7 +20,7 @@ from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.models.folders.folder import find_local_model
+from diffuserve.models.folders.folder import awaits_pull, find_local_model
 from diffuserve.models.folders.known_models import known_model
 from diffuserve.models.installed import dtype_of
 from diffuserve.models.machine.hardware import count_cuda_devices
@@ -112,7 +112,7 @@ def model_facts(
     try:
         if stored is not None and is_stored(model, stored):
             return _stored_facts(model, parts, stored, item_bytes)
-        found = find_local_model(model)
+        found = None if awaits_pull(model) else find_local_model(model)
         if found is None:
             return ModelFacts(name=model, is_here=False, needs=_published_needs(model, item_bytes))
         checked, quantization = check_model(str(found.path)), find_quantization(str(found.path), None)

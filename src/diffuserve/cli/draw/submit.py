@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,7 @@ from diffuserve.cli.draw.request_options import Asked, takes_request
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.images.destination import Destination
 from diffuserve.cli.images.input_images import check_images
-from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.errors import InvalidParams, ModelNotFound
 from diffuserve.domain.extras import Extra, missing_module
 from diffuserve.domain.jobs.job import IMAGE_GENERATE, MAX_PREVIEWS, VIDEO_GENERATE, Band, JobStatus
 from diffuserve.domain.requests.params import GenerationParams
@@ -211,9 +212,10 @@ async def _submit(submission: SubmitOptions, submitted: list[str]) -> int:
         model = await served_name(client, submission.model)
         await _tell_unlearned(client, model, submission.params)
         params = await _uploaded(client, submission.params)
-        job = await client.submit(
-            params, model=model, priority=submission.priority, kind=submission.kind, **wanted
-        )
+        with _serving_told(submission.model):
+            job = await client.submit(
+                params, model=model, priority=submission.priority, kind=submission.kind, **wanted
+            )
     submitted.append(job.id)
     _tell_replaced(job)
     if submission.is_waited_for:
@@ -258,10 +260,22 @@ async def _uploaded(client: "AsyncClient", params: GenerationParams) -> Generati
 
 async def served_name(client: "AsyncClient", model: str | None) -> str | None:
     """Return the server's name of a model; a short name is also understood where the server has another."""
-    hub_id = None if model is None else ALIASES.get(model)
-    if hub_id is None or any(served.id == model for served in await client.models()):
+    if model is None or model not in ALIASES:
         return model
-    return hub_id.partition("/")[2]
+    served, other = {each.id for each in await client.models()}, ALIASES[model].partition("/")[2]
+    # A server that starts serves none yet.
+    return other if not served or (other in served and model not in served) else model
+
+
+@contextmanager
+def _serving_told(model: str | None) -> Iterator[None]:
+    """Add what serves a known model to the refusal of one that is not served."""
+    try:
+        yield
+    except ModelNotFound as error:
+        if model not in ALIASES:
+            raise
+        raise ModelNotFound(f"{error}; `diffuserve serve --model {model}` serves it") from error
 
 
 async def _await_images(submission: SubmitOptions, job_id: str) -> int:

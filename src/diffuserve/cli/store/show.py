@@ -12,7 +12,7 @@ from diffuserve.cli.display.sizes import human_bytes
 from diffuserve.cli.store.models import ModelName
 from diffuserve.domain.errors import ModelNotFound
 from diffuserve.domain.models.spec import ModelSpec
-from diffuserve.models.folders.folder import find_local_model
+from diffuserve.models.folders.folder import awaits_pull, find_local_model
 from diffuserve.models.folders.known_models import KnownModel, known_model
 from diffuserve.models.installed import InstalledModel, describe_model
 from diffuserve.models.registry import read_spec
@@ -33,7 +33,8 @@ def show(model: ModelName, as_json: options.Json = False) -> None:
 
     Nothing is downloaded: of a model that is not on this machine, what a download would bring is shown.
     """
-    known, local = known_model(model), find_local_model(model)
+    known = known_model(model)
+    local = None if awaits_pull(model) else find_local_model(model)
     if local is None and known is not None:
         _print(asdict(known), known_facts(known), as_json)
         return

@@ -15,9 +15,10 @@ from typing import Any, Final, TypeGuard
 import orjson
 
 from diffuserve.domain.errors import HubUnavailable, InvalidModel, ModelNotFound
-from diffuserve.domain.text.nearest import did_you_mean, nearest
+from diffuserve.domain.text.nearest import nearest
 from diffuserve.models.bundled import bundled_models, missing_weights
 from diffuserve.models.folders import hub
+from diffuserve.models.folders.known_models import known_model, nearest_known
 from diffuserve.models.folders.local_models import find_imported, local_models
 from diffuserve.models.folders.model_paths import (
     INDEX_FILES,
@@ -185,7 +186,7 @@ def open_model(model: str) -> ModelFolder:
     local = find_local_model(model)
     if local is not None:
         return local
-    hub_id, commit = _commit_of(full_name(model))
+    hub_id, commit = _commit_of(model)
     return ModelFolder(_fetch(hub_id, commit, _fetch_all), hub_id)
 
 
@@ -194,7 +195,7 @@ def open_configs(model: str) -> ModelFolder:
     local = find_local_model(model)
     if local is not None:
         return local
-    hub_id, commit = _commit_of(full_name(model))
+    hub_id, commit = _commit_of(model)
     return ModelFolder(_fetch(hub_id, commit, hub.fetch_configs), hub_id)
 
 
@@ -217,7 +218,7 @@ def find_local_model(model: str) -> ModelFolder | None:
     if looks_like_a_path(name) and not _is_known_hub_id(name):
         raise ModelNotFound(explain_missing(model))
     if is_hub_id(name):
-        hub_id, commit = _commit_of(name)
+        hub_id, commit = _commit_of(model)
         cached = hub.cached_folder(hub_id, commit)
         return None if cached is None else ModelFolder(cached, hub_id)
     raise ModelNotFound(
@@ -242,9 +243,21 @@ def _hint(model: str, here: Sequence[str]) -> str:
     return f"; known: {', '.join(here)}, and those that `diffuserve list --known` shows"
 
 
+def awaits_pull(model: str) -> bool:
+    """Return whether a name is of a known model that is downloaded by `diffuserve pull` alone.
+
+    It names no commit, none is pinned, and none is on this machine.
+    """
+    hub_id, _, given = full_name(model).partition("@")
+    is_pinned = bool(given) or hub_id in HUB_COMMITS
+    return not is_pinned and known_model(hub_id) is not None and not hub.cached_commits(hub_id)
+
+
 def _commit_of(model: str) -> tuple[str, str]:
-    """Return a hub id and the commit that it means. Raise `ModelNotFound` if it means none."""
-    hub_id, _, given = model.partition("@")
+    """Return the hub id and the commit that a name means. Raise `ModelNotFound` if it means none."""
+    if awaits_pull(model):
+        raise ModelNotFound(f"{model} is not on this machine; `diffuserve pull {model}` downloads it")
+    hub_id, _, given = full_name(model).partition("@")
     commit = given or HUB_COMMITS.get(hub_id) or _only_commit_here(hub_id)
     if not _COMMIT.fullmatch(commit):
         raise ModelNotFound(_explain_commit(hub_id, f"{commit!r} is not a commit"))
@@ -260,10 +273,11 @@ def _only_commit_here(hub_id: str) -> str:
 
 
 def _explain_commit(hub_id: str, problem: str) -> str:
+    hint = "" if known_model(hub_id) else nearest_known(hub_id)
     return (
         f"model {hub_id!r}: {problem}, and what branches and tags stand for may change; give "
         f"--model {hub_id}@COMMIT with the 40 digits that the hub shows under Files, History, or fetch it "
-        f"with `diffuserve pull {hub_id}`{did_you_mean(hub_id, HUB_COMMITS)}"
+        f"with `diffuserve pull {hub_id}`{hint}"
     )
 
 

@@ -27,10 +27,11 @@ def test_a_folder_is_shown_as_a_model(invoke: Invoke, tmp_path: Path) -> None:
     assert (shown["family"], shown["problem"]) == (read_spec("tiny-sd").family, "")
 
 
-def test_what_a_download_would_bring_is_shown_without_one(invoke: Invoke) -> None:
-    shown = invoke("show", "flux-schnell").out
+@pytest.mark.parametrize("model", ["flux-schnell", "z-image"])
+def test_what_a_download_would_bring_is_shown_without_one(invoke: Invoke, model: str) -> None:
+    shown = invoke("show", model).out
     assert "Apache-2.0" in shown
-    assert "`diffuserve pull flux-schnell`" in shown
+    assert f"`diffuserve pull {model}`" in shown
 
 
 @pytest.mark.parametrize("model", ["tiny-flax", "owner/unknown"])

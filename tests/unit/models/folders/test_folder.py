@@ -100,6 +100,32 @@ def test_a_hub_id_that_names_no_commit_is_refused_with_the_remedy(name: str) -> 
 
 
 @pytest.mark.parametrize(
+    "name", [name for name, hub_id in ALIASES.items() if hub_id not in HUB_COMMITS] + ["Tongyi-MAI/Z-Image"]
+)
+def test_a_known_model_without_a_commit_is_refused_by_its_name_with_the_remedy(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelNotFound) as refusal:
+        open_model(name)
+    assert str(refusal.value) == f"{name} is not on this machine; `diffuserve pull {name}` downloads it"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("black-forest-labs/FLUX.2-klein-4B@main", ""),
+        ("black-forest-labs/FLUX.1-schnel", "; did you mean 'black-forest-labs/FLUX.1-schnell'?"),
+        ("black-forest-labs/FLUX.3-schnell", ""),
+    ],
+)
+def test_a_model_of_another_version_is_not_guessed(name: str, hint: str) -> None:
+    with pytest.raises(ModelNotFound) as refusal:
+        open_model(name)
+    assert str(refusal.value).endswith(f"`diffuserve pull {name.partition('@')[0]}`{hint}")
+
+
+@pytest.mark.parametrize(
     ("name", "commit"),
     [
         (f"nobody/model@{COMMIT}", COMMIT),
