@@ -138,7 +138,8 @@ def _pod(place: str, args: list[str], more: str = "") -> Holes:
     arguments = [
         f"\n- --model\n- {{{{ {worker}.model | quote }}}}",
         spot,
-        f"{{{{- toYaml {worker}.args | nindent 0 }}}}",
+        _extra(f"{worker}.args").text,
+        _extra(f"{worker}.extraArgs").text,
     ]
     further = "\n".join(filter(None, [_NODES, _extra(f"{worker}.pod").text, more]))
     return {

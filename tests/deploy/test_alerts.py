@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -27,13 +27,28 @@ class Case:
     """Series under which an alert fires, and others under which it stays silent.
 
     `labels` are those of the alert beside its severity; `after` is when the first test of its expression may
-    hold, in minutes.
+    hold, in minutes. `quiet` are two or fewer faults of a service with little to do, which wake nobody.
     """
 
     bad: Series
     good: Series
     labels: Mapping[str, str]
     after: int = 1
+    quiet: Series = field(default_factory=dict)
+
+
+def at(*minutes: int) -> str:
+    """Return a counter that grows by one in each of these minutes, over two hours."""
+    return " ".join(str(sum(each <= minute for each in minutes)) for minute in range(120))
+
+
+def seldom(name: str, bad: str, good: str, *minutes: int) -> Series:
+    """Return a counter's series: some bad in these minutes, by their labels, and three good ones."""
+    return {f"{name}{{{bad}}}": at(*minutes), f"{name}{{{good}}}": at(10, 32, 50)}
+
+
+def seldom_failed(*minutes: int) -> Series:
+    return seldom("diffusion_requests_total", 'status="failed"', 'status="succeeded"', *minutes)
 
 
 def ended(failed: int, succeeded: int, canceled: int = 0) -> Series:
@@ -49,12 +64,21 @@ def durations(above_60: int) -> Series:
     """Return 1,000 jobs a minute that succeeded, of which so many took between one and two minutes."""
     bounds = {"60": 1000 - above_60, "120": 1000, "+Inf": 1000}
     name = "diffusion_job_duration_seconds_bucket"
-    return {f'{name}{{status="succeeded",le="{le}"}}': f"0+{num}x600" for le, num in bounds.items()}
+    buckets = {f'{name}{{status="succeeded",le="{le}"}}': f"0+{num}x600" for le, num in bounds.items()}
+    return buckets | {'diffusion_job_duration_seconds_count{status="succeeded"}': "0+1000x600"}
 
 
-def waiting(num_jobs: int, leases_a_minute: int) -> Series:
+def two_slow() -> Series:
+    """Return two jobs that took between one and two minutes, within five minutes, and none beside them."""
+    name, both = "diffusion_job_duration_seconds", at(30, 34)
+    counts = {'_bucket{le="60.0",': at(), '_bucket{le="120.0",': both, '_bucket{le="+Inf",': both}
+    counts["_count{"] = both
+    return {f'{name}{key}status="succeeded"}}': values for key, values in counts.items()}
+
+
+def waiting(num_jobs: int, leases_a_minute: int, band: str = "standard") -> Series:
     """Return a queue that two control planes report, and the jobs that workers take."""
-    queue = 'diffusion_queue_size{pool="m",band="standard",instance="%s"}'
+    queue = f'diffusion_queue_size{{pool="m",band="{band}",instance="%s"}}'
     return {queue % instance: f"{num_jobs}x600" for instance in "ab"} | {
         'diffusion_leases_granted_total{pool="m"}': f"0+{leases_a_minute}x600"
     }
@@ -93,6 +117,12 @@ def responses(failed: int, succeeded: int, not_ready: int = 0) -> Series:
     }
 
 
+def few_responses() -> Series:
+    """Return two errors of the server within five minutes, and three responses beside them."""
+    name = "diffusion_http_request_duration_seconds_count"
+    return seldom(name, 'route="/v1/jobs",status="500"', 'route="/v1/jobs",status="202"', 30, 34)
+
+
 def up(control: int, worker: int) -> Series:
     return {
         'up{job="diffuserve-control",instance="c"}': f"{control}x600",
@@ -101,13 +131,20 @@ def up(control: int, worker: int) -> Series:
 
 
 CASES: dict[str, Case] = {
-    "SlowJobs": Case(durations(20), durations(5), {}),
+    "SlowJobs": Case(durations(20), durations(5), {}, quiet=two_slow()),
     "LongQueue": Case(oldest(301), oldest(300) | oldest(9000, "batch"), {"pool": "m"}, after=0),
-    "NobodyClaims": Case(waiting(1, 0), waiting(9, 1), {"pool": "m"}, after=0),
-    "HighErrorRate": Case(ended(6, 94), ended(4, 96, canceled=100), {}),
-    "ErrorBudgetBurnsFast": Case(ended(15, 85), ended(14, 86), {}),
-    "ErrorBudgetBurnsSlowly": Case(ended(7, 93), ended(5, 95), {}),
-    "LeasesExpire": Case(leases(11), leases(9), {}),
+    "NobodyClaims": Case(
+        waiting(1, 0), waiting(9, 1), {"pool": "m"}, after=0, quiet=waiting(9, 0, band="batch")
+    ),
+    "HighErrorRate": Case(ended(6, 94), ended(4, 96, canceled=100), {}, quiet=seldom_failed(30, 34)),
+    "ErrorBudgetBurnsFast": Case(ended(15, 85), ended(14, 86), {}, quiet=seldom_failed(30)),
+    "ErrorBudgetBurnsSlowly": Case(ended(7, 93), ended(5, 95), {}, quiet=seldom_failed(30, 40)),
+    "LeasesExpire": Case(
+        leases(11),
+        leases(9),
+        {},
+        quiet={"diffusion_leases_expired_total": at(30, 34)} | {"diffusion_leases_granted_total": at(10, 30)},
+    ),
     "WebhookBacklog": Case(
         {"diffusion_webhook_backlog": "101x600"}, {"diffusion_webhook_backlog": "100x600"}, {}, after=0
     ),
@@ -132,7 +169,7 @@ CASES: dict[str, Case] = {
     "EventBusDown": Case(
         one("diffusion_event_bus_connected", 0), one("diffusion_event_bus_connected", 1), {"instance": "c"}, 0
     ),
-    "Http5xx": Case(responses(6, 94), responses(4, 96, not_ready=50), {}),
+    "Http5xx": Case(responses(6, 94), responses(4, 96, not_ready=50), {}, quiet=few_responses()),
     "GpuMemoryFull": Case(memory(96), memory(95), {"instance": "w", "gpu_id": "0"}, after=0),
     "ControlPlaneMissing": Case(up(0, 1), up(1, 0), {}, after=0),
     "TargetMissing": Case(up(1, 0), up(1, 1), {"job": "diffuserve-worker", "instance": "w"}, after=0),
@@ -145,7 +182,10 @@ def minutes(duration: str) -> int:
 
 
 def rule_tests(name: str, rule: dict[str, Any], case: Case) -> list[dict[str, Any]]:
-    """Return what promtool checks: pending before its time, firing after it, and silent under good series."""
+    """Return what promtool checks: pending before its time, firing after it, and silent under good series.
+
+    A quiet service is looked at in each minute: a share of few jobs comes and goes.
+    """
     wait = minutes(rule.get("for", "0m"))
     fires_at = case.after + wait + 1
     fired = {"exp_labels": {**rule["labels"], **case.labels}, "exp_annotations": rule["annotations"]}
@@ -168,7 +208,15 @@ def rule_tests(name: str, rule: dict[str, Any], case: Case) -> list[dict[str, An
         "input_series": [{"series": key, "values": values} for key, values in case.good.items()],
         "alert_rule_test": [{"eval_time": f"{fires_at + 300}m", "alertname": name, "exp_alerts": []}],
     }
-    return [bad, good]
+    quiet = {
+        "name": f"{name}: quiet",
+        "interval": "1m",
+        "input_series": [{"series": key, "values": values} for key, values in case.quiet.items()],
+        "alert_rule_test": [
+            {"eval_time": f"{minute}m", "alertname": name, "exp_alerts": []} for minute in range(120)
+        ],
+    }
+    return [bad, good, *([quiet] if case.quiet else [])]
 
 
 def test_every_alert_has_a_case() -> None:

@@ -148,6 +148,32 @@ def test_a_second_model_has_workers_and_an_autoscaler_of_its_own(tmp_path: Path)
     assert not of_kind(made, "NetworkPolicy", "PodDisruptionBudget")
 
 
+def test_further_options_of_a_set_stand_beside_those_of_all() -> None:
+    alone, more = (
+        rendered(
+            "--set-json="
+            + f'workers=[{{"model":"a","autoscaler":"{scaler}","extraArgs":["--offload","model"]}}]'
+        )
+        for scaler in ("none", "scaledjob")
+    )
+    for made in (alone, more):
+        [pod] = workers(made)
+        assert (option(pod, "--offload"), option(pod, "--drain-seconds")) == ("model", "600")
+        assert option(pod, "--model-volume") == "/models"
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        '"args":["--model-volume=/models"]',
+        '"args":["--model-store","s3://models"]',
+        '"args":[],"env":[{"name":"DIFFUSERVE_MODEL_VOLUME","value":"/models"}]',
+    ],
+)
+def test_options_of_ones_own_may_say_where_the_models_are(own: str) -> None:
+    assert len(workers(rendered(f'--set-json=workers=[{{"model":"a",{own}}}]'))) == 1
+
+
 def test_workers_need_no_volume() -> None:
     made = rendered("--set=models.claim=")
     assert not of_kind(made, "PersistentVolumeClaim")
@@ -177,6 +203,7 @@ def secrets_of(pod: Manifest) -> set[str]:
         ("--set=workers[0].modell=x", "modell"),
         ("--set=workerDefaults.autoscaler=vpa", "autoscaler"),
         ('--set-json=workers=[{"model":"a"},{"model":"b"}]', 'two entries are named "worker"'),
+        ('--set-json=workers=[{"model":"a","args":["--offload","model"]}]', "extraArgs"),
     ],
 )
 def test_values_that_nobody_reads_are_refused_by_name(option: str, told: str) -> None:

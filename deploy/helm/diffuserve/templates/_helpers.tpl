@@ -17,9 +17,16 @@
 {{- end -}}
 {{- if has $worker.name $names -}}{{- fail (printf "workers: two entries are named %q: give each a name" $worker.name) -}}{{- end -}}
 {{- $names = append $names $worker.name -}}
+{{- if and $.Values.models.claim (not (include "diffuserve.hasModels" $worker)) -}}{{- fail (printf "workers: the args of %q name no --model-volume, so that the volume %q is not read: args of one's own replace those of workerDefaults; put what you add into extraArgs, or --model-volume into args" $worker.name $.Values.models.claim) -}}{{- end -}}
 {{- $workers = append $workers $worker -}}
 {{- end -}}
 {{- toYaml $workers -}}
+{{- end }}
+
+{{/* Whether a set of workers is told where its models are: nothing if it is not. */}}
+{{- define "diffuserve.hasModels" -}}
+{{- range concat (.args | default list) (.extraArgs | default list) }}{{ if regexMatch "^--model-(volume|store)(=|$)" (toString .) }}true{{ end }}{{ end -}}
+{{- range .env }}{{ if has .name (list "DIFFUSERVE_MODEL_VOLUME" "DIFFUSERVE_MODEL_STORE") }}true{{ end }}{{ end -}}
 {{- end }}
 
 {{/* The id by which clients name the model of a set of workers: the last part of a folder, a name without its hash. */}}
