@@ -42,6 +42,9 @@ from diffuserve.domain.workers.worker import WorkerState
 from diffuserve.telemetry.memory import ReadMemory, read_memory
 from diffuserve.telemetry.tracing import OFF, Tracer
 
+_REFUSED = DrainOrder(reason="the control plane refuses this worker", seconds=0.0, exit_code=CANNOT_START)
+"""Nothing can be reported any more, so held jobs are left to their leases at once."""
+
 
 class WorkerAgent:
     """A worker from its start to its end: `run` returns the exit code. Its `machine` may be taken away."""
@@ -60,7 +63,7 @@ class WorkerAgent:
         self._client = client
         self._state = state = AgentState()
         self._membership = Membership(
-            config, client, on_refused=lambda: state.end(CANNOT_START), is_spot=machine.is_spot
+            config, client, on_refused=lambda: state.drain(_REFUSED), is_spot=machine.is_spot
         )
         self._models = models = ServedModels(config, state)
         self._gate = ClaimGate(config, state, models, memory, is_storage_away=lambda: client.is_storage_away)

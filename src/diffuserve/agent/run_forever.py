@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
-from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
+from diffuserve.domain.errors import DiffuserveError, Forbidden, ServerUnavailable, Unauthorized
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,8 @@ async def run_forever(loop: Loop) -> None:
             await loop()
         except ServerUnavailable as error:
             log.debug("%s", error)  # logged once as an outage, not every few seconds
+        except (Unauthorized, Forbidden) as error:
+            log.debug("%s", error)  # the heartbeats' refusal is logged, and ends the worker
         except DiffuserveError as error:
             log.warning("%s", error)
         except Exception:

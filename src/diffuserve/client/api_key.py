@@ -18,6 +18,7 @@ class KeyFile(httpx.Auth):
         """Raise `InvalidParams` if there is no key in the file."""
         self._path = path
         self._key = read_key_file(path)
+        self._complaint = ""
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response]:
         """Send the request, and once more if it is refused and the file has another key."""
@@ -34,8 +35,11 @@ class KeyFile(httpx.Auth):
     def _read_again(self) -> None:
         try:
             self._key = read_key_file(self._path)
+            self._complaint = ""
         except InvalidParams as error:
-            log.warning("the API key was refused, and there is no other: %s", error)
+            if str(error) != self._complaint:  # every request is refused meanwhile
+                log.warning("the API key was refused, and there is no other: %s", error)
+            self._complaint = str(error)
 
 
 def read_key_file(path: Path) -> str:

@@ -1,9 +1,11 @@
-"""Lock of the data folder, which serves one server at a time."""
+"""Locks in the data folder: of the one server that has it for itself, and of those that share it."""
 
 import fcntl
+import glob
 import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +13,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.private_files import Access, make_private_folder, refused_if_unusable
 
 _LOCK: Final = "server.lock"
+_SHARED: Final = "servers"  # a file for each, named by its machine and process
 
 
 @contextmanager
@@ -42,17 +45,49 @@ def locked(folder: Path, access: Access = Access.OWNER) -> Iterator[None]:
         yield
 
 
-def holder_of(folder: Path) -> int | None:
-    """Return the process whose server holds the folder, `None` if there is none.
+@contextmanager
+def shared(folder: Path, access: Access = Access.OWNER) -> Iterator[None]:
+    """Note this process among the servers on the folder until the block, or this process, ends.
 
-    Raise `InvalidParams` if this user cannot use the folder.
+    Raise `InvalidParams` as `locked` does, but not for other servers. The file of a killed one stays, unlocked.
+    """
+    make_private_folder(folder, access)
+    make_private_folder(folder / _SHARED, access)
+    path = folder / _SHARED / f"{_machine()}{os.getpid()}"
+    with refused_if_unusable(folder):
+        note = path.open("a+", encoding="utf-8")
+    with note as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # nobody but a reader holds it, for a moment
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def servers_on(folder: Path) -> list[int]:
+    """Return the processes of this machine whose servers use the folder.
+
+    Raise `InvalidParams` if this user cannot use it.
     """
     with refused_if_unusable(folder):
-        if not (folder / _LOCK).is_file():
-            return None
-        with (folder / _LOCK).open(encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(file.read())
+        paths = [folder / _LOCK, *sorted((folder / _SHARED).glob(f"{glob.escape(_machine())}*"))]
+        found = map(_holder_of, paths)
+        return sorted(process for process in found if process is not None)
+
+
+def _machine() -> str:
+    """Return the beginning of files of this machine: others may have the folder mounted too."""
+    return f"{socket.gethostname()}-"
+
+
+def _holder_of(path: Path) -> int | None:
+    """Return the process that holds a lock, `None` if there is none."""
+    with suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(file.read())
     return None

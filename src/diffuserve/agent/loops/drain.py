@@ -55,7 +55,7 @@ class DrainLoop:
         await self._wait(reported.done, 0.0)
         held, seconds = len(self._state.held), asyncio.get_running_loop().time() - start
         log.info("drained in %.1f s; %d jobs are left to their leases", seconds, held)
-        self._state.end(0)
+        self._state.end(self._order.exit_code if self._order else 0)
 
     async def _wait(self, is_over: Callable[[], bool], seconds_after: float) -> None:
         """Wait until `is_over()`, or until only `seconds_after` of the drain are left."""

@@ -10,7 +10,7 @@ from diffuserve.agent.registration.membership import Membership
 from diffuserve.agent.registration.worker_status import WorkerStatus
 from diffuserve.agent.state.agent_state import AgentState
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.errors import ServerUnavailable, WorkerNotFound
+from diffuserve.domain.errors import Forbidden, ServerUnavailable, Unauthorized, WorkerNotFound
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +43,14 @@ class HeartbeatLoop:
             try:
                 async with asyncio.timeout(self._membership.lease_seconds / 5):
                     commands = await self._client.heartbeat(worker_id, heartbeat, interval)
+                self._membership.key_accepted()
                 self._jobs.drop_lost(commands.lost, heartbeat)
                 apply_commands(commands, self._state, self._jobs)
                 self._state.take_order(commands.order)
             except WorkerNotFound:
                 await self._membership.renew(worker_id)
+            except (Unauthorized, Forbidden) as error:
+                self._membership.key_refused(error)
             except TimeoutError:
                 continue
             except ServerUnavailable as error:

@@ -23,6 +23,7 @@ from diffuserve.telemetry import log_context
 log = logging.getLogger(__name__)
 
 _CONFLICT_PAUSE_SECONDS = 5.0
+_REFUSED_SECONDS = 60.0  # in which a new key may arrive in the file
 _LEAVE_SECONDS = 1.0  # leaving only keeps the list of workers clean
 _KEY_REMEDY = (
     "give a worker's key with --key-file, --key or DIFFUSERVE_API_KEY; "
@@ -47,6 +48,7 @@ class Membership:
         self._registered: Registered | None = None
         self._is_registered = asyncio.Event()
         self._has_left = False
+        self._refused_since: float | None = None
 
     @property
     def registration(self) -> Registration:
@@ -119,6 +121,25 @@ class Membership:
         log.warning("the control plane does not know this worker any more; registering again")
         self._is_registered.clear()
         await self.run()
+
+    def key_accepted(self) -> None:
+        """Note that the control plane accepts the worker's key."""
+        self._refused_since = None
+
+    def key_refused(self, error: Unauthorized | Forbidden) -> None:
+        """Note that the control plane refuses the worker's key; after a minute of it the worker ends.
+
+        It is logged when it begins and when it ends. Nothing more is requested then.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._refused_since is None:
+            self._refused_since = now
+            message = "%s; this worker ends in %.0f s, unless its key file has another key by then"
+            log.warning(message, error, _REFUSED_SECONDS)
+        elif now - self._refused_since >= _REFUSED_SECONDS:
+            log.error("this worker cannot stay: %s", with_key_remedy(error))
+            self._is_registered.clear()
+            self._on_refused()
 
     async def offer_more(self, announced: ModelAnnounced) -> None:
         """Offer another model beside those that the worker registered with. Raise `ModelConflict`."""

@@ -19,9 +19,11 @@ from diffuserve.agent.state.held_job import HeldJob
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import (
     DiffuserveError,
+    Forbidden,
     LeaseLost,
     ServerUnavailable,
     StorageAway,
+    Unauthorized,
     UploadFailed,
     UploadMissing,
 )
@@ -152,7 +154,7 @@ class ResultReporter:
             status = LEASE_LOST
             self._metrics.lease_lost()
             log.warning("job %s: the lease is lost; %s", job.lease.job_id, without_lease)
-        except ServerUnavailable as error:
+        except (ServerUnavailable, Unauthorized, Forbidden) as error:
             status = "unreported"
             log.error("job %s: %s", job.lease.job_id, error)
         except Exception:

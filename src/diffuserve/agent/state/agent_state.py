@@ -13,12 +13,14 @@ from diffuserve.domain.workers.worker import Lease, ReceivedCommands, ReleaseCau
 class DrainOrder:
     """The reason of a drain, for operators; the cause in its releases; and the time that it may take.
 
-    All jobs are released within `seconds`; `None` stands for the worker's own `drain_seconds`.
+    All jobs are released within `seconds`; `None` stands for the worker's own `drain_seconds`. Then the agent
+    ends with `exit_code`.
     """
 
     reason: str
     cause: ReleaseCause = ReleaseCause.DRAIN
     seconds: float | None = None
+    exit_code: int = 0
 
 
 @dataclass
@@ -92,10 +94,11 @@ class AgentState:
         return self.drain_order.cause if self.drain_order else ReleaseCause.DRAIN
 
     def drain(self, order: DrainOrder) -> None:
-        """Begin to drain. Only an interruption changes a drain that has begun."""
+        """Begin to drain. Only an interruption or a refusal changes a drain that has begun."""
         current = self.drain_order
         is_urgent = order.cause is ReleaseCause.INTERRUPTED and self.release_cause is not order.cause
-        if current is None or is_urgent:
+        is_refused = bool(order.exit_code)
+        if current is None or is_urgent or is_refused:
             self.drain_order = order
             self.drain_requested.set()
             self.heartbeat_due.set()

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from diffuserve.cli import options
 from diffuserve.private_files import private_umask
 from diffuserve.settings import Settings
-from diffuserve.wiring.data_folder import locked
+from diffuserve.wiring.data_folder import locked, shared
 
 EXAMPLES = """
 Examples:
@@ -37,6 +37,6 @@ def api(settings: Settings, no_auth: options.NoAuth = False) -> None:
     configure_logs(settings.logs)
     with ExitStack() as stack:
         stack.enter_context(private_umask(settings.data_access))
-        if settings.database_url is None:
-            stack.enter_context(locked(settings.data_dir, settings.data_access))
+        hold = locked if settings.database_url is None else shared
+        stack.enter_context(hold(settings.data_dir, settings.data_access))
         run(run_api(settings, no_auth))

@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,8 +12,9 @@ import typer
 from diffuserve.cli import options
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.exit_codes import FAILED
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.settings import Settings
-from diffuserve.wiring.data_folder import holder_of
+from diffuserve.wiring.data_folder import servers_on
 
 EXAMPLES = """
 Examples:
@@ -19,6 +22,8 @@ Examples:
   diffuserve stop
 
   diffuserve stop --data-dir /var/lib/diffuserve --now
+
+  diffuserve stop --process 4711
 """
 
 _LOOK_SECONDS = 0.1
@@ -30,20 +35,36 @@ def stop(
     now: Annotated[
         bool, typer.Option("--now", help="Do not finish running jobs: the next server on it draws them.")
     ] = False,
+    process: Annotated[
+        int | None,
+        typer.Option(help="Process of the server, of several on PostgreSQL. [default: the only one]"),
+    ] = None,
 ) -> None:
     """Stop `diffuserve serve` or `api` on this machine: running jobs are finished, and queued ones stay.
 
-    It waits until the server has ended. Ctrl-C ends the waiting, not the server.
+    On PostgreSQL several may use a data folder: then it names them, and --process chooses one. It waits until
+    the server has ended. Ctrl-C ends the waiting, not the server.
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    process = holder_of(settings.data_dir)
-    if process is None:
+    found = servers_on(settings.data_dir)
+    if not found:
         console.print(f"no server is running on {settings.data_dir}; give the --data-dir that it has")
         raise typer.Exit(FAILED)
+    chosen = chosen_of(found, process, settings.data_dir)
     for _ in range(2 if now else 1):  # as a second Ctrl-C does
-        os.kill(process, signal.SIGTERM)
+        os.kill(chosen, signal.SIGTERM)
         time.sleep(_LOOK_SECONDS)
-    with console.status(f"process {process} ends" + ("" if now else ", after its running jobs")):
-        while holder_of(settings.data_dir) == process:
+    with console.status(f"process {chosen} ends" + ("" if now else ", after its running jobs")):
+        while chosen in servers_on(settings.data_dir):
             time.sleep(_LOOK_SECONDS)
     console.print(f"the server on {settings.data_dir} has stopped; its jobs are there for the next one")
+
+
+def chosen_of(found: Sequence[int], wanted: int | None, folder: Path) -> int:
+    """Return the wanted process, or else the only one. Raise `InvalidParams` if there is no such."""
+    processes = ", ".join(map(str, found))
+    if wanted is None and len(found) > 1:
+        raise InvalidParams("process", None, f"several servers run on {folder}; choose from {processes}")
+    if wanted is not None and wanted not in found:
+        raise InvalidParams("process", wanted, f"no server on {folder}; there is {processes}")
+    return found[0] if wanted is None else wanted

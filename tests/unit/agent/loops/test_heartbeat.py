@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from diffuserve.agent.exit_codes import CANNOT_START
 from diffuserve.agent.state.held_states import HeldState
-from diffuserve.domain.errors import ServerUnavailable, WorkerNotFound
+from diffuserve.domain.errors import Forbidden, ServerUnavailable, Unauthorized, WorkerNotFound
 from diffuserve.domain.jobs.job import Phase
 from diffuserve.domain.models.cost import CostFit
 from diffuserve.domain.workers.worker import ControlCommands, WorkerState
@@ -186,3 +187,37 @@ async def test_a_heartbeat_that_nobody_answers_is_given_up_before_its_leases_end
         await next_heartbeat(worker)
         await next_heartbeat(worker)
         assert now() - start == pytest.approx(12.0, abs=0.1), "two fifths of a lease, and no pause"
+
+
+@pytest.mark.parametrize("refusal", [Unauthorized("no such key"), Forbidden("not a worker's key")])
+@in_virtual_time
+async def test_a_worker_whose_key_stays_refused_ends_as_one_that_cannot_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, refusal: Unauthorized | Forbidden
+) -> None:
+    async with running_agent(tmp_path, drain_seconds=600.0) as worker:
+        await worker.take(make_lease())
+        await next_heartbeat(worker)
+        start = now()
+        worker.plane.heartbeat_outcomes.extend([refusal] * 100)
+        worker.plane.final_outcomes.extend([refusal] * 100)
+        worker.plane.commands.put_nowait(refusal)
+        worker.plane.leases.put_nowait(refusal)
+        assert await worker.exit_code == CANNOT_START
+        assert 60.0 <= now() - start < 60.0 + 2 * HEARTBEAT_SECONDS
+        assert worker.plane.num_drains == 0
+        assert worker.plane.deregistered == []
+    told = [record.getMessage() for record in caplog.records if "key" in record.getMessage()]
+    begun, ended = (line for line in told if not line.startswith("job"))
+    assert "ends in 60 s" in begun
+    assert "keys create --role worker" in ended
+
+
+@in_virtual_time
+async def test_a_worker_whose_key_is_replaced_in_time_stays(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as worker:
+        refused = [Unauthorized("no such key")] * 5
+        worker.plane.heartbeat_outcomes.extend([*refused, ControlCommands(), *refused, ControlCommands()])
+        await eventually(lambda: not worker.plane.heartbeat_outcomes)
+        await next_heartbeat(worker)
+        assert not worker.exit_code.done()
+        assert worker.agent.state is WorkerState.READY

@@ -12,12 +12,13 @@ import pytest
 from diffuserve.api.auth import access
 from diffuserve.cli.servers.serve import _invitation
 from diffuserve.cli.servers.server import RunningServer, running_server
+from diffuserve.cli.servers.stop import chosen_of
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.tenant import PlanOverrides, Role
 from diffuserve.jobs.security.keys import make_key
 from diffuserve.settings import Settings
 from diffuserve.wiring.control import open_store
-from diffuserve.wiring.data_folder import locked
+from diffuserve.wiring.data_folder import locked, servers_on, shared
 
 
 @pytest.fixture
@@ -30,6 +31,29 @@ def test_a_data_folder_serves_one_server_at_a_time(tmp_path: Path) -> None:
         locked(tmp_path / "data").__enter__()
     with locked(tmp_path / "data"):
         pass
+
+
+def test_servers_that_share_a_data_folder_are_found_while_they_run(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    assert servers_on(folder) == []
+    with locked(folder):
+        assert servers_on(folder) == [os.getpid()]
+    with shared(folder):
+        (note,) = (folder / "servers").iterdir()
+        (folder / "servers" / f"{note.name}0").write_text(f"{os.getpid()}0")  # of one that was killed
+        (folder / "servers" / "elsewhere-1").hardlink_to(note)  # of one on another machine
+        assert servers_on(folder) == [os.getpid()]
+    assert servers_on(folder) == []
+
+
+def test_the_only_server_is_stopped_and_one_of_several_must_be_named() -> None:
+    folder = Path("data")
+    assert chosen_of([7], None, folder) == 7
+    assert chosen_of([7, 9], 9, folder) == 9
+    with pytest.raises(InvalidParams, match="choose from 7, 9"):
+        chosen_of([7, 9], None, folder)
+    with pytest.raises(InvalidParams, match="no server on data"):
+        chosen_of([7], 8, folder)
 
 
 async def test_the_api_is_served_within_the_block(settings: Settings) -> None:
