@@ -109,7 +109,9 @@ def of_workers() -> Sequence[Value]:
         Value("replicas", spec["replicas"], "Number of workers, without an autoscaler.", {"minimum": 0}),
         Value("secret", "worker", "Secret with DIFFUSERVE_API_KEY, a key of the role worker."),
         Value("args", container["args"][2:], "Options of `diffuserve worker`, without the model."),
-        Value("extraArgs", [], "Further options beside `args`, which an entry of its own replaces as a whole."),
+        Value(
+            "extraArgs", [], "Further options beside `args`, which an entry of its own replaces as a whole."
+        ),
         Value("env", [], "Further variables, as in a container."),
         Value("resources", container["resources"], "Requests and limits, GPUs among them."),
         Value(
