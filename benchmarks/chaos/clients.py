@@ -83,7 +83,7 @@ class Clients:
             while self._goes_on(until):
                 job = await self._submit(client, tenant, next(in_turn))
                 with suppress(TimeoutError):  # the audit says what became of it
-                    self.told[job.id] = (await client.wait(job.id, timeout=_LONGEST_SECONDS)).status
+                    self.told[job.id] = (await client.wait(job.id, max_seconds=_LONGEST_SECONDS)).status
                 await self.trespassers.ask_for(job.id, tenant.name)
 
     async def _follow_jobs(self, tenant: TenantKey, until: asyncio.Task[None]) -> None:

@@ -26,7 +26,17 @@ from gguf import GGMLQuantizationType
 from safetensors.torch import save_file
 from torch import Tensor
 
-from benchmarks.engine.quantization import Frames, Row, cpu_seconds, decibels, draw, held_out, layer, requests
+from benchmarks.engine.quantization import (
+    Frames,
+    Row,
+    cpu_seconds,
+    decibels,
+    draw,
+    held_out,
+    layer,
+    requests,
+    still,
+)
 from benchmarks.shared.default_dtype import engine_dtype
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_report
@@ -77,7 +87,7 @@ def main() -> None:
 def quality(folder: Path, num_prompts: int) -> Iterator[Row]:
     """Yield a row for each kind of file."""
     base = bundled_models()[MODEL]
-    wanted = requests(held_out(num_prompts))
+    wanted = requests(still(held_out(num_prompts)))
     own = draw_by(base, wanted)
     tensors = flux_layout(read_part(base, "transformer"))
     for kind in KINDS:
