@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from diffuserve.api.submit.request_bodies import Storable
+from diffuserve.api.http.storable import Storable
 from diffuserve.domain.requests.request_bounds import MAX_PROMPT_CHARACTERS
 
 _Text = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS), Storable]

@@ -6,7 +6,8 @@ from typing import Annotated, Any, get_args
 from pydantic import AfterValidator, Field
 
 from diffuserve.api.files.expiry import ExpiresAfter
-from diffuserve.api.submit.request_bodies import RequestBody, Storable, WebhookUrl
+from diffuserve.api.http.storable import Storable
+from diffuserve.api.submit.request_bodies import RequestBody, WebhookUrl
 from diffuserve.domain.jobs.file_batch import Endpoint, NewFileBatch
 from diffuserve.domain.jobs.webhook import FILE_BATCH_EVENTS, Webhook
 from diffuserve.jobs.batches.submission import new_batch_id
@@ -45,7 +46,6 @@ class FileBatchBody(RequestBody):
     input_file_id: Annotated[
         str,
         Field(min_length=1, max_length=64, description="Id of a file with the purpose `batch`."),
-        Storable,
     ]
     endpoint: Annotated[
         str, AfterValidator(_check_endpoint), Field(json_schema_extra={"enum": list(get_args(Endpoint))})

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from diffuserve.api.http.storable import Storable
 from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.api.submit.request_bodies import (
     Exact,
@@ -14,7 +15,6 @@ from diffuserve.api.submit.request_bodies import (
     OptionsBody,
     RequestBody,
     Seconds,
-    Storable,
     WebhookUrl,
     takes_options,
 )

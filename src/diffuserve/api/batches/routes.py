@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import orjson
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
@@ -18,6 +18,7 @@ from diffuserve.api.batches.file_batch_routes import FileBatchParts, create_file
 from diffuserve.api.batches.request_bodies import BatchQuery
 from diffuserve.api.batches.submission import BatchSubmissions
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.door.origin import IdempotencyKey
 from diffuserve.api.door.upload import BatchUploads
 from diffuserve.api.http.background_tasks import BackgroundTasks
 from diffuserve.api.http.parts import Uses
@@ -25,7 +26,6 @@ from diffuserve.api.http.path_params import BatchId, checked_batch_id
 from diffuserve.api.http.problems import SHARED_RESPONSES, speaks_openai
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.resources.serializers import JobSerializer, batch_resource, page_of
-from diffuserve.api.submit.request_bodies import Storable
 from diffuserve.domain.jobs.batch import BatchStatus
 from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
 from diffuserve.jobs.store import JobStore
@@ -73,10 +73,7 @@ async def submit_batch(
     caller: SubmittingCaller,
     base_url: BaseUrl,
     query: Annotated[BatchQuery, Query()],
-    idempotency_key: Annotated[
-        Annotated[str, Storable] | None,
-        Header(min_length=1, max_length=255, description="The same key and body give the same batch."),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Submit up to 1,000 items as JSON, or up to 50,000 as JSON lines, whose options are in the query.
 

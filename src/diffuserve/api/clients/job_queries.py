@@ -7,8 +7,9 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from diffuserve.api.auth.access import Caller
 from diffuserve.api.http.path_params import checked_batch_id, checked_job_id
+from diffuserve.api.http.storable import Storable
 from diffuserve.api.resources.serializers import JobSerializer
-from diffuserve.api.submit.request_bodies import Kind, ModelName, Storable
+from diffuserve.api.submit.request_bodies import Kind, ModelName
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.jobs.reads.search import FoundJobs, JobFilter
 from diffuserve.jobs.store import JobStore

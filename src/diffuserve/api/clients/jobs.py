@@ -13,13 +13,14 @@ from diffuserve.api.auth.waits import WaitSlots
 from diffuserve.api.clients.job_queries import JobQuery, etag_of, find_jobs
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.door.origin import Origin
 from diffuserve.api.files.job_files import JobFiles
 from diffuserve.api.following.job_watcher import JobWatcher
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.path_params import JobId
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.resources.serializers import JobSerializer
-from diffuserve.api.submit.request_bodies import NewJobBody, Storable
+from diffuserve.api.submit.request_bodies import NewJobBody
 from diffuserve.api.submit.submission import Submission, Submissions, renamed_fields
 from diffuserve.domain.jobs.job import Job
 from diffuserve.domain.resources.job import JobPage, JobResource
@@ -59,26 +60,22 @@ async def submit_job(
     body: NewJobBody,
     parts: Used,
     caller: SubmittingCaller,
-    base_url: BaseUrl,
+    origin: Origin,
     prefer: Annotated[str, Header(description="`wait=SECONDS` delays the response, by 60 at most.")] = "",
-    idempotency_key: Annotated[
-        Annotated[str, Storable] | None,
-        Header(min_length=1, max_length=255, description="The same key and body give the same job."),
-    ] = None,
 ) -> Response:
     """Queue a job; with `Prefer: wait=SECONDS` wait for its end."""
     seconds = _preferred_seconds(prefer, parts.config.longest_wait_seconds)
     async with parts.slots.hold(caller) if seconds else nullcontext():  # refused before it is queued
         with renamed_fields(path_in_body):
-            submission = Submission(caller.tenant_id, body, base_url, idempotency_key)
+            submission = Submission(caller.tenant_id, body, origin.base_url, origin.idempotency_key)
             job = await parts.submissions.submit(submission)
-        headers = {"location": f"{base_url}/v1/jobs/{job.id}"}
+        headers = {"location": f"{origin.base_url}/v1/jobs/{job.id}"}
         status = 202
         if seconds is not None:
             headers["preference-applied"] = f"wait={seconds}"
             job = await parts.job_watcher.final(job, seconds)
             status = 200 if job.status.is_final else 202
-    return json_response(await parts.serializer.job(job, base_url), status, headers)
+    return json_response(await parts.serializer.job(job, origin.base_url), status, headers)
 
 
 def path_in_body(name: str) -> str:

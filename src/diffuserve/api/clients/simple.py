@@ -13,6 +13,7 @@ from diffuserve.api.auth.dependencies import BaseUrl, base_url_of
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller, websocket_caller
 from diffuserve.api.auth.waits import WaitSlots
 from diffuserve.api.door.json_route import JsonRoute
+from diffuserve.api.door.origin import Origin
 from diffuserve.api.door.sent_messages import send_all
 from diffuserve.api.following.job_watcher import JobWatcher
 from diffuserve.api.http.parts import Uses
@@ -137,11 +138,12 @@ class FlatJob(Resource):
     status_code=202,
     response_model=SubmittedFlatJob,
 )
-async def generate(body: GenerateBody, parts: Used, caller: SubmittingCaller, base_url: BaseUrl) -> Response:
+async def generate(body: GenerateBody, parts: Used, caller: SubmittingCaller, origin: Origin) -> Response:
     """Queue a job of one image, clip or sound."""
     with renamed_fields(lambda name: _FIELDS.get(name, name)):
-        job = await parts.submissions.submit(Submission(caller.tenant_id, body.job(), base_url))
-    queue = (await parts.serializer.job(job, base_url)).queue
+        submission = Submission(caller.tenant_id, body.job(), origin.base_url, origin.idempotency_key)
+        job = await parts.submissions.submit(submission)
+    queue = (await parts.serializer.job(job, origin.base_url)).queue
     submitted = SubmittedFlatJob(
         job_id=job.id,
         status=_STATUSES[job.status],

@@ -10,7 +10,7 @@ from diffuserve.api.auth.quota import ClientCaller
 from diffuserve.api.door.json_route import JsonRoute
 from diffuserve.api.http.parts import Uses
 from diffuserve.api.http.responses import json_response
-from diffuserve.api.submit.request_bodies import Storable
+from diffuserve.api.http.storable import Storable
 from diffuserve.domain.resources.usage import UsageField, UsageResource
 from diffuserve.jobs.reads.usage_reader import UsageQuery
 from diffuserve.jobs.store import JobStore

@@ -9,6 +9,7 @@ import orjson
 from fastapi import Header
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, create_model
 
+from diffuserve.api.http.storable import Storable
 from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.api.submit.request_bodies import (
     AdapterBody,
@@ -18,7 +19,6 @@ from diffuserve.api.submit.request_bodies import (
     NewJobBody,
     Prompt,
     RequestBody,
-    Storable,
     WebhookBody,
     value_type,
 )

@@ -16,6 +16,7 @@ from diffuserve.api.auth.waits import FollowingCaller, SubmittingFollower
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.json_route import JsonRoute
 from diffuserve.api.door.middleware import CLIENT_CLOSED_REQUEST
+from diffuserve.api.door.origin import Origin, RequestOrigin
 from diffuserve.api.fal.applications import model_of
 from diffuserve.api.fal.errors import error_response
 from diffuserve.api.fal.request_bodies import FalArguments, QueueHeaders, name_in_arguments
@@ -61,13 +62,13 @@ class AskedOfFal:
     """What a request asks for beside its body: the application, how to treat it, and whom to notify."""
 
     application: str
-    base_url: BaseUrl
+    origin: Origin
     headers: Annotated[QueueHeaders, Depends()]
     fal_webhook: Annotated[str | None, Query(min_length=1, max_length=2_000)] = None
 
     def urls(self, job: Job) -> RequestUrls:
         """Return the URLs of the request that the job answers."""
-        return RequestUrls.of(self.base_url, self.application, job.id)
+        return RequestUrls.of(self.origin.base_url, self.application, job.id)
 
 
 @dataclass(frozen=True)
@@ -135,21 +136,27 @@ async def cancel(parts: Used, caller: ClientCaller, follower: Follow) -> Respons
 async def stream(
     body: FalArguments, parts: Used, caller: SubmittingFollower, asked: Ask
 ) -> EventSourceResponse:
-    """Send previews of the first image, and then the output; a client that disconnects cancels the job."""
+    """Send previews of the first image, and then the output.
+
+    A client that disconnects cancels the job, unless an `Idempotency-Key` lets it return.
+    """
     job = await _submitted(parts, caller, asked, body, num_previews=MAX_PREVIEWS)
-    return _streamed(parts, _outputs(parts, job, asked.base_url))
+    return _streamed(parts, _outputs(parts, job, asked.origin))
 
 
 @router.post(RUN + "/{application:path}", summary="Run, and wait for the result")
 async def run(
     body: FalArguments, request: Request, parts: Used, caller: SubmittingFollower, asked: Ask
 ) -> Response:
-    """Run a job and respond with its output; a client that disconnects cancels it."""
+    """Run a job and respond with its output.
+
+    A client that disconnects cancels it, unless an `Idempotency-Key` lets it return.
+    """
     job = await _submitted(parts, caller, asked, body)
-    final = await parts.awaited.final(request, job)
+    final = await parts.awaited.final(request, job, asked.origin.may_return)
     if final is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
-    return await _output(parts, final, asked.base_url)
+    return await _output(parts, final, asked.origin.base_url)
 
 
 async def _submitted(
@@ -161,7 +168,8 @@ async def _submitted(
     if spec.has_previews:
         new = new.model_copy(update={"num_previews": num_previews})
     with renamed_fields(name_in_arguments):
-        submission = Submission(caller.tenant_id, new, asked.base_url, webhook_form=FORM)
+        base_url, key = asked.origin.base_url, asked.origin.idempotency_key
+        submission = Submission(caller.tenant_id, new, base_url, key, webhook_form=FORM)
         return await parts.submissions.submit(submission)
 
 
@@ -197,7 +205,7 @@ async def _states(parts: FalParts, job: Job, follower: FalFollower) -> AsyncGene
                 yield state
 
 
-async def _outputs(parts: FalParts, job: Job, base_url: str) -> AsyncGenerator[dict[str, Any]]:
+async def _outputs(parts: FalParts, job: Job, origin: RequestOrigin) -> AsyncGenerator[dict[str, Any]]:
     try:
         async with aclosing(parts.job_watcher.watch(job)) as updates:
             async for update in updates:
@@ -207,9 +215,12 @@ async def _outputs(parts: FalParts, job: Job, base_url: str) -> AsyncGenerator[d
                     url = f"data:image/png;base64,{update.resource.data['b64']}"
                     yield {"images": [{"url": url, "content_type": "image/png"}], "request_id": job.id}
         if job.status is JobStatus.SUCCEEDED:
-            yield {**await parts.serializer.result(job, base_url, is_inline(job)), "request_id": job.id}
+            yield {
+                **await parts.serializer.result(job, origin.base_url, is_inline(job)),
+                "request_id": job.id,
+            }
         else:
             yield {"error": failure(job).detail, "request_id": job.id}
     finally:
-        if not job.status.is_final:
+        if not (job.status.is_final or origin.may_return):
             parts.background_tasks.start(parts.store.jobs.cancel(job.id))

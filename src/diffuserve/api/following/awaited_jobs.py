@@ -29,12 +29,12 @@ class AwaitedJobs:
     previews: LastPreviews
     background_tasks: BackgroundTasks
 
-    async def final(self, request: Request, job: Job) -> Job | None:
+    async def final(self, request: Request, job: Job, may_return: bool = False) -> Job | None:
         """Return the job once it is final; cancel it and return `None` if the client disconnects first.
 
-        The body of the request must have been read.
+        It is not canceled if the client may return to it. The body of the request must have been read.
         """
-        return await self._unless_disconnected(request, job, self.job_watcher.final(job))
+        return await self._unless_disconnected(request, job, self.job_watcher.final(job), may_return)
 
     async def final_with_previews(self, request: Request, job: Job) -> Job | None:
         """Return the job as `final` does, and keep its last preview until then."""
@@ -42,7 +42,7 @@ class AwaitedJobs:
             return await self._unless_disconnected(request, job, self._watched(job))
 
     async def _unless_disconnected(
-        self, request: Request, job: Job, final: Coroutine[Any, Any, Job]
+        self, request: Request, job: Job, final: Coroutine[Any, Any, Job], may_return: bool = False
     ) -> Job | None:
         ending = asyncio.create_task(final)
         disconnecting = asyncio.create_task(_wait_for_disconnect(request))
@@ -50,7 +50,7 @@ class AwaitedJobs:
             await asyncio.wait({ending, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
             return ending.result() if ending.done() else None
         finally:
-            if not ending.done():
+            if not (ending.done() or may_return):
                 self.background_tasks.start(self.store.jobs.cancel(job.id))
             ending.cancel()
             disconnecting.cancel()

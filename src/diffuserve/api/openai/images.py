@@ -11,6 +11,7 @@ import orjson
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from diffuserve.api.config import ApiConfig
+from diffuserve.api.door.origin import RequestOrigin
 from diffuserve.api.following.awaited_jobs import failure_problem
 from diffuserve.api.following.job_watcher import JobWatcher
 from diffuserve.api.http.background_tasks import BackgroundTasks
@@ -57,10 +58,12 @@ class ImageParts:
 class OpenAIImageSerializer:
     """Builds responses to a body's `fields` from its job, and streams whose events begin with `kind`."""
 
-    def __init__(self, parts: ImageParts, base_url: str, kind: str, fields: CommonImageFields) -> None:
+    def __init__(
+        self, parts: ImageParts, origin: RequestOrigin, kind: str, fields: CommonImageFields
+    ) -> None:
         self.parts = parts
         self.fields = fields
-        self._base_url = base_url
+        self.origin = origin
         self._kind = kind
 
     async def images(self, job: Job) -> OpenAIImages:
@@ -98,7 +101,7 @@ class OpenAIImageSerializer:
         }
 
     async def _events(self, job: Job) -> AsyncGenerator[ServerSentEvent]:
-        """Yield previews and finished images; cancel the job if the client disconnects."""
+        """Yield previews and finished images; cancel the job if the client disconnects for good."""
         try:
             spec = await self._spec(job)
             async with aclosing(self.parts.job_watcher.watch(job)) as updates:
@@ -114,7 +117,7 @@ class OpenAIImageSerializer:
         except DiffuserveError as error:
             yield _server_sent(ErrorEvent(error=openai_error(problem_of(error))))
         finally:
-            if not job.status.is_final:
+            if not (job.status.is_final or self.origin.may_return):
                 self.parts.background_tasks.start(self.parts.store.jobs.cancel(job.id))
 
     async def _last_events(self, job: Job, spec: ModelSpec) -> AsyncGenerator[ServerSentEvent]:
@@ -155,7 +158,7 @@ class OpenAIImageSerializer:
 
     async def _image(self, job: Job, artifact: Artifact) -> OpenAIImage:
         if self.fields.response_format == "url":
-            url = await self.parts.serializer.artifact_url(job, artifact, self._base_url)
+            url = await self.parts.serializer.artifact_url(job, artifact, self.origin.base_url)
             return {"url": url, "diffuserve_seed": artifact.seed}
         return {"b64_json": await self._base64(job, artifact), "diffuserve_seed": artifact.seed}
 

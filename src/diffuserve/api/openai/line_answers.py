@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 from fastapi.exceptions import RequestValidationError
 
+from diffuserve.api.door.origin import RequestOrigin
 from diffuserve.api.following.awaited_jobs import failure_problem
 from diffuserve.api.http.problems import problem_of
 from diffuserve.api.openai.batch_lines import LineRequest
@@ -66,7 +67,7 @@ class LineAnswers:
         if isinstance(fields, VideoBody):
             return await video_of(self.videos, job, batch.base_url, fields), TokenCounts()
         kind = EDIT if batch.endpoint.endswith("edits") else GENERATION
-        serializer = OpenAIImageSerializer(self.images, batch.base_url, kind, fields)
+        serializer = OpenAIImageSerializer(self.images, RequestOrigin(batch.base_url), kind, fields)
         images = await serializer.images(job)
         usage = images.usage
         return images, TokenCounts(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)

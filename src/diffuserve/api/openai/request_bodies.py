@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from diffuserve.api.http.storable import Storable
 from diffuserve.api.openai.background import Background
 from diffuserve.api.openai.tolerant_body import TolerantBody
 from diffuserve.api.submit.file_formats import has_quality
@@ -16,7 +17,6 @@ from diffuserve.api.submit.request_bodies import (
     ModelName,
     NewJobBody,
     Prompt,
-    Storable,
     input_values,
     takes_fields,
 )

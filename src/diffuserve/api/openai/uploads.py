@@ -11,15 +11,17 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import ValidationError
 
+from diffuserve.api.auth.access import Caller
 from diffuserve.api.door.forms import FORM, MAX_FORM_BYTES, Form, FormFile, parse_form
 from diffuserve.api.door.json_route import content_type_of, is_json, unsupported_media_type
+from diffuserve.api.door.origin import RequestOrigin
 from diffuserve.api.door.upload import BatchUploads, Body
 from diffuserve.api.files.intake import FileIntake, Received
 from diffuserve.api.http.field_errors import nested_errors, validation_error
 from diffuserve.api.http.json_body import UnreadableJson, parsed_json
 from diffuserve.api.openai.video_bodies import VideoBody, VideoEditBody
-from diffuserve.api.submit.request_bodies import RequestBody
-from diffuserve.api.submit.submission import InputResolver
+from diffuserve.api.submit.request_bodies import NewJobBody, RequestBody
+from diffuserve.api.submit.submission import Submission
 from diffuserve.domain.requests.input_image import ImageInput
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.requests.request_bounds import MAX_INPUT_IMAGES
@@ -50,6 +52,15 @@ class UploadedImages:
     def mask_name(self) -> str | None:
         """Name that stands for the mask until it is stored."""
         return None if self.mask is None else self.mask.name or "mask"
+
+    def hash(self) -> str:
+        """Return a hash of the images and their mask; it blocks for some milliseconds a megabyte."""
+        found = sha256()
+        for file in (*self.images, *([self.mask] if self.mask else [])):
+            found.update(f"{file.field} {len(file.span)}\n".encode())
+            for chunk in file.chunks():
+                found.update(chunk)
+        return found.hexdigest()
 
     async def resolve(self, intake: FileIntake, tenant_id: str, params: GenerationParams) -> GenerationParams:
         """Return the parameters with the images, which are stored; raise what `FileIntake.add` raises.
@@ -117,9 +128,19 @@ class ImageBodies:
             files = [file.content for file in form.files if file.field == _CLIP]
             return _edit_fields_of(form, model), sha256(files[0]).hexdigest() if files else None
 
-    def resolver(self, uploads: UploadedImages) -> InputResolver:
-        """Return what stores the images of a form in place of what stands for them."""
-        return partial(uploads.resolve, self.file_intake)
+    async def submission(
+        self,
+        caller: Caller,
+        body: NewJobBody,
+        origin: RequestOrigin,
+        uploads: UploadedImages | None = None,
+    ) -> Submission:
+        """Return the submission of a body, and of the images of its form if it came in one."""
+        submission = Submission(caller.tenant_id, body, origin.base_url, origin.idempotency_key)
+        if uploads is None:
+            return submission
+        brought = await asyncio.to_thread(uploads.hash) if origin.idempotency_key else ""
+        return replace(submission, resolve=partial(uploads.resolve, self.file_intake), brought=brought)
 
 
 def fields_of(form: Form, model: type[AnyBody]) -> tuple[AnyBody, UploadedImages]:

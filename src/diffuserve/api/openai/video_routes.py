@@ -14,6 +14,7 @@ from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.door.forms import FORM
 from diffuserve.api.door.json_route import JsonRoute, content_type_of, is_json
+from diffuserve.api.door.origin import Origin, RequestOrigin
 from diffuserve.api.files.job_files import JobFiles
 from diffuserve.api.files.serving import Part, file_responses
 from diffuserve.api.http.openai_errors import OPENAI_ERROR_RESPONSES
@@ -32,8 +33,7 @@ from diffuserve.api.openai.video_bodies import ExtensionBody, RemixBody, VideoBo
 from diffuserve.api.openai.video_ids import VideoId, job_id_of, no_such_video
 from diffuserve.api.openai.videos import VideoParts, file_of, page_of_videos, video_of
 from diffuserve.api.reads.catalog import Catalog
-from diffuserve.api.submit.request_bodies import NewJobBody
-from diffuserve.api.submit.submission import InputResolver, Submission, Submissions, renamed_fields
+from diffuserve.api.submit.submission import Submission, Submissions, renamed_fields
 from diffuserve.domain.errors import InvalidParams, JobNotFound, NotFound
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, Job
 from diffuserve.domain.jobs.video_ids import video_id_of
@@ -86,16 +86,14 @@ _Submitted = tuple[Job, VideoBody]
 
 
 @router.post("", summary="Generate a clip", response_model=OpenAIVideo, openapi_extra=video_schema())
-async def create_video(
-    request: Request, parts: Used, caller: SubmittingCaller, base_url: BaseUrl
-) -> Response:
+async def create_video(request: Request, parts: Used, caller: SubmittingCaller, origin: Origin) -> Response:
     """Queue a job of one clip, which may begin with the image of a form, or with one that is named."""
     submit_body = _submit_named if is_json(content_type_of(request)) else _submit_form
     try:
-        job, fields = await submit_body(request, parts, caller, base_url)
+        job, fields = await submit_body(request, parts, caller, origin)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
-    return json_response(await video_of(parts.videos, job, base_url, fields))
+    return json_response(await video_of(parts.videos, job, origin.base_url, fields))
 
 
 @router.get("", summary="List clips", response_model=OpenAIVideoPage)
@@ -125,9 +123,9 @@ async def list_videos(
     response_model=OpenAIVideo,
     openapi_extra=video_edit_schema(),
 )
-async def edit_video(request: Request, parts: Used, caller: SubmittingCaller, base_url: BaseUrl) -> Response:
+async def edit_video(request: Request, parts: Used, caller: SubmittingCaller, origin: Origin) -> Response:
     """Queue a remix of the clip that is named: another prompt, and the noise of the original."""
-    return await _followed(VideoEditBody, request, parts, caller, base_url)
+    return await _followed(VideoEditBody, request, parts, caller, origin)
 
 
 @router.post(
@@ -136,14 +134,12 @@ async def edit_video(request: Request, parts: Used, caller: SubmittingCaller, ba
     response_model=OpenAIVideo,
     openapi_extra=extension_schema(),
 )
-async def extend_video(
-    request: Request, parts: Used, caller: SubmittingCaller, base_url: BaseUrl
-) -> Response:
+async def extend_video(request: Request, parts: Used, caller: SubmittingCaller, origin: Origin) -> Response:
     """Queue a clip of `seconds` that begins with the last frame of the one that is named.
 
     The new clip is the extension alone; the model must take a first frame.
     """
-    return await _followed(ExtensionBody, request, parts, caller, base_url)
+    return await _followed(ExtensionBody, request, parts, caller, origin)
 
 
 @router.post("/characters", summary="Refuse a character", include_in_schema=False)
@@ -198,7 +194,7 @@ async def delete_video(video_id: VideoId, parts: Used, caller: ClientCaller) -> 
 
 @router.post("/{video_id}/remix", summary="Generate a clip like another", response_model=OpenAIVideo)
 async def remix_video(
-    video_id: VideoId, body: RemixBody, parts: Used, caller: SubmittingCaller, base_url: BaseUrl
+    video_id: VideoId, body: RemixBody, parts: Used, caller: SubmittingCaller, origin: Origin
 ) -> Response:
     """Queue a job with another prompt and everything else as in the original, the seed included.
 
@@ -206,12 +202,12 @@ async def remix_video(
     completed; an image that it begins with must still be stored.
     """
     original = await _job_of(parts, caller, video_id)
-    job = await _submit(parts, caller, body.job(original), base_url)
-    return json_response(await video_of(parts.videos, job, base_url, body))
+    job = await _submit(parts, await parts.bodies.submission(caller, body.job(original), origin))
+    return json_response(await video_of(parts.videos, job, origin.base_url, body))
 
 
 async def _followed(
-    model: type[VideoEditBody], request: Request, parts: ClipParts, caller: Caller, base_url: str
+    model: type[VideoEditBody], request: Request, parts: ClipParts, caller: Caller, origin: RequestOrigin
 ) -> Response:
     """Respond with the clip that a body asks for, which names another clip as its `video`."""
     try:
@@ -219,12 +215,13 @@ async def _followed(
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
     original = await _original(parts, caller, body, sha256)
-    resolve, told = None, _DRAWN_ANEW
+    submission, told = await parts.bodies.submission(caller, body.job(original), origin), _DRAWN_ANEW
     if isinstance(body, ExtensionBody):
-        resolve, told = parts.extensions.resolver(original), _EXTENSION_ALONE
-    job = await _submit(parts, caller, body.job(original), base_url, resolve)
+        submission = replace(submission, resolve=parts.extensions.resolver(original))
+        told = _EXTENSION_ALONE
+    job = await _submit(parts, submission)
     told = told.format(video_id_of(original.id))
-    return json_response(await video_of(parts.videos, job, base_url, body, told))
+    return json_response(await video_of(parts.videos, job, origin.base_url, body, told))
 
 
 async def _original(parts: ClipParts, caller: Caller, body: VideoEditBody, sha256: str | None) -> Job:
@@ -238,31 +235,25 @@ async def _original(parts: ClipParts, caller: Caller, body: VideoEditBody, sha25
     raise InvalidParams("video", "a file" if sha256 else None, _NO_CLIP)
 
 
-async def _submit_named(request: Request, parts: ClipParts, caller: Caller, base_url: str) -> _Submitted:
+async def _submit_named(
+    request: Request, parts: ClipParts, caller: Caller, origin: RequestOrigin
+) -> _Submitted:
     """Submit the job that JSON asks for, whose image has a URL or an id."""
     async with parts.bodies.json(request, caller.tenant_id, VideoBody) as fields:
-        return await _submit(parts, caller, fields.job(), base_url), fields
+        return await _submit(parts, await parts.bodies.submission(caller, fields.job(), origin)), fields
 
 
-async def _submit_form(request: Request, parts: ClipParts, caller: Caller, base_url: str) -> _Submitted:
+async def _submit_form(
+    request: Request, parts: ClipParts, caller: Caller, origin: RequestOrigin
+) -> _Submitted:
     """Submit the job that a form asks for; nothing keeps its image in memory once it is stored."""
     async with parts.bodies.form(request, caller.tenant_id, FORM, "application/json") as form:
         fields, uploads = video_fields_of(form)
-        if uploads is None:
-            return await _submit(parts, caller, fields.job(), base_url), fields
-        resolve = parts.bodies.resolver(uploads)
-        new = fields.job_on(uploads.names[0])
-        return await _submit(parts, caller, new, base_url, resolve), fields
+        new = fields.job() if uploads is None else fields.job_on(uploads.names[0])
+        return await _submit(parts, await parts.bodies.submission(caller, new, origin, uploads)), fields
 
 
-async def _submit(
-    parts: ClipParts,
-    caller: Caller,
-    body: NewJobBody,
-    base_url: str,
-    resolve: InputResolver | None = None,
-) -> Job:
-    submission = Submission(caller.tenant_id, body, base_url, resolve=resolve)
+async def _submit(parts: ClipParts, submission: Submission) -> Job:
     return await taken(parts.catalog, parts.config.openai_sizes, submission, parts.submissions.submit)
 
 

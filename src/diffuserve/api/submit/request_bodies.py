@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, create_model
 
+from diffuserve.api.http.storable import Storable, check_text
 from diffuserve.api.submit.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.domain.jobs.job import MAX_PREVIEWS, Band
 from diffuserve.domain.jobs.job_options import JOB_OPTIONS, MAX_JOB_SECONDS, MAX_TEXT_CHARACTERS, JobOptions
@@ -29,13 +30,6 @@ from diffuserve.options import option_of
 MAX_METADATA_BYTES = 16_384
 MAX_IMAGE_NAME_CHARACTERS = 2_048
 """Characters of a file's id or a URL; a data URL is limited by the size of the body and of its image."""
-
-
-def _check_text(text: str) -> str:
-    """Return the text. Raise `ValueError` if PostgreSQL cannot store it; pydantic refuses surrogates."""
-    if "\0" in text:
-        raise ValueError("must not contain the character U+0000")
-    return text
 
 
 def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +54,7 @@ def _check_image(name: object) -> str:
         raise ValueError(f"has {limit}, unless it is a data: URL")
     if not name.isascii():
         raise ValueError("must be ASCII; encode other characters as in a URL")
-    return _check_text(name)
+    return check_text(name)
 
 
 def _check_deadline(value: object) -> float | datetime:
@@ -85,7 +79,6 @@ def _check_images(names: object) -> str | list[str]:
 
 
 Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
-Storable = AfterValidator(_check_text)
 Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS), Storable]
 WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000), Storable]
 ModelName = Annotated[str, Field(min_length=1, max_length=200), Storable]

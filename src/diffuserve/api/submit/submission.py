@@ -35,7 +35,8 @@ InputResolver = Callable[[str, GenerationParams], Awaitable[GenerationParams]]
 class Submission:
     """Request of a tenant for a job. `base_url` is where it finds this server, for the URLs in webhooks.
 
-    `resolve` stores images that came along; others that the body names are files of the tenant, or URLs.
+    `resolve` stores images that came along, of which `brought` is a hash where the job has a key; others that
+    the body names are files of the tenant, or URLs.
     `webhook_form` is the form of the message to its webhook.
     """
 
@@ -44,6 +45,7 @@ class Submission:
     base_url: str
     idempotency_key: str | None = None
     resolve: InputResolver | None = None
+    brought: str = ""
     webhook_form: str = ""
 
     @cached_property
@@ -51,7 +53,7 @@ class Submission:
         """Stamp by which a repetition gives the same job, if the client asks for that."""
         if not self.idempotency_key:
             return None
-        return Stamp(self.tenant_id, self.idempotency_key, fingerprint(self.body))
+        return Stamp(self.tenant_id, self.idempotency_key, fingerprint(self.body, self.brought))
 
     def stamped(self, new: NewJob) -> NewJob:
         """Return the job with what a repetition is recognized by."""
@@ -176,7 +178,11 @@ def renamed_fields(rename: Callable[[str], str]) -> Iterator[None]:
         raise ImageBlocked(rename(error.field), error.category) from error
 
 
-def fingerprint(body: BaseModel) -> str:
-    """Return a hash that is equal for equal bodies, regardless of the order of their fields."""
+def fingerprint(body: BaseModel, brought: str = "") -> str:
+    """Return a hash that is equal for equal bodies, regardless of the order of their fields.
+
+    `brought` is the hash of the files that came with the body.
+    """
     content = body.model_dump(mode="json", exclude_unset=True)
-    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text + brought.encode()).hexdigest()
