@@ -10,6 +10,7 @@ import orjson
 
 from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
+from diffuserve.client.patience import at_most
 from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
 
 _SUBMISSION_SECONDS = 600.0  # the server checks and judges every item before it responds
@@ -61,9 +62,9 @@ class BatchClient:
         """Cancel every item, as single jobs are canceled. Raise `BatchNotFound`."""
         return await self._batch("POST", f"/v1/batches/{batch_id}/cancel")
 
-    async def wait(self, batch_id: str, timeout: float | None = None) -> BatchResource:
-        """Return the batch once every item has ended. Raise `TimeoutError` after `timeout` seconds."""
-        async with asyncio.timeout(timeout):
+    async def wait(self, batch_id: str, max_seconds: float | None = None) -> BatchResource:
+        """Return the batch once every item has ended. Raise `TimeoutError` after `max_seconds`."""
+        async with at_most(max_seconds, batch_id):
             while (batch := await self.get(batch_id)).finished_at is None:
                 await asyncio.sleep(_LOOK_SECONDS)
             return batch

@@ -5,7 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from diffuserve.client.batches import BatchClient
 from diffuserve.client.codec import decode
 from diffuserve.client.files import FileClient
 from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions, pause_before_retry
+from diffuserve.client.patience import at_most
 from diffuserve.client.webhooks import WebhookClient
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
 from diffuserve.domain.jobs.job import JobStatus
@@ -36,6 +37,7 @@ from diffuserve.sdk.new_job import job_body, paths_in, with_ids
 
 PATIENCE_SECONDS = 30.0
 _LONG_POLL_SECONDS = 25.0  # below the usual limits of proxies
+_CANCEL_SECONDS = 5.0  # a call that is given up ends soon, whether or not the server is there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +109,17 @@ class AsyncClient:
         """Submit a job as `submit` does, wait for it, and return its images, clips or sounds.
 
         Raise the job's error if it fails, `JobNotDone` for one of no class, and `TimeoutError` after
-        `max_seconds`, which cancels the job.
+        `max_seconds`, which cancels the job. So does whatever cancels the call.
         """
-        job = await self.submit(prompt, **fields)
+        submission = asyncio.ensure_future(self.submit(prompt, **fields))
         try:
+            job = await asyncio.shield(submission)
             return await self.fetch(await self.wait(job.id, max_seconds))
-        except TimeoutError:
-            await self.cancel(job.id)
+        except TimeoutError as error:
+            is_canceled = await self._give_up(submission)
+            raise TimeoutError(f"{error}; it {'was' if is_canceled else 'could not be'} canceled") from None
+        except asyncio.CancelledError:
+            await asyncio.shield(self._give_up(submission))
             raise
 
     async def submit(
@@ -238,10 +244,10 @@ class AsyncClient:
             return False
         return True
 
-    async def wait(self, job_id: str, timeout: float | None = None) -> JobResource:
-        """Return the job once it is final. Raise `TimeoutError` after `timeout` seconds."""
+    async def wait(self, job_id: str, max_seconds: float | None = None) -> JobResource:
+        """Return the job once it is final. Raise `TimeoutError` after `max_seconds`; the job goes on."""
         options = RequestOptions(params={"wait": _LONG_POLL_SECONDS}, wait_seconds=_LONG_POLL_SECONDS)
-        async with asyncio.timeout(timeout):
+        async with at_most(max_seconds, job_id):
             while True:
                 job = await self._job("GET", f"/v1/jobs/{job_id}", options)
                 if job.status.is_final:
@@ -293,6 +299,14 @@ class AsyncClient:
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
+
+    async def _give_up(self, submission: asyncio.Future[JobResource]) -> bool:
+        """Cancel the job that a submission has made or still makes, and return whether that succeeded."""
+        with suppress(DiffuserveError, OSError):
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                await self.cancel((await submission).id)
+                return True
+        return False
 
     async def _fetch(self, job: JobResource, artifact: ArtifactResource) -> GeneratedFile:
         async def read() -> bytes:

@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 _END: Any = object()
+_ENDING_SECONDS = 10.0
 
 
 class LoopThread:
@@ -22,16 +23,22 @@ class LoopThread:
         self._is_closed = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns; an exception in this thread, such as Ctrl-C, cancels it."""
+        """Return what `work` returns; an exception in this thread, such as Ctrl-C, cancels it.
+
+        What it does when it is canceled is waited for, since the program may end after it.
+        """
         try:
-            future = asyncio.run_coroutine_threadsafe(work, self._started())
+            loop = self._started()
         except RuntimeError:
             work.close()
             raise
+        has_ended = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_noted(work, has_ended), loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
+            has_ended.wait(_ENDING_SECONDS)
             raise
 
     def close(self, work: Coroutine[Any, Any, None]) -> None:
@@ -57,6 +64,13 @@ class LoopThread:
                 )
                 self._thread.start()
             return self._loop
+
+
+async def _noted(work: Coroutine[Any, Any, T], has_ended: threading.Event) -> T:
+    try:
+        return await work
+    finally:
+        has_ended.set()
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

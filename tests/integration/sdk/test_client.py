@@ -61,7 +61,7 @@ def test_a_failed_job_is_an_error_and_so_is_a_canceled_one(client: diffuserve.Cl
 
 
 def test_a_job_that_takes_too_long_is_canceled(client: diffuserve.Client) -> None:
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=r"job_\w+ took more than 0.2 s; it was canceled"):
         client.generate("wait", max_seconds=0.2)
     [newest] = client.list_jobs(limit=1).data
     assert newest.status in (JobStatus.CANCELED, JobStatus.CANCELING)

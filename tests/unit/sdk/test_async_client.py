@@ -118,8 +118,41 @@ async def test_a_wait_raises_after_its_timeout() -> None:
         raise AssertionError("never answered")
 
     async with AsyncClient("http://server", transport=httpx.MockTransport(never)) as http:
-        with pytest.raises(TimeoutError):
-            await http.wait("j1", timeout=0.05)
+        with pytest.raises(TimeoutError, match=r"j1 took more than 0.05 s"):
+            await http.wait("j1", max_seconds=0.05)
+
+
+@pytest.mark.parametrize("stage", ["/v1/jobs", "/v1/jobs/j1"])
+async def test_a_call_that_is_canceled_cancels_its_job(stage: str) -> None:
+    reached, go_on, canceled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.path == stage:
+            reached.set()
+            await go_on.wait()
+        if request.url.path.endswith("/cancel"):
+            canceled.set()
+        return httpx.Response(200, content=job())
+
+    async with AsyncClient("http://server", transport=httpx.MockTransport(handler)) as http:
+        call = asyncio.create_task(http.generate(STAR))
+        await reached.wait()
+        call.cancel()
+        asyncio.get_running_loop().call_soon(go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert canceled.is_set()
+
+
+async def test_a_call_that_takes_too_long_says_whether_its_job_was_canceled() -> None:
+    async def handler(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.01)
+        is_refused = request.url.path.endswith("/cancel")
+        return problem(404, "job_not_found", "no job") if is_refused else httpx.Response(200, content=job())
+
+    async with AsyncClient("http://server", transport=httpx.MockTransport(handler)) as http:
+        with pytest.raises(TimeoutError, match=r"j1 took more than 0.05 s; it could not be canceled"):
+            await http.generate(STAR, max_seconds=0.05)
 
 
 async def test_a_listing_has_filters_and_pages() -> None:
