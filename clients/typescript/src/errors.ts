@@ -1,3 +1,9 @@
+/** What is wrong with a field, and what to do. */
+export interface FieldError {
+  field: string;
+  remedy: string;
+}
+
 /** An error that the server told, or that it cannot be reached; `code` is stable and meant for programs. */
 export class DiffuserveError extends Error {
   constructor(
@@ -8,6 +14,10 @@ export class DiffuserveError extends Error {
     /** Seconds after which to try again; none if no retry helps. */
     readonly retryAfter?: number,
     options?: ErrorOptions,
+    /** Fields that are wrong, if the request is. */
+    readonly errors: readonly FieldError[] = [],
+    /** Id under which the server's log has the request. */
+    readonly requestId?: string,
   ) {
     super(message, options);
     this.name = "DiffuserveError";
@@ -20,15 +30,23 @@ const RETRIED = new Set([408, 425, 429, 500, 502, 503, 504]);
 export async function errorOf(response: Response): Promise<DiffuserveError> {
   const text = await response.text();
   const told = problemIn(text);
-  const detail = told["detail"] ?? text.slice(0, 200);
+  const message = told["detail"] ?? `the server responded with ${response.status}: ${text.slice(0, 200)}`;
   const mayPass = RETRIED.has(response.status) && told["retryable"] !== false;
   const asked = Number(response.headers.get("retry-after"));
   return new DiffuserveError(
-    `the server responded with ${response.status}: ${detail}`,
+    String(message),
     String(told["code"] ?? "server_refused"),
     response.status,
     mayPass ? Math.max(asked || 0, 0) : undefined,
+    undefined,
+    fieldErrorsIn(told),
+    response.headers.get("x-request-id") ?? undefined,
   );
+}
+
+function fieldErrorsIn(told: Record<string, unknown>): FieldError[] {
+  const errors = (told["errors"] ?? []) as { field: string; message: string }[];
+  return errors.map(({ field, message }) => ({ field, remedy: message }));
 }
 
 function problemIn(text: string): Record<string, unknown> {

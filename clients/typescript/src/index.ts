@@ -3,11 +3,12 @@ import { createParser } from "eventsource-parser";
 import { DiffuserveError } from "./errors.js";
 import type { components } from "./schemas.js";
 import type { ClientOptions, OperationId, RequestParts } from "./transport.js";
-import { Transport, now, pauseAfter, sleep, within } from "./transport.js";
+import { Transport, now, pauseAfter, sleep, unlessAborted, within } from "./transport.js";
 
 type Schemas = components["schemas"];
 export type NewJob = Schemas["NewJobBody"];
 export type Job = Schemas["JobResource"];
+export type Estimate = Schemas["EstimateResource"];
 export type JobPage = Schemas["JobPage"];
 export type JobEvent = Schemas["EventResource"];
 export type Artifact = Schemas["ArtifactResource"];
@@ -17,6 +18,7 @@ export type Batch = Schemas["BatchResource"];
 export type BatchResult = Schemas["BatchResult"];
 export type { ClientOptions, OperationId, RequestParts };
 export type { components } from "./schemas.js";
+export type { FieldError } from "./errors.js";
 export { DiffuserveError };
 
 /** An image, a clip or a sound of a job, with its content. */
@@ -37,6 +39,7 @@ export interface SubmitOptions extends CallOptions {
 
 const FINAL = new Set(["succeeded", "failed", "canceled", "expired"]);
 const POLL_SECONDS = 25; // below the usual limits of proxies
+const CANCEL_SECONDS = 5; // a call that is given up ends soon, whether or not the server is there
 const READ_SECONDS = 600; // an upload is judged, and a batch checked, before the response
 const SILENCE_SECONDS = 60; // a stream has a ping every 15 s
 
@@ -48,10 +51,26 @@ export class Client {
     this.#http = new Transport(options);
   }
 
-  /** Submit a job, wait for it, and return its images, clips or sounds. Throw the job's error if it fails. */
+  /**
+   * Submit a job, wait for it, and return its images, clips or sounds. Throw the job's error if it fails, and
+   * the signal's reason, which cancels the job.
+   */
   async generate(job: NewJob, options: SubmitOptions = {}): Promise<GeneratedFile[]> {
-    const { id } = await this.submit(job, options);
-    return this.fetch(await this.wait(id, options), options);
+    const { signal, ...others } = options;
+    signal?.throwIfAborted();
+    const submission = this.submit(job, others);
+    try {
+      const { id } = await unlessAborted(submission, signal);
+      return await this.fetch(await this.wait(id, options), options);
+    } catch (error) {
+      if (signal?.aborted) await within(CANCEL_SECONDS, submission.then(({ id }) => this.cancel(id))).catch(() => {});
+      throw error;
+    }
+  }
+
+  /** Check a job and predict its cost, without submitting it. */
+  estimate(job: NewJob, options: CallOptions = {}): Promise<Estimate> {
+    return this.request("estimateJob", { json: job, signal: options.signal });
   }
 
   /** Submit a job, which the server does once, whether or not anybody waits for it. */

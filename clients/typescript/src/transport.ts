@@ -41,7 +41,8 @@ export class Transport {
   readonly #fetch: typeof fetch;
 
   constructor(options: ClientOptions) {
-    this.server = (options.server ?? env("DIFFUSERVE_SERVER") ?? "http://127.0.0.1:8000").replace(/\/+$/, "");
+    const server = options.server ?? env("DIFFUSERVE_SERVER") ?? "http://127.0.0.1:8000";
+    this.server = server.replace(/\/+$/, "").replace(/\/v1$/, ""); // as OpenAI's clients have it
     const key = options.apiKey ?? env("DIFFUSERVE_API_KEY");
     this.#headers = key === undefined ? {} : { authorization: `Bearer ${key}` };
     this.patienceSeconds = options.patienceSeconds ?? 30;
@@ -57,8 +58,8 @@ export class Transport {
         return await read(await this.sendOnce(id, parts));
       } catch (error) {
         const seconds = Math.max(pauseAfter(error) ?? Infinity, pause * (0.5 + Math.random() / 2));
-        if (parts.signal?.aborted || now() + seconds > deadline)
-          throw awayFor(this.server, error);
+        parts.signal?.throwIfAborted();
+        if (now() + seconds > deadline) throw awayFor(this.server, error);
         await sleep(seconds);
       }
     }
@@ -126,6 +127,19 @@ export async function within<T>(seconds: number, promise: Promise<T>): Promise<T
     return await Promise.race([promise, late]);
   } finally {
     clearTimeout(timer);
+  }
+}
+
+/** Return what a promise gives, unless the signal is aborted before. Throw the signal's reason. */
+export async function unlessAborted<T>(promise: Promise<T>, signal?: AbortSignal): Promise<T> {
+  if (signal === undefined) return promise;
+  let abort = () => {};
+  const aborted = new Promise<never>((_, reject) => (abort = () => reject(signal.reason)));
+  signal.addEventListener("abort", abort);
+  try {
+    return await Promise.race([promise, aborted]);
+  } finally {
+    signal.removeEventListener("abort", abort);
   }
 }
 

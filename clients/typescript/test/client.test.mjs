@@ -39,6 +39,10 @@ test("a refusal says what is wrong, and is not tried again", async () => {
   await assert.rejects(client.submit({ input: { prompt: "a star", nix: 7 } }), (error) => {
     assert.ok(error instanceof DiffuserveError);
     assert.deepEqual([error.code, error.status, error.retryAfter], ["invalid_params", 422, undefined]);
+    assert.match(error.message, /^input.nix: /);
+    assert.equal(error.errors[0].field, "input.nix");
+    assert.match(error.errors[0].remedy, /not a field/);
+    assert.match(error.requestId, /^\w+$/);
     return true;
   });
 });
@@ -49,6 +53,21 @@ test("a job is canceled, and listed so", async () => {
   assert.equal((await client.wait(id)).status, "canceled");
   const { data } = await client.list({ status: ["canceled"], limit: 1 });
   assert.equal(data[0].id, id);
+});
+
+test("a call that is aborted cancels its job, and throws the signal's reason", async () => {
+  const job = { input: { prompt: "wait" }, metadata: { call: "aborted" } };
+  await assert.rejects(client.generate(job, { signal: AbortSignal.timeout(300) }), { name: "TimeoutError" });
+  const { data } = await client.list({ limit: 100 });
+  const statuses = data.filter(({ metadata }) => metadata.call === "aborted").map(({ status }) => status);
+  assert.equal(statuses.length, 1);
+  assert.match(statuses[0], /^cancel/);
+});
+
+test("a job is estimated, also at a URL as OpenAI's clients have it", async () => {
+  const { model, cost_seconds } = await new Client({ server: `${process.env.DIFFUSERVE_SERVER}/v1/` }).estimate(star);
+  assert.equal(model, "hand");
+  assert.ok(cost_seconds > 0);
 });
 
 test("a batch of prompts has results", async () => {

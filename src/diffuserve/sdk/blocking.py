@@ -27,12 +27,13 @@ class LoopThread:
 
         What it does when it is canceled is waited for, since the program may end after it.
         """
-        has_ended = threading.Event()
         try:
-            future = asyncio.run_coroutine_threadsafe(_noted(work, has_ended), self._started())
+            loop = self._started()
         except RuntimeError:
             work.close()
             raise
+        has_ended = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_noted(work, has_ended), loop)
         try:
             return future.result()
         except BaseException:
