@@ -144,7 +144,7 @@ def _host_and_port(field: str, url: str) -> tuple[str, int]:
 
 
 def _address_of(host: str) -> Address | None:
-    """Return the address that a host is, whoever resolves it; `None` for other names."""
+    """Return the address that a host surely is, `None` for names that must be resolved."""
     if _LOCAL_NAME.fullmatch(host):
         return _LOOPBACK
     try:
