@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from PIL import ExifTags, Image
 from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
+from diffuserve.domain.workers.model_orders import ModelOrder
 from support.browser import Axe, OpenPage, Screenshot, assert_fits
 from support.clips import complete_clip
 from support.hand_page import ABLE, Hand, generate, newest
@@ -508,20 +510,27 @@ def test_a_model_that_is_being_loaded_tells_how_far_it_is(open_page: OpenPage, h
     expect(newest(page).get_by_role("status")).to_contain_text("Next in the queue")
 
 
+HAVE = {"name": "sketch", "license": "MIT", "makes": "images", "num_bytes": 2_000_000_000}
+MODELS = [
+    {**HAVE, "name": "able", "is_here": True},
+    HAVE,
+    {**HAVE, "name": "oil", "license": "RAIL", "needs_consent": True},
+    {**HAVE, "name": "mural", "num_bytes": 40_000_000_000},
+]
+
+
+def report_orders(hand: Hand, progress: dict[str, object] | None = None) -> dict[str, str] | None:
+    """Have the worker tell what it can get and how far it is, and return the order that it is told."""
+    orders = {"models": MODELS, "room_bytes": 10_000_000_000, "progress": progress}
+    told = hand.does(hand.worker.beat("ready", resident_models=["able"], orders=orders))
+    order: dict[str, str] | None = told.raise_for_status().json()["order"]
+    return order
+
+
 def test_an_operator_has_a_worker_get_a_model_from_the_menu(
     open_hand: Callable[..., Page], hand: Hand, axe: Axe, screenshot: Screenshot
 ) -> None:
-    have = {"name": "sketch", "license": "MIT", "makes": "images", "num_bytes": 2_000_000_000}
-    bound = {**have, "name": "oil", "license": "RAIL", "needs_consent": True}
-    large = {**have, "name": "mural", "num_bytes": 40_000_000_000}
-    here = {**have, "name": "able", "is_here": True}
-
-    def report(progress: dict[str, object] | None = None) -> dict[str, str] | None:
-        orders = {"models": [here, have, bound, large], "room_bytes": 10_000_000_000, "progress": progress}
-        told = hand.does(hand.worker.beat("ready", resident_models=["able"], orders=orders))
-        order: dict[str, str] | None = told.raise_for_status().json()["order"]
-        return order
-
+    report = partial(report_orders, hand)
     page = open_hand(prompt="a star")
     page.get_by_role("button", name="More models…").click()
     menu = page.get_by_role("dialog", name="Models")
@@ -552,6 +561,28 @@ def test_an_operator_has_a_worker_get_a_model_from_the_menu(
     assert menu.locator(".models").evaluate("list => list.scrollWidth <= list.clientWidth"), "it wraps"
     menu.get_by_role("button", name="Use able").click()
     expect(menu).to_have_count(0)
+
+
+def test_an_order_shows_before_the_worker_has_heard_of_it_and_a_refusal_only_until_it_is_further(
+    open_hand: Callable[..., Page], hand: Hand
+) -> None:
+    report_orders(hand)
+    page = open_hand(prompt="a star")
+    page.get_by_role("button", name="More models…").click()
+    menu = page.get_by_role("dialog", name="Models")
+    menu.get_by_role("button", name="Fetch and load sketch").click()
+    expect(menu.get_by_role("status")).to_contain_text("Ordered sketch")
+    expect(menu.get_by_role("button", name="Fetch and load oil")).to_be_disabled()
+    menu.get_by_role("button", name="Cancel").click()
+    expect(menu.get_by_text("Ordered sketch")).to_have_count(0)
+    assert report_orders(hand) is None
+    other = ModelOrder(id="order_of_another_operator", model="sketch")
+    hand.does(hand.store.leases.order_model(hand.worker.id, other))
+    menu.get_by_role("button", name="Fetch and load sketch").click()
+    expect(menu.get_by_role("alert")).to_contain_text("is at sketch")
+    report_orders(hand, {"id": other.id, "model": "sketch", "state": "loaded"})
+    expect(menu.get_by_text("sketch is loaded")).to_be_visible()
+    expect(menu.get_by_role("alert")).to_have_count(0)
 
 
 def test_on_a_phone_the_result_comes_into_view(

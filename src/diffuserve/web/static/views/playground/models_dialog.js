@@ -52,11 +52,23 @@ function Workers({ onChoose }) {
 function Worker({ worker, onChoose }) {
   const { models, room_bytes: room, progress } = worker.report.orders;
   const [error, setError] = useState(null);
-  const isBusy = progress !== null && !ENDS.includes(progress.state);
-  const act = (method, body) => request(method, `v1/workers/${worker.id}/order`, body).then(look, setError);
+  const [ordered, setOrdered] = useState(null); // until the worker tells of it, at its next heartbeat
+  useEffect(() => {
+    setError(null);
+    setOrdered(null);
+  }, [progress?.id, progress?.state]);
+  const isTold = ordered === null || ordered.id === progress?.id;
+  const shown = isTold ? progress : { ...ordered, state: "ordered" };
+  const isBusy = shown !== null && !ENDS.includes(shown.state);
+  const act = (method, body) => {
+    setError(null);
+    return request(method, `v1/workers/${worker.id}/order`, body).then((given) => {
+      setOrdered(given); // null once it is canceled
+      return look();
+    }, setError);
+  };
   const [asked, ask] = useState(null); // whose license has to be accepted
   const order = (model) => {
-    setError(null);
     if (model.needs_consent && !model.is_here && asked !== model) return ask(model);
     ask(null);
     return act("POST", { model: model.name, accept_license: asked === model });
@@ -65,7 +77,7 @@ function Worker({ worker, onChoose }) {
     <section aria-label=${`Models of ${worker.name || worker.id}`}>
       <h3>${worker.name || worker.id}</h3>
       ${room !== null && html`<p class="hint">Its models may have ${bytes(room)} of memory together.</p>`}
-      ${progress && html`<${Progress} progress=${progress} onCancel=${isBusy ? () => act("DELETE") : null} />`}
+      ${shown && html`<${Progress} progress=${shown} onCancel=${isBusy ? () => act("DELETE") : null} />`}
       <${Problem} error=${error} />
       ${
         asked &&
@@ -88,7 +100,7 @@ function Worker({ worker, onChoose }) {
 
 function Progress({ progress: { model, state, bytes_read: read, bytes_total: total, reason }, onCancel }) {
   const told = total ? `Fetching ${model}: ${bytes(read)} of ${bytes(total)}` : `Fetching ${model}`;
-  const words = { fetching: told, loading: `Loading ${model}`, loaded: `${model} is loaded`, canceled: `${model}: canceled` };
+  const words = { ordered: `Ordered ${model}`, fetching: told, loading: `Loading ${model}`, loaded: `${model} is loaded`, canceled: `${model}: canceled` };
   return html`
     <div class="order" role="status">
       ${onCancel
