@@ -537,7 +537,7 @@ def test_an_operator_has_a_worker_get_a_model_from_the_menu(
     expect(menu.get_by_text("No worker takes orders of models")).to_be_visible()
     assert report() is None
     expect(menu.get_by_text("images · 2 GB · MIT · in memory")).to_be_visible()
-    expect(menu.get_by_text("does not fit here")).to_be_visible()
+    expect(menu.get_by_text("does not fit here: 40 GB, and models here may have 10 GB")).to_be_visible()
     expect(menu.get_by_role("button", name="Fetch and load mural")).to_be_disabled()
     axe(page)
     menu.get_by_role("button", name="Fetch and load oil").click()

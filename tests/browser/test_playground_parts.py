@@ -217,6 +217,13 @@ def test_the_parts_without_a_page_decide_as_they_should(open_hand: Callable[...,
     assert call(page, "progress", f"module.stageOf({slow})") == "Step 2 of 4 · about 14 s left"
 
 
+def test_a_message_begins_with_a_capital_unless_that_is_a_name(open_hand: Callable[..., Page]) -> None:
+    page = open_hand()
+    texts = ["must be less", "num_frames=17 is too many", "tiny-flux: gone", "v2 is new", "seed=1", ""]
+    told = call(page, "../../sentence", "argument.map(module.capitalized)", texts)
+    assert told == ["Must be less", *texts[1:]], "names stay as they are"
+
+
 Complete = Callable[[HandWorker, Lease], Coroutine[Any, Any, Any]]
 
 

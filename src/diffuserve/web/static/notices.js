@@ -1,4 +1,5 @@
 // Errors that no view has shown: promises that failed, and faults of the page. The frame shows the latest.
+import { capitalized } from "./sentence.js";
 import { signal } from "./vendor/ui.js";
 
 // The text of the latest notice, null for none.
@@ -13,11 +14,9 @@ export function startNotices() {
     const error = event.reason;
     if (error?.name === "ServerAway" || error?.name === "AbortError") return event.preventDefault(); // the banner tells
     if (error?.problem) event.preventDefault(); // a refusal, which is no fault of the page
-    return tell(sentence(error?.message ?? String(error)));
+    return tell(capitalized(error?.message ?? String(error)));
   });
   addEventListener("error", (event) => {
     if (event.message) tell(`The page has a fault: ${event.message}`);
   });
 }
-
-const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);

@@ -1,5 +1,6 @@
 // The page of one job: what it made, all that is known of it, and what can be done with it.
 import { html, useEffect, useMemo, useState } from "../vendor/ui.js";
+import { capitalized } from "../sentence.js";
 import { Problem } from "../components/problem.js";
 import { Actions } from "./job/actions.js";
 import { Facts } from "./job/facts.js";
@@ -7,7 +8,7 @@ import { Media } from "./job/media.js";
 import { Siblings } from "./job/siblings.js";
 import { Timeline } from "./job/timeline.js";
 import { WatchedJob } from "./job/watched_job.js";
-import { capitalized, isBlocked, promptOf, stateOf } from "./gallery/job_words.js";
+import { isBlocked, promptOf, stateOf } from "./gallery/job_words.js";
 
 export default function Job({ jobId }) {
   const watched = useMemo(() => new WatchedJob(jobId), [jobId]);

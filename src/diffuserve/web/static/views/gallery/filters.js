@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from "../../vendor/ui.js";
 import { navigate } from "../../router.js";
 import { request } from "../../api.js";
 import { FINAL } from "../../components/job_state.js";
-import { capitalized } from "./job_words.js";
+import { capitalized } from "../../sentence.js";
 
 const NAMES = ["status", "model", "kind", "query", "batch_id", "prompt_of"];
 const STATUSES = ["queued", "running", ...FINAL];

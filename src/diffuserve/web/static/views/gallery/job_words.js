@@ -1,5 +1,6 @@
 // Jobs in words and files: what the gallery and the page of a job say about one. Pure.
 import { duration } from "../../components/time.js";
+import { capitalized } from "../../sentence.js";
 
 export const VIDEO = "video.generate";
 export const AUDIO = "audio.generate";
@@ -16,7 +17,6 @@ export const pictureOf = (job) =>
   [...artifactsOf(job, "thumbnail"), ...artifactsOf(job, "poster"), ...outputsOf(job)].find(
     ({ content_type: type }) => type.startsWith("image/"),
   );
-export const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 const PHASES = {
   load: "Fetching the image", encode: "Reading the prompt", denoise: "Drawing", decode: "Decoding",

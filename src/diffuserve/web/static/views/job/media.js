@@ -1,9 +1,10 @@
 // What a job has made, large: its images, its clips, its sounds, or how far it is.
 import { html, useRef, useState } from "../../vendor/ui.js";
+import { capitalized } from "../../sentence.js";
 import { isFinal } from "../../components/job_state.js";
 import { ProgressBar } from "../../components/progress_bar.js";
 import { LiveClip } from "../../components/previews.js";
-import { AUDIO, VIDEO, artifactsOf, capitalized, outputsOf, promptOf, stateOf } from "../gallery/job_words.js";
+import { AUDIO, VIDEO, artifactsOf, outputsOf, promptOf, stateOf } from "../gallery/job_words.js";
 
 export function Media({ job, previews, isLive }) {
   const outputs = outputsOf(job);

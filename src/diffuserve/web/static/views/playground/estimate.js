@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "../../vendor/ui.js";
 import { request } from "../../api.js";
 import { jobRequest } from "./job_request.js";
-import { capitalized } from "./refusals.js";
+import { capitalized } from "../../sentence.js";
 import { about, isSlow } from "./seconds.js";
 import { inputs, model, settings } from "./state.js";
 

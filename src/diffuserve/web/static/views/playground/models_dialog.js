@@ -117,7 +117,8 @@ function Model({ model, worker, isBusy, onOrder, onChoose }) {
   const isResident = served !== undefined && worker.report.resident_models.includes(served);
   const isTooLarge = model.num_bytes !== null && room !== null && model.num_bytes > room;
   const size = model.num_bytes === null ? "size not known yet" : bytes(model.num_bytes);
-  const state = isResident ? "in memory" : model.is_here ? "on disk" : isTooLarge ? "does not fit here" : "to be had";
+  const misfit = `does not fit here: ${size}, and models here may have ${bytes(room)}`;
+  const state = isResident ? "in memory" : isTooLarge ? misfit : model.is_here ? "on disk" : "to be had";
   const choose = () => {
     chooseModel(served);
     onChoose();

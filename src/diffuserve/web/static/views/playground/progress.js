@@ -2,7 +2,7 @@
 import { duration } from "../../components/time.js";
 import { about, isSlow } from "./seconds.js";
 import { VIDEO } from "./job_request.js";
-import { capitalized } from "./refusals.js";
+import { capitalized } from "../../sentence.js";
 
 const DENOISING = 0.9; // of a clip's bar; decoding is the rest
 const PHASES = {

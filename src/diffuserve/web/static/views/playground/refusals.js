@@ -1,4 +1,5 @@
 // What went wrong, in words beside what caused it.
+import { capitalized } from "../../sentence.js";
 
 const FIELDS_OF_CODES = { prompt_blocked: "prompt", band_not_allowed: "priority", model_not_found: "model" };
 const OTHER_NAMES = { size: "width", seconds: "num_frames" };
@@ -38,8 +39,6 @@ const fieldName = (path) => {
 
 const blocked = (category) =>
   `The policy of this server does not allow this prompt${category ? ` (${category})` : ""}. Reword it.`;
-
-export const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 // Return what to do about a job that did not succeed.
 export function remedyOf(job) {

@@ -5,7 +5,8 @@ import { duration } from "../../components/time.js";
 import { bodyOf, editImage, reuseSettings, sameSeed, takesImages, vary } from "./actions.js";
 import { Code } from "./code.js";
 import { stageOf, timingsOf } from "./progress.js";
-import { capitalized, remedyOf } from "./refusals.js";
+import { capitalized } from "../../sentence.js";
+import { remedyOf } from "./refusals.js";
 import { cancel, dismiss, watched } from "./runs.js";
 import { Tile } from "./tile.js";
 
