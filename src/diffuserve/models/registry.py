@@ -155,19 +155,17 @@ def read_weights_ahead(
 
 
 def read_vocabulary(model: str) -> Vocabulary | None:
-    """Return the words that a model's folder says it knows, if it does, beside those of bundled models.
+    """Return the words that a model's folder says it knows, if it does; of a bundled one beside the others'.
 
     Raise `InvalidModel`.
     """
-    folder = open_configs(model)
+    folder, bundled = open_configs(model), bundled_models()
     own = _known_words(folder)
     if own is None:
         return None
-    others = {
-        name: _known_words(ModelFolder(path))
-        for name, path in bundled_models().items()
-        if path != folder.path
-    }
+    if folder.path not in bundled.values():
+        return Vocabulary(own)
+    others = {name: _known_words(ModelFolder(path)) for name, path in bundled.items() if path != folder.path}
     return Vocabulary(own, {name: words for name, words in others.items() if words is not None})
 
 
