@@ -411,10 +411,8 @@ def test_a_prompt_longer_than_the_model_reads_is_cut_with_a_warning(tiny_engine:
 def test_words_that_the_model_does_not_know_are_told(tiny_engine: Engine) -> None:
     params = GenerationParams(prompt="a Red disk and a lamp", width=96, height=96, num_inference_steps=1)
     [result] = tiny_engine.generate([params])
-    assert result.warnings == (
-        "tiny-flux does not know 'disk'; it knows circle, disc, square",
-        "tiny-flux does not know 'lamp'; it knows circle, square, triangle",
-    )
+    [warning] = result.warnings
+    assert "tiny-flux does not know 'disk' (it knows circle), 'lamp'" in warning
 
 
 @pytest.mark.parametrize("side", [64, 96, 256, 272])

@@ -12,6 +12,7 @@ import pytest
 
 from diffuserve.cli.commands import COMMANDS
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.folders.known_models import KNOWN_MODELS
 from diffuserve.models.folders.names import ALIASES
 from diffuserve.models.registry import known_families, read_spec
 
@@ -87,6 +88,14 @@ def test_the_table_of_models_says_what_bundled_ones_can(name: str) -> None:
     assert weights == f"{size / 1e6:.0f} MB"
     assert ("from an image" in edits, "masks" in edits) == (spec.has_strength, spec.has_mask)
     assert ("from text" in clips, "first frame" in clips) == (spec.max_frames > 1, spec.has_first_frame)
+
+
+def test_the_sizes_of_known_models_are_those_that_commands_tell() -> None:
+    gigabytes = {name: model.gigabytes for model in KNOWN_MODELS for name in model.names}
+    for _, names, weights, *_ in rows(section("README.md", "Models")):
+        sizes = [size for name in re.findall(r"`([^`]+)`", names) if (size := gigabytes.get(name))]
+        assert not sizes or weights.removeprefix("from ") == f"{min(sizes):.2g} GB", names
+    assert f"`diffuserve pull sd-1.5` ({gigabytes['sd-1.5']} GB)" in text("README.md")
 
 
 def test_every_figure_is_in_its_result_file() -> None:

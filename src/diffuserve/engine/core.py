@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from PIL import Image
 
 from diffuserve.domain.errors import EngineClosed, RequestAborted
-from diffuserve.domain.models.known_words import KnownWords
+from diffuserve.domain.models.known_words import Vocabulary
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.costs.memory import memory_budget
@@ -43,7 +43,7 @@ class EngineCore:
         config: EngineConfig,
         on_decoded: Callable[[], None],
         release: Callable[[str], None] = lambda _request_id: None,
-        vocabulary: KnownWords | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         pipeline = runner.pipeline
         adapter_bytes = config.adapter_bytes if pipeline.spec.max_adapters else 0

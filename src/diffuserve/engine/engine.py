@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from diffuserve.domain.errors import DiffuserveError, InvalidParams
 from diffuserve.domain.models.cost import CostEstimate
-from diffuserve.domain.models.known_words import KnownWords
+from diffuserve.domain.models.known_words import Vocabulary
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.adapter_use import AdapterUse
@@ -59,7 +59,7 @@ class Engine(AbstractContextManager["Engine"]):
         runner: Runner | None = None,
         read_weights_hash: Callable[[], str] = lambda: "",
         adapters: AdapterSources | None = None,
-        vocabulary: KnownWords | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         """Start the decoder. `runner` runs the model, by default in this process alone.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.models.known_words import KnownWords
+from diffuserve.domain.models.known_words import Vocabulary
 from diffuserve.domain.models.offload import parse_offload
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.quantization import parse_quantization
@@ -37,7 +37,7 @@ class LoadedModel:
     name: str
     pipeline: Pipeline
     companions: Companions = ALONE
-    vocabulary: KnownWords | None = None
+    vocabulary: Vocabulary | None = None
 
 
 def parse_plan(

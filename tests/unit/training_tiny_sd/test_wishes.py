@@ -1,11 +1,13 @@
 """Words that leave something open say nothing that the scene does not show."""
 
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
+from diffuserve.models.registry import read_vocabulary
 from scenes import COLORS, SHAPES, Scene, Thing
 from wish_encoders import labels_of
 from wishes import NOTHING, OPEN, USUAL, Wanted, Wish, fragment, scene_of, sentence, worded
@@ -80,3 +82,13 @@ def test_open_and_unsaid_parts_have_names_of_their_own_and_the_left_object_comes
     assert labels_of(NOTHING)[-2:] == [1, 1], "nothing at all leaves it open"
     assert labels_of(NOTHING)[:8] == [-100] * 8
     assert 1 + list(COLORS).index("pink") == labels_of(full)[1]
+
+
+def test_the_model_declares_the_words_that_it_is_taught() -> None:
+    vocabulary = read_vocabulary("tiny-sd")
+    assert vocabulary is not None
+    chance = random.Random(1)
+    wishes = [sentence(scene_of(index), chance) for index in range(2_000)]
+    said = Counter(word for wish in wishes for word in re.findall(r"[a-z]+", wish.words.lower()))
+    # Made-up words, which stand for nothing, are said once.
+    assert vocabulary.own.unknown(" ".join(word for word, times in said.items() if times >= 10)) == []

@@ -1,4 +1,4 @@
-"""The words that a small model knows, as its folder declares them, and what it knows instead of others."""
+"""The words that a small model knows, as its folder declares them, and what is said of the others."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,8 +16,8 @@ _WORD = re.compile(r"[a-z][a-z']*[a-z]")
 _SHORTEST = 3
 _FILLERS = frozenset(("and", "its", "the", "this", "that", "with", "has", "are", "for", "from", "very"))
 """Words that ask for nothing by themselves."""
-_MOST_TOLD, _MOST_NEAR = 3, 3
-_CLOSE, _MOST_LONGER = 0.75, 2
+_MOST_TOLD, _MOST_NEAR = 5, 3
+_CLOSE, _MOST_LONGER = 0.8, 1
 _Name = Annotated[Printable, Field(min_length=1, max_length=100)]
 _Names = Annotated[tuple[_Name, ...], Field(max_length=10_000)]
 _LEAST_SHARED, _LONGEST_ENDING = 4, 3  # letters
@@ -35,26 +35,19 @@ class KnownWords:
     words: _Names = ()
     near: Mapping[_Name, _Names] = field(default_factory=dict)
 
-    def warnings(self, prompt: str, model: str) -> tuple[str, ...]:
-        """Return a warning for each word of a prompt that the model does not know, three at most."""
-        unknown = self.unknown(prompt)
-        return tuple(
-            f"{model} does not know {word!r}; it knows {', '.join(self.instead_of(word))}"
-            for word in unknown[:_MOST_TOLD]
-        )
-
     def unknown(self, prompt: str) -> list[str]:
         """Return the words of a prompt that the model does not know, each once."""
         found = dict.fromkeys(word for word in _WORD.findall(prompt.lower()) if len(word) >= _SHORTEST)
-        return [word for word in found if word not in self._known and word not in _FILLERS]
+        return [word for word in found if not self.knows(word)]
+
+    def knows(self, word: str) -> bool:
+        """Return whether a word, in lower case, is known or asks for nothing."""
+        return word in self._known or word in _FILLERS
 
     def instead_of(self, word: str) -> list[str]:
-        """Return up to three names: near in meaning, then in spelling, then of the same kind."""
+        """Return up to three names: near in meaning, then in spelling; mostly none."""
         names = chain(self.near.get(word, ()), self._spelled_like(word))
-        found = list(dict.fromkeys(islice(names, _MOST_NEAR)))
-        kinds = [group for group in self.groups if any(name in found for thing in group for name in thing)]
-        others = (thing[0] for group in kinds or self.groups for thing in group)
-        return list(islice(dict.fromkeys(chain(found, others)), _MOST_NEAR))
+        return list(islice(dict.fromkeys(names), _MOST_NEAR))
 
     def _spelled_like(self, word: str) -> Iterable[str]:
         # To compare a word with all names would take longer than a step.
@@ -73,3 +66,33 @@ class KnownWords:
     @cached_property
     def _known(self) -> frozenset[str]:
         return frozenset(self.words) | {word for name in self._names for word in name.split()}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words that a model knows, and those that `others` on the same machine know, by their names."""
+
+    own: KnownWords
+    others: Mapping[str, KnownWords] = field(default_factory=dict)
+
+    def warnings(self, prompt: str, model: str) -> tuple[str, ...]:
+        """Return one warning of all words of a prompt that the model does not know; none without such words.
+
+        The first five are told, with what is near to each and the other model that knows most of them.
+        """
+        unknown = self.own.unknown(prompt)
+        if not unknown:
+            return ()
+        told, num_more = unknown[:_MOST_TOLD], len(unknown[_MOST_TOLD:])
+        listed = ", ".join(map(self._with_what_is_near, told))
+        more = f" and {num_more} more words" if num_more else ""
+        return (f"{model} does not know {listed}{more}{self._elsewhere(told)}",)
+
+    def _with_what_is_near(self, word: str) -> str:
+        near = self.own.instead_of(word)
+        return f"{word!r} (it knows {', '.join(near)})" if near else repr(word)
+
+    def _elsewhere(self, words: Iterable[str]) -> str:
+        known = {name: [word for word in words if other.knows(word)] for name, other in self.others.items()}
+        best = max(known, key=lambda name: len(known[name]), default=None)
+        return f"; {best} knows {', '.join(map(repr, known[best]))}" if best and known[best] else ""

@@ -13,7 +13,7 @@ from diffuserve.domain.errors import (
     OutOfMemory,
     RequestFailed,
 )
-from diffuserve.domain.models.known_words import KnownWords
+from diffuserve.domain.models.known_words import Vocabulary
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.model_runner import fails_for_lack_of_room, finite
 from diffuserve.engine.outputs import GenerationResult, StepOutput
@@ -38,7 +38,7 @@ class Endings:
         requests: Requests,
         runner: Runner,
         release: Callable[[str], None],
-        vocabulary: KnownWords | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         self._requests, self._runner, self._release = requests, runner, release
         self._vocabulary = vocabulary
