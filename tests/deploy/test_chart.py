@@ -3,6 +3,7 @@
 It was never installed in a cluster: none can run here.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -148,18 +149,12 @@ def test_a_second_model_has_workers_and_an_autoscaler_of_its_own(tmp_path: Path)
     assert not of_kind(made, "NetworkPolicy", "PodDisruptionBudget")
 
 
-def test_further_options_of_a_set_stand_beside_those_of_all() -> None:
-    alone, more = (
-        rendered(
-            "--set-json="
-            + f'workers=[{{"model":"a","autoscaler":"{scaler}","extraArgs":["--offload","model"]}}]'
-        )
-        for scaler in ("none", "scaledjob")
-    )
-    for made in (alone, more):
-        [pod] = workers(made)
-        assert (option(pod, "--offload"), option(pod, "--drain-seconds")) == ("model", "600")
-        assert option(pod, "--model-volume") == "/models"
+@pytest.mark.parametrize("scaler", ["none", "scaledjob"])
+def test_further_options_of_a_set_stand_beside_those_of_all(scaler: str) -> None:
+    one = f'{{"model":"a","autoscaler":"{scaler}","extraArgs":["--offload","model"]}}'
+    [pod] = workers(rendered(f"--set-json=workers=[{one}]"))
+    assert (option(pod, "--offload"), option(pod, "--drain-seconds")) == ("model", "600")
+    assert option(pod, "--model-volume") == "/models"
 
 
 @pytest.mark.parametrize(
@@ -172,6 +167,47 @@ def test_further_options_of_a_set_stand_beside_those_of_all() -> None:
 )
 def test_options_of_ones_own_may_say_where_the_models_are(own: str) -> None:
     assert len(workers(rendered(f'--set-json=workers=[{{"model":"a",{own}}}]'))) == 1
+
+
+def notes(*options: str) -> str:
+    done = helm("install", "images", str(make_chart.CHART), "--dry-run=client", *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("NOTES:")[2]
+
+
+@pytest.mark.parametrize(
+    ("floors", "whole"),
+    [
+        ("{}", '{"flux":[{"workers":1}],"sd-xl":[{"workers":1}]}'),
+        ('{"flux":[{"workers":2}]}', '{"flux":[{"workers":2}],"sd-xl":[{"workers":1}]}'),
+        (json.dumps('{"flux": [{"workers": 2}]}'), '{"flux":[{"workers":2}],"sd-xl":[{"workers":1}]}'),
+        ('{"flux":[{"workers":2}],"sd-xl":[{"workers":0}]}', None),
+    ],
+)
+def test_notes_name_models_whose_first_worker_nobody_starts(floors: str, whole: str | None) -> None:
+    models = '{"model":"flux"},{"name":"b","model":"/models/x","modelId":"sd-xl"}'
+    offered = '{"name":"c","model":"sd3","autoscaler":"none"},{"name":"d","model":"sd3"}'
+    told = notes(
+        "--set=workerDefaults.autoscaler=scaledjob",
+        f"--set-json=workers=[{models},{offered}]",
+        f"--set-json=settings.DIFFUSERVE_SCALE_FLOORS={floors}",
+    )
+    assert ("no floor" in told) == (whole is not None)
+    if whole:
+        assert f"DIFFUSERVE_SCALE_FLOORS: {whole}\n" in told
+    assert "sd3" not in told
+
+
+def test_notes_warn_of_alerts_whose_links_lead_nowhere() -> None:
+    warned, *rest = (
+        "monitoring.documents" in notes(*options)
+        for options in (
+            ("--set=monitoring.enabled=true",),
+            ("--set=monitoring.enabled=true", "--set=monitoring.documents=https://docs.studio.example"),
+            (),
+        )
+    )
+    assert (warned, rest) == (True, [False, False])
 
 
 def test_workers_need_no_volume() -> None:

@@ -34,6 +34,22 @@
 {{- .modelId | default (.model | base | splitList "@" | first) -}}
 {{- end }}
 
+{{/* Floors with which each model has a first worker, as JSON: nothing if those of the settings are enough.
+     A model that a set of workers without a ScaledJob offers needs none. */}}
+{{- define "diffuserve.missingFloors" -}}
+{{- $floors := .Values.settings.DIFFUSERVE_SCALE_FLOORS | default dict -}}
+{{- if kindIs "string" $floors }}{{ $floors = fromJson $floors }}{{ end -}}
+{{- $offered := list -}}
+{{- $missing := dict -}}
+{{- $workers := include "diffuserve.workers" . | fromYamlArray -}}
+{{- range $workers }}{{ if ne .autoscaler "scaledjob" }}{{ $offered = append $offered (include "diffuserve.modelId" .) }}{{ end }}{{ end -}}
+{{- range $workers -}}
+{{- $id := include "diffuserve.modelId" . -}}
+{{- if not (or (has $id $offered) (hasKey $floors $id)) }}{{ $_ := set $missing $id (list (dict "workers" 1)) }}{{ end -}}
+{{- end -}}
+{{- if $missing }}{{ merge $missing $floors | toJson }}{{ end -}}
+{{- end }}
+
 {{/* Whether a set of workers is on spot machines, or is started by a ScaledJob: nothing if none is. */}}
 {{- define "diffuserve.hasSpot" -}}
 {{- range include "diffuserve.workers" . | fromYamlArray }}{{ if .spot }}true{{ end }}{{ end -}}

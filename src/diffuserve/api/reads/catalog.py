@@ -28,7 +28,10 @@ _PLAN_SECONDS = 5.0
 _MAX_PLANS = 10_000
 _MAX_LISTED = 20
 _OPENAI_NAME = re.compile(r"(gpt-image|chatgpt-image|dall-e|sora)-.{1,60}")
-_NO_MODEL = "no worker has offered a model yet"
+_NO_MODEL = (
+    "no worker has offered a model yet: start one with `diffuserve worker --model MODEL`, or, where an "
+    "autoscaler starts them, give the model a floor in DIFFUSERVE_SCALE_FLOORS"
+)
 
 
 class Catalog:
