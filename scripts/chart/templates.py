@@ -148,11 +148,11 @@ def _pod(place: str, args: list[str], more: str = "") -> Holes:
         f"{container}/image": Inline(f"{{{{ {worker}.image }}}}"),
         f"{container}/args": Lines("\n".join([*arguments, *args])),
         f"{container}/env/+": _extra(f"{worker}.env"),
-        f"{container}/envFrom/0/secretRef/name": Inline(f"{{{{ {worker}.secret }}}}"),
         f"{container}/resources": Block(f"{worker}.resources"),
         f"{place}/volumes/0/persistentVolumeClaim": None,
         f"{place}/volumes/0/+": Lines(_VOLUME),
         f"{place}/volumes/1/emptyDir/sizeLimit": Inline(f"{{{{ {worker}.sharedMemory }}}}"),
+        f"{place}/volumes/4/secret/secretName": Inline(f"{{{{ {worker}.secret }}}}"),
         f"{place}/+": Lines(further),
     }
 

@@ -229,7 +229,8 @@ def test_the_values_of_the_guide_are_what_the_chart_takes(tmp_path: Path) -> Non
 
 def secrets_of(pod: Manifest) -> set[str]:
     sources = [source for container in pod["containers"] for source in container.get("envFrom", ())]
-    return {source["secretRef"]["name"] for source in sources if "secretRef" in source}
+    volumes = [volume["secret"]["secretName"] for volume in pod.get("volumes", ()) if "secret" in volume]
+    return {source["secretRef"]["name"] for source in sources if "secretRef" in source} | {*volumes}
 
 
 @pytest.mark.parametrize(

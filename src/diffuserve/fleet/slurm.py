@@ -21,6 +21,8 @@ _MARGIN_SECONDS = 10.0  # from the end of a drain to that of the job
 _COMMANDS = ("sbatch", "squeue", "scancel")
 _COMMAND_SECONDS = 60.0
 _KEY = "DIFFUSERVE_API_KEY"  # the fleet's own: jobs see the rest of its environment
+_NO_SOURCE = "Could not establish a configuration source"
+_NO_CLUSTER = "this machine is no node of a Slurm cluster (no slurm.conf)"
 _OUT_OF_MEMORY = "OUT_OF_MEMORY"
 _FAILED = ("FAILED", _OUT_OF_MEMORY)
 """Other ends, such as a lost node, a preemption or a time limit, are no fault of the worker's."""
@@ -56,6 +58,8 @@ class SlurmLauncher:
             self._sbatch("--test-only")
         except ServerUnavailable as error:
             remedy = "correct the options after --, or ask the cluster's operators"
+            if _NO_CLUSTER in str(error):
+                remedy = "run the fleet on one, such as a login node"
             raise InvalidParams("fleet", self._name, f"{error}; {remedy}") from error
 
     def workers(self) -> Sequence[FleetWorker]:
@@ -101,7 +105,7 @@ class SlurmLauncher:
         except subprocess.TimeoutExpired as error:
             raise ServerUnavailable(f"{command[0]} does not respond") from error
         if done.returncode:
-            raise ServerUnavailable("; ".join(done.stderr.strip().splitlines()) or f"{command[0]} failed")
+            raise ServerUnavailable(_complaint(done.stderr) or f"{command[0]} failed")
         return done.stdout
 
 
@@ -160,6 +164,11 @@ def _worker(row: Mapping[str, str], now: datetime) -> FleetWorker | None:
     return FleetWorker(
         name=name, placement=FleetPlacement.FAILED, detail=detail, cannot_start=code == CANNOT_START
     )
+
+
+def _complaint(stderr: str) -> str:
+    """Return what a command of Slurm complains about, on a line; in one sentence where there is no cluster."""
+    return _NO_CLUSTER if _NO_SOURCE in stderr else "; ".join(stderr.strip().splitlines())
 
 
 def _resources(setup: WorkerSetup) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def locked(folder: Path, access: Access = Access.OWNER) -> Iterator[None]:
 def shared(folder: Path, access: Access = Access.OWNER) -> Iterator[None]:
     """Note this process among the servers on the folder until the block, or this process, ends.
 
-    Raise `InvalidParams` as `locked` does, but not for other servers. The file of a killed one stays, unlocked.
+    Raise `InvalidParams` as `locked` does, but not for other servers. The file of a killed one stays.
     """
     make_private_folder(folder, access)
     make_private_folder(folder / _SHARED, access)

@@ -11,6 +11,7 @@ from diffuserve.domain.resources.job import JobResource
 from diffuserve.domain.resources.operations import OperationsResource
 from diffuserve.domain.resources.worker import WorkerResource
 from diffuserve.domain.text.timestamps import from_rfc3339
+from diffuserve.domain.workers.worker import WorkerState
 from diffuserve.sdk.async_client import AsyncClient
 
 RATE_SECONDS = 60.0
@@ -92,6 +93,19 @@ def jobs_per_minute(ended: Sequence[JobResource], now: float, *, is_all: bool) -
         return 0.0
     seconds = RATE_SECONDS if is_all or len(recent) < len(ages) else max(*recent, 1.0)
     return 60.0 * len(recent) / seconds
+
+
+def without_replaced(workers: Sequence[WorkerResource]) -> tuple[WorkerResource, ...]:
+    """Leave out lost workers whose name a live one has: they were started again."""
+    live = {worker.name for worker in workers if worker.state is not WorkerState.LOST and worker.name}
+    return tuple(
+        worker for worker in workers if worker.state is not WorkerState.LOST or worker.name not in live
+    )
+
+
+def replaced_line(num_replaced: int) -> str:
+    """Say how many lost workers are not shown; the control plane forgets them after a day."""
+    return f"{num_replaced} lost in the last day; --all shows them"
 
 
 def count_states(workers: Sequence[WorkerResource]) -> dict[str, int]:

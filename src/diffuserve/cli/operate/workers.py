@@ -13,6 +13,7 @@ from diffuserve.cli.client.jobs import age
 from diffuserve.cli.display.echo import echo
 from diffuserve.cli.display.results import results
 from diffuserve.cli.operate.server_tables import models_of, state_of
+from diffuserve.cli.operate.server_view import replaced_line, without_replaced
 from diffuserve.client.codec import encode
 from diffuserve.domain.errors import InvalidParams, WorkerNotFound
 from diffuserve.domain.resources.worker import WorkerList, WorkerResource
@@ -42,8 +43,14 @@ workers = typer.Typer(
 
 @workers.command("list", epilog=EXAMPLES)
 @options.takes_settings("server", "api_key")
-def list_workers(settings: Settings, as_json: options.Json = False) -> None:
-    """List the workers with their state, models and jobs."""
+def list_workers(
+    settings: Settings,
+    all: Annotated[
+        bool, typer.Option("--all", help="List lost workers that others of their name replaced, too.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """List the workers with their state, models and jobs. JSON has all of them."""
     found = ask(settings, lambda client: client.workers())
     if as_json:
         echo(encode(WorkerList(data=tuple(found))))
@@ -51,7 +58,8 @@ def list_workers(settings: Settings, as_json: options.Json = False) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("id", "name", "state", "role", "machine", "models", "jobs", "heartbeat", "labels"):
         table.add_column(name, no_wrap=True)
-    for worker in found:
+    shown = found if all else without_replaced(found)
+    for worker in shown:
         table.add_row(
             worker.id,
             worker.name,
@@ -64,6 +72,8 @@ def list_workers(settings: Settings, as_json: options.Json = False) -> None:
             ", ".join(f"{key}={value}" for key, value in worker.labels.items()),
         )
     results().print(table)
+    if len(shown) < len(found):
+        echo(replaced_line(len(found) - len(shown)), err=True)
     if not found:
         echo("no worker is registered: jobs wait until one is", err=True)
 

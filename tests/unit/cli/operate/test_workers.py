@@ -2,6 +2,7 @@
 
 import pytest
 
+from diffuserve.cli.operate.server_view import without_replaced
 from diffuserve.cli.operate.workers import named
 from diffuserve.domain.errors import InvalidParams, WorkerNotFound
 from diffuserve.domain.resources.worker import WorkerReportResource, WorkerResource
@@ -38,3 +39,10 @@ def test_two_live_workers_of_a_name_are_told_apart_by_their_ids() -> None:
         named("w1", [worker("a"), worker("b")])
     with pytest.raises(WorkerNotFound):
         named("w2", [worker("a")])
+
+
+def test_a_lost_worker_is_left_out_once_another_of_its_name_is_there() -> None:
+    ghosts = [worker("a", WorkerState.LOST), worker("b", WorkerState.LOST)]
+    others = [worker("d", WorkerState.LOST, "w2"), worker("e", name=""), worker("f", WorkerState.LOST, "")]
+    assert without_replaced([*ghosts, worker("c"), *others]) == (worker("c"), *others)
+    assert without_replaced(ghosts) == tuple(ghosts), "nobody replaced them"
