@@ -131,6 +131,10 @@ class ClientJobs:
             return None
         return await self._outlook.estimate(job)
 
+    async def foresee(self, new: NewJob) -> QueueEstimate:
+        """Estimate when a job would be finished if it were submitted now, as of the last second."""
+        return await self._outlook.estimate(job_of(_last(new)))
+
     async def check_deadline(self, new: NewJob) -> None:
         """Raise `DeadlineUnreachable` if a job would probably miss a deadline that it must meet.
 
@@ -139,9 +143,8 @@ class ClientJobs:
         """
         if new.finish_in is None or new.best_effort:
             return
-        last = job_of(_last(new))
-        estimate = await self._outlook.estimate(last)
-        likely = estimate.likely_seconds or last.work_seconds
+        estimate = await self.foresee(new)
+        likely = estimate.likely_seconds or job_of(_last(new)).work_seconds
         if likely > new.finish_in:
             raise DeadlineUnreachable(new.finish_in, likely, estimate.eta_s_low, estimate.eta_s_high)
 

@@ -120,5 +120,6 @@ async def test_the_unmodified_client_keeps_its_key_when_it_tries_again(
         response = await waiting
         assert base64.b64decode((response.data or [])[0].b64_json or "") == PNG
         assert len(await jobs(http)) == 1
-        with pytest.raises(openai.BadRequestError, match="used with another body"):
+        with pytest.raises(openai.BadRequestError, match="used with another body") as refused:
             await client.images.generate(prompt="a dog", extra_headers=_KEY)
+        assert refused.value.code == "idempotency_mismatch"
