@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from diffuserve.client.codec import decode
+from diffuserve.client.files import FileClient, with_uploads
 from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.client.patience import at_most
 from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
@@ -23,6 +24,7 @@ class BatchClient:
 
     def __init__(self, http: HttpTransport) -> None:
         self._http = http
+        self._files = FileClient(http)
 
     async def submit(
         self,
@@ -34,11 +36,11 @@ class BatchClient:
     ) -> BatchResource:
         """Submit a batch of prompts, or of items as the API takes them: `custom_id`, `input` …
 
-        `options` are for all items: `model`, `priority`, `webhook_url` …
+        `options` are for all items: `model`, `priority`, `webhook_url` … Images that the program has itself
+        are uploaded first, as those of a job are.
         """
-        lines = b"".join(
-            orjson.dumps(_item(*each), option=orjson.OPT_APPEND_NEWLINE) for each in enumerate(items)
-        )
+        named = await with_uploads(self._files, [_item(*each) for each in enumerate(items)])
+        lines = b"".join(orjson.dumps(item, option=orjson.OPT_APPEND_NEWLINE) for item in named)
         return await self._submit(lines, _JSON_LINES, options, idempotency_key)
 
     async def submit_lines(self, lines: bytes, options: Mapping[str, str]) -> BatchResource:

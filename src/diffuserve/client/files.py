@@ -1,12 +1,16 @@
 """Client for the uploaded images of a server."""
 
+import io
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
+from diffuserve.client.local_images import LocalImage, local_images, with_ids
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.resources.file import FilePage, FileResource
 from diffuserve.storage.base import content_type_of
 
@@ -22,13 +26,15 @@ class FileClient:
         self._http = http
 
     async def upload(
-        self, image: Path | bytes, on_sent: Callable[[int], None] = lambda _bytes: None
+        self, image: LocalImage, on_sent: Callable[[int], None] = lambda _bytes: None
     ) -> FileResource:
         """Upload an image; the same one again is the same file. Raise `InvalidParams` or `TooLarge`.
 
-        `on_sent` is called with the bytes of a file that are on their way so far, which a retry sends anew.
+        `on_sent` is called with the bytes of a path that are on their way so far, which a retry sends anew.
         """
         path = image if isinstance(image, Path) else Path("image")
+        if not isinstance(image, Path | bytes):
+            image = _whole(image)
         content_type = content_type_of(path.name)
         headers = {"content-type": content_type if content_type.startswith("image/") else _IMAGE}
         if isinstance(image, Path):
@@ -57,6 +63,21 @@ class FileClient:
     @staticmethod
     def _path(file_id: str) -> str:
         return f"/v1/files/{quote(file_id, safe='')}"
+
+
+async def with_uploads(files: FileClient, fields: Any) -> Any:
+    """Return fields with each image that the program has itself uploaded once, and named by its id."""
+    ids = {image: (await files.upload(image)).id for image in dict.fromkeys(local_images(fields))}
+    return with_ids(fields, ids)
+
+
+def _whole(file: BinaryIO) -> bytes:
+    """Return the content of an open file from its beginning, wherever the program left it."""
+    if isinstance(file, io.TextIOBase):
+        raise InvalidParams("image", file, 'is open as text; open it with the mode "rb"')
+    if file.seekable():
+        file.seek(0)
+    return file.read()
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class HttpTransport:
         retried also while the server's artifact store refuses access, of which `storage` is told.
         """
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self.server = server.rstrip("/")
+        self.server = server.rstrip("/").removesuffix("/v1")  # as OpenAI's clients have it
         self.patience_seconds = patience_seconds
         self.storage = OutageLog("the artifact store", reminders=each_minute)
         self._outages = outages

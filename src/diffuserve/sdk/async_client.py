@@ -19,13 +19,14 @@ from httpx_sse import EventSource, SSEError
 from diffuserve.backoff import jitter
 from diffuserve.client.batches import BatchClient
 from diffuserve.client.codec import decode
-from diffuserve.client.files import FileClient
+from diffuserve.client.files import FileClient, with_uploads
 from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions, pause_before_retry
 from diffuserve.client.patience import at_most
 from diffuserve.client.webhooks import WebhookClient
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
 from diffuserve.domain.jobs.job import JobStatus
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.resources.estimate import EstimateResource
 from diffuserve.domain.resources.job import ArtifactResource, EventResource, JobPage, JobResource
 from diffuserve.domain.resources.model import ModelList, ModelResource
 from diffuserve.domain.resources.operations import OperationsResource
@@ -33,7 +34,7 @@ from diffuserve.domain.resources.scale import ScaleResource
 from diffuserve.domain.resources.usage import UsageField, UsageResource
 from diffuserve.domain.resources.worker import WorkerList, WorkerResource
 from diffuserve.sdk.generated_file import GeneratedFile, error_of_job
-from diffuserve.sdk.new_job import job_body, paths_in, with_ids
+from diffuserve.sdk.new_job import job_body
 
 PATIENCE_SECONDS = 30.0
 _LONG_POLL_SECONDS = 25.0  # below the usual limits of proxies
@@ -128,12 +129,12 @@ class AsyncClient:
         """Submit a job, which the server does once, whether or not anybody waits for it.
 
         `fields` are those of a request (`seed`, `width` …) and of a job (`model`, `kind`, `priority`,
-        `metadata` …); a `Path` as an image is uploaded first. Every submission has an idempotency key, so a
-        retry whose first response got lost makes no second job; a key of your own makes it one job for a day.
+        `metadata` …); an image as a `Path`, as bytes or as a file open for reading bytes is uploaded first.
+        Every submission has an idempotency key, so a retry whose first response got lost makes no second job;
+        a key of your own makes it one job for a day.
         Raise `InvalidParams`, which names the field, and `PromptBlocked`.
         """
-        ids = {path: (await self.files.upload(path)).id for path in dict.fromkeys(paths_in(fields))}
-        body = job_body(prompt, with_ids(fields, ids))
+        body = job_body(prompt, await with_uploads(self.files, fields))
         headers = {"idempotency-key": idempotency_key or secrets.token_hex(16)}
         return await self._job("POST", "/v1/jobs", RequestOptions(json=body, headers=headers))
 
@@ -145,6 +146,12 @@ class AsyncClient:
         async with aclosing(self.stream(job.id)) as events:
             async for event in events:
                 yield event
+
+    async def estimate(self, /, prompt: str | GenerationParams, **fields: Any) -> EstimateResource:
+        """Check a job, given as `submit` takes it, and predict its cost without submitting it."""
+        body = job_body(prompt, await with_uploads(self.files, fields))
+        response = await self._http.request("POST", "/v1/jobs/estimate", RequestOptions(json=body))
+        return decode(EstimateResource, response.content)
 
     async def get(self, job_id: str) -> JobResource:
         """Return the job. Raise `JobNotFound`."""

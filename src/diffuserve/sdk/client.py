@@ -54,6 +54,7 @@ class Client(BlockingClient):
 
     generate = blocking(AsyncClient.generate)
     submit = blocking(AsyncClient.submit)
+    estimate = blocking(AsyncClient.estimate)
     subscribe = iterating(AsyncClient.subscribe)
     stream = iterating(AsyncClient.stream)
     wait = blocking(AsyncClient.wait)

@@ -83,6 +83,13 @@ def test_a_local_image_is_uploaded_and_named(client: diffuserve.Client, tmp_path
     client.files.delete(file.id)
 
 
+def test_a_job_is_estimated_also_at_a_url_as_clients_of_openai_have_it(server: ServerThread) -> None:
+    with diffuserve.Client(f"{server.address}/v1/") as client:
+        estimate = client.estimate("a star", num_images=2)
+    assert (estimate.model, estimate.warnings) == ("hand", ())
+    assert estimate.cost_seconds > 0
+
+
 def test_a_batch_of_prompts_has_typed_results(client: diffuserve.Client) -> None:
     batch = client.batches.wait(client.batches.submit(["a star", "a circle"]).id)
     assert batch.num_items == 2

@@ -1,17 +1,20 @@
 """The client against a server that a function simulates."""
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import orjson
 import pytest
 
-from diffuserve.domain.errors import JobNotFound, QueueFull, ServerUnavailable
+from diffuserve.domain.errors import InvalidParams, JobNotFound, QueueFull, ServerUnavailable
 from diffuserve.domain.jobs.job import Band, JobStatus
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.resources.file import FileResource
 from diffuserve.domain.resources.job import EventResource, JobPage
 from diffuserve.sdk.async_client import AsyncClient
 from support.resources import make_event, make_job, server_sent
@@ -21,6 +24,18 @@ QUEUED, RUNNING, SUCCEEDED = (
     make_event(status, seq) for seq, status in enumerate(("queued", "running", "succeeded"), 1)
 )
 PROGRESS = make_event("progress")
+UPLOADED = FileResource(
+    id="file-1",
+    filename="image",
+    content_type="image/png",
+    bytes=7,
+    width=1,
+    height=1,
+    sha256="00",
+    verdict=None,
+    created_at=0,
+    expires_at=1,
+)
 STAR = GenerationParams(prompt="a star", width=64, height=64, seed=3)
 
 
@@ -59,6 +74,33 @@ async def test_a_submission_has_the_fields_that_are_set_and_an_idempotency_key()
     assert seen[0].headers["authorization"] == "Bearer key"
     keys = [request.headers["idempotency-key"] for request in seen]
     assert keys[0] != keys[1], "two submissions are two jobs"
+
+
+async def test_images_of_a_program_are_uploaded_once_for_jobs_and_batches(tmp_path: Path) -> None:
+    (path := tmp_path / "star.png").write_bytes(b"a path")
+    uploads: list[bytes] = []
+    submitted: list[bytes] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/v1/files":
+            submitted.append(request.content)
+            return problem(422, "invalid_params", "what is submitted is looked at here, not made")
+        uploads.append(request.content)
+        return httpx.Response(200, content=orjson.dumps(replace(UPLOADED, id=f"file-{len(uploads)}")))
+
+    file = io.BytesIO(b"a file")
+    file.seek(0, io.SEEK_END)  # as whoever has just written it leaves it
+    items = [
+        {"custom_id": "1", "input": {"prompt": "a star", "image": image}} for image in (path, path, file)
+    ]
+    async with client(handler) as http:
+        for submission in (http.submit("a star", image=b"bytes"), http.batches.submit(items)):
+            with pytest.raises(InvalidParams):
+                await submission
+    assert uploads == [b"bytes", b"a path", b"a file"]
+    assert json.loads(submitted[0])["input"]["image"] == "file-1"
+    images = [json.loads(line)["input"]["image"] for line in submitted[1].splitlines()]
+    assert images == ["file-2", "file-2", "file-3"]
 
 
 async def test_a_submission_whose_response_is_lost_is_retried_with_the_same_key() -> None:
