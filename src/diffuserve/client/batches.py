@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from diffuserve.client.codec import decode
-from diffuserve.client.files import FileClient
+from diffuserve.client.files import FileClient, with_uploads
 from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.client.patience import at_most
 from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
@@ -39,7 +39,7 @@ class BatchClient:
         `options` are for all items: `model`, `priority`, `webhook_url` … Images that the program has itself
         are uploaded first, as those of a job are.
         """
-        named = await self._files.named([_item(*each) for each in enumerate(items)])
+        named = await with_uploads(self._files, [_item(*each) for each in enumerate(items)])
         lines = b"".join(orjson.dumps(item, option=orjson.OPT_APPEND_NEWLINE) for item in named)
         return await self._submit(lines, _JSON_LINES, options, idempotency_key)
 

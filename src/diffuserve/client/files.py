@@ -47,11 +47,6 @@ class FileClient:
         )
         return decode(FileResource, (await self._http.request("POST", "/v1/files", options)).content)
 
-    async def named(self, fields: Any) -> Any:
-        """Return fields with each image that the program has itself uploaded once, and named by its id."""
-        ids = {image: (await self.upload(image)).id for image in dict.fromkeys(local_images(fields))}
-        return with_ids(fields, ids)
-
     async def get(self, file_id: str) -> FileResource:
         """Return what is known of a file. Raise `FileNotKnown`."""
         return decode(FileResource, (await self._http.request("GET", self._path(file_id))).content)
@@ -68,6 +63,12 @@ class FileClient:
     @staticmethod
     def _path(file_id: str) -> str:
         return f"/v1/files/{quote(file_id, safe='')}"
+
+
+async def with_uploads(files: FileClient, fields: Any) -> Any:
+    """Return fields with each image that the program has itself uploaded once, and named by its id."""
+    ids = {image: (await files.upload(image)).id for image in dict.fromkeys(local_images(fields))}
+    return with_ids(fields, ids)
 
 
 def _whole(file: BinaryIO) -> bytes:

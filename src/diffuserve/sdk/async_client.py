@@ -19,7 +19,7 @@ from httpx_sse import EventSource, SSEError
 from diffuserve.backoff import jitter
 from diffuserve.client.batches import BatchClient
 from diffuserve.client.codec import decode
-from diffuserve.client.files import FileClient
+from diffuserve.client.files import FileClient, with_uploads
 from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions, pause_before_retry
 from diffuserve.client.patience import at_most
 from diffuserve.client.webhooks import WebhookClient
@@ -134,7 +134,7 @@ class AsyncClient:
         a key of your own makes it one job for a day.
         Raise `InvalidParams`, which names the field, and `PromptBlocked`.
         """
-        body = job_body(prompt, await self.files.named(fields))
+        body = job_body(prompt, await with_uploads(self.files, fields))
         headers = {"idempotency-key": idempotency_key or secrets.token_hex(16)}
         return await self._job("POST", "/v1/jobs", RequestOptions(json=body, headers=headers))
 
@@ -149,7 +149,7 @@ class AsyncClient:
 
     async def estimate(self, /, prompt: str | GenerationParams, **fields: Any) -> EstimateResource:
         """Check a job, given as `submit` takes it, and predict its cost without submitting it."""
-        body = job_body(prompt, await self.files.named(fields))
+        body = job_body(prompt, await with_uploads(self.files, fields))
         response = await self._http.request("POST", "/v1/jobs/estimate", RequestOptions(json=body))
         return decode(EstimateResource, response.content)
 
