@@ -71,7 +71,7 @@ async def with_uploads(files: FileClient, fields: Any) -> Any:
     return with_ids(fields, ids)
 
 
-def _whole(file: BinaryIO) -> bytes:
+def _whole(file: BinaryIO | io.TextIOBase) -> bytes:
     """Return the content of an open file from its beginning, wherever the program left it."""
     if isinstance(file, io.TextIOBase):
         raise InvalidParams("image", file, 'is open as text; open it with the mode "rb"')
