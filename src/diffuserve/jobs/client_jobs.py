@@ -45,15 +45,16 @@ class ClientJobs:
         self._outlook = Outlook(database, operations, self._recent)
         writer.on_lane_changes = self._recent.note
 
-    async def submit(self, new: NewJob) -> Job:
+    async def submit(self, new: NewJob, job_id: str | None = None) -> Job:
         """Queue a job; return the earlier job for an idempotency key that was used with the same body.
 
+        The job gets `job_id`, which must be new, or an id of its own.
         Raise `QueueFull`, `BacklogFull`, `TooLarge`, `IdempotencyMismatch`, or `FileNotKnown` for an image
         that was deleted meanwhile.
         """
-        return await self._writer.run(SubmitJob(timed_id("job_"), new))
+        return await self._writer.run(SubmitJob(job_id or timed_id("job_"), new))
 
-    async def submit_in_time(self, new: NewJob) -> Job:
+    async def submit_in_time(self, new: NewJob, job_id: str | None = None) -> Job:
         """Queue a job that has to meet its deadline, beside all that others are submitting just now.
 
         Raise what `check_deadline` and `submit` raise.
@@ -61,7 +62,7 @@ class ClientJobs:
         await self.check_deadline(new)
         # Nothing is awaited between the check and this, so that no two jobs count on the same room.
         with self._recent.pending(_change_of(new)):
-            return await self.submit(new)
+            return await self.submit(new, job_id)
 
     async def find_room(self, tenant_id: str, stamp: Stamp | None) -> Job | None:
         """Return the earlier job of a stamp, `None` if there is none and the tenant may queue a job.

@@ -116,6 +116,8 @@ async def test_the_same_key_and_body_give_the_same_job(http: httpx.AsyncClient, 
     second = await http.post("/v1/jobs", json={"input": {"width": 64, "prompt": "a cat"}}, headers=key)
     assert first.json()["id"] == second.json()["id"]
     assert first.json()["input"]["seed"] == second.json()["input"]["seed"]
+    assert "idempotent-replayed" not in first.headers
+    assert second.headers["idempotent-replayed"] == "true"
 
 
 async def test_the_same_key_with_another_body_is_rejected(

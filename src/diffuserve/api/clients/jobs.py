@@ -71,6 +71,8 @@ async def submit_job(
             job = await parts.submissions.submit(submission)
         headers = {"location": f"{origin.base_url}/v1/jobs/{job.id}"}
         status = 202
+        if job.id != submission.job_id:
+            headers["idempotent-replayed"] = "true"
         if seconds is not None:
             headers["preference-applied"] = f"wait={seconds}"
             job = await parts.job_watcher.final(job, seconds)

@@ -11,6 +11,7 @@ _EXPOSED = (
     "content-disposition",
     "content-range",
     "etag",
+    "idempotent-replayed",
     "location",
     "preference-applied",
     "ratelimit",

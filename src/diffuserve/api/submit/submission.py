@@ -22,6 +22,7 @@ from diffuserve.domain.errors import ImageBlocked, InvalidParams
 from diffuserve.domain.jobs.job import Job, NewJob
 from diffuserve.domain.jobs.webhook import JOB_EVENTS, Webhook, WebhookEvent
 from diffuserve.domain.requests.params import GenerationParams
+from diffuserve.domain.text.timed_ids import timed_id
 from diffuserve.domain.workers.exactness import check_exact
 from diffuserve.jobs.queue.idempotency import Stamp
 from diffuserve.jobs.reads.operations import OfferedModel
@@ -60,6 +61,11 @@ class Submission:
         known = self.stamp.fingerprint if self.stamp else ""
         return replace(new, idempotency_key=self.idempotency_key, fingerprint=known)
 
+    @cached_property
+    def job_id(self) -> str:
+        """Id of the job, unless the submission is a repetition, which gives a job with another."""
+        return timed_id("job_")
+
 
 @dataclass(frozen=True)
 class Submissions:
@@ -89,7 +95,8 @@ class Submissions:
             await self.store.jobs.check_deadline(draft.job)
         new = await self._completed(submission, draft)
         jobs, new = self.store.jobs, submission.stamped(new)
-        job = await (jobs.submit_in_time(new) if draft.has_to_be_in_time else jobs.submit(new))
+        submit = jobs.submit_in_time if draft.has_to_be_in_time else jobs.submit
+        job = await submit(new, submission.job_id)
         self.job_metrics.record_accepted(job)
         return job
 
