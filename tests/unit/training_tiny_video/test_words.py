@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from diffuserve.models.registry import read_vocabulary
 from motions import ClipScene, Direction, Motion, Speed, Thing, draw_clip_scene
 from words import NUM_TOKENS, clip_caption, load_tokenizer
 
@@ -48,3 +49,12 @@ def test_a_tokenizer_that_is_there_is_kept(tmp_path: Path) -> None:
     written = (tmp_path / "tokenizer.json").stat().st_mtime_ns
     assert load_tokenizer(tmp_path).get_vocab() == first.get_vocab()
     assert (tmp_path / "tokenizer.json").stat().st_mtime_ns == written
+
+
+def test_the_model_declares_the_words_that_it_is_taught() -> None:
+    vocabulary = read_vocabulary("tiny-video")
+    assert vocabulary is not None
+    chance = random.Random(1)
+    captions = " ".join(clip_caption(draw_clip_scene(chance), chance) for _ in range(2_000))
+    assert vocabulary.own.unknown(captions) == []
+    assert vocabulary.own.unknown("a red ring falls") == ["ring"]
