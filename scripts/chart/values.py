@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 from chart.manifests import Manifest, Source, manifest, objects_of
+from diffuserve.setting_errors import PREFIX, variable_of
+from diffuserve.settings import Settings
 
 Schema = Mapping[str, Any]
 _TYPES = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
@@ -57,7 +59,8 @@ def values() -> Sequence[Value]:
             settings,
             "Settings of the control planes; what is no text is written as JSON. Name the network of your "
             "ingress' pods in DIFFUSERVE_TRUSTED_PROXIES: it is believed who its clients are. Secrets belong "
-            "into `control.secret`.",
+            "into `control.secret`, and are refused here.",
+            _settings_schema(),
         ),
         Value("control.image", _container(control)["image"], "Image, by tag or digest."),
         Value("control.replicas", control["replicas"], "Number of control planes.", {"minimum": 1}),
@@ -253,6 +256,17 @@ def _closed(properties: Mapping[str, Schema] | None = None) -> dict[str, Any]:
 
 def _comment(text: str, margin: str) -> list[str]:
     return textwrap.wrap(text, 108, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ")
+
+
+def _settings_schema() -> Schema:
+    """Return a schema that refuses names which begin as settings do and are none, such as misspelled ones."""
+    # Helm's expressions cannot look ahead: a name that is not ours differs in one letter of the prefix.
+    not_ours = "|".join(f"{PREFIX[:at]}[^{letter}]" for at, letter in enumerate(PREFIX))
+    return {
+        "additionalProperties": False,
+        "properties": {name: {} for name in sorted(map(variable_of, Settings.model_fields))},
+        "patternProperties": {f"^({not_ours})": {}},
+    }
 
 
 def _parsed(text: str) -> Any:

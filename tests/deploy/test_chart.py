@@ -23,6 +23,8 @@ from chart.manifests import rendered as kustomized
 from chart.template import Block, Inline, Lines, as_template
 from deploy.test_kubernetes import follows_its_schema, of_kind, option, workers
 from deploy.test_kubernetes import pods as every_pod
+from diffuserve.setting_errors import variable_of
+from diffuserve.settings import Settings
 
 VALUES = make_chart.ROOT / "deploy" / "helm" / "values"
 SOURCES = {
@@ -240,6 +242,7 @@ def secrets_of(pod: Manifest) -> set[str]:
         ("--set=workers[0].modell=x", "modell"),
         ("--set=workerDefaults.autoscaler=vpa", "autoscaler"),
         ('--set-json=workers=[{"model":"a"},{"model":"b"}]', 'two entries are named "worker"'),
+        ("--set=settings.DIFFUSERVE_TOKEN_BUGDET=9", "DIFFUSERVE_TOKEN_BUGDET"),
         ('--set-json=workers=[{"model":"a","args":["--offload","model"]}]', "extraArgs"),
     ],
 )
@@ -247,6 +250,26 @@ def test_values_that_nobody_reads_are_refused_by_name(option: str, told: str) ->
     done = template(option)
     assert done.returncode != 0
     assert told in done.stderr
+
+
+_SECRETS = {variable_of(name) for name, field in Settings.model_fields.items() if not field.repr}
+_ALSO_WITHOUT_A_PASSWORD = {"DIFFUSERVE_VALKEY_URL"}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *(f"{name}=hush" for name in sorted(_SECRETS - _ALSO_WITHOUT_A_PASSWORD)),
+        *(f"{name}=valkey://:hush@valkey:6379" for name in sorted(_ALSO_WITHOUT_A_PASSWORD)),
+        "AWS_SECRET_ACCESS_KEY=hush",
+        "AWS_SESSION_TOKEN=hush",
+    ],
+)
+def test_secrets_do_not_come_into_the_config_map(setting: str) -> None:
+    done = template(f"--set=settings.{setting}")
+    assert done.returncode != 0
+    assert f"{setting.partition('=')[0]} is or has a secret" in done.stderr
+    assert "hush" not in done.stderr
 
 
 def test_holes_of_a_template_stand_where_the_values_stood() -> None:

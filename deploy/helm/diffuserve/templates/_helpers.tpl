@@ -1,7 +1,10 @@
-{{/* Settings of the control planes, as a ConfigMap has them. */}}
+{{/* Settings of the control planes, as a ConfigMap has them; secrets, which it would show, are refused. */}}
 {{- define "diffuserve.settings" -}}
 {{- $address := dict "DIFFUSERVE_PUBLIC_API_URL" (printf "https://%s" .Values.host) -}}
 {{- range $name, $value := merge (dict) .Values.settings $address }}
+{{- if or (regexMatch "(KEY|KEY_ID|SECRET|PASSWORD|TOKEN)$|^DIFFUSERVE_DATABASE_URL$" $name) (regexMatch "://[^/@\\s]*:[^/@\\s]+@" (toString $value)) -}}
+{{- fail (printf "settings: %s is or has a secret, and settings are written into a ConfigMap: put it into the Secret %q (control.secret), whose variables control planes have, too" $name $.Values.control.secret) -}}
+{{- end }}
 {{ $name }}: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}
 {{- end }}
 {{- end }}

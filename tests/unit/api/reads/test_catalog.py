@@ -83,7 +83,7 @@ async def test_an_unknown_model_is_an_error_that_lists_the_others() -> None:
 
 async def test_a_server_without_models_is_unavailable() -> None:
     with pytest.raises(
-        ServerUnavailable, match="no worker has offered a model yet: .*DIFFUSERVE_SCALE_FLOORS"
+        ServerUnavailable, match=r"no worker has offered a model yet: .*DIFFUSERVE_SCALE_FLOORS"
     ):
         await catalog(serving()).pick("a")
 
