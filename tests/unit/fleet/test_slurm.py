@@ -93,9 +93,7 @@ def test_what_slurm_refuses_is_told_with_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: str, told: str
 ) -> None:
     for command in ("sbatch", "squeue", "scancel"):  # stand-ins for a cluster, which refuses everything
-        (tmp_path / command).write_text(
-            f"#!/bin/sh\nprintf 'error: first\n{complaint}\n' >&2\nexit 1\n"
-        )
+        (tmp_path / command).write_text(f"#!/bin/sh\nprintf 'error: first\n{complaint}\n' >&2\nexit 1\n")
         (tmp_path / command).chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(InvalidParams, match=told) as refused:
