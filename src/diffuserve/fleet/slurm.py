@@ -167,7 +167,7 @@ def _worker(row: Mapping[str, str], now: datetime) -> FleetWorker | None:
 
 
 def _complaint(stderr: str) -> str:
-    """Return what a command of Slurm complains about, on a line; in one sentence where there is no cluster."""
+    """Return what a command of Slurm complains about, on a line; in a sentence without a cluster."""
     return _NO_CLUSTER if _NO_SOURCE in stderr else "; ".join(stderr.strip().splitlines())
 
 

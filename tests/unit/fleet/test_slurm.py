@@ -84,7 +84,7 @@ def test_where_there_is_no_slurm_a_fleet_is_refused(monkeypatch: pytest.MonkeyPa
     [
         (
             "sbatch: fatal: Could not establish a configuration source",
-            "no node of a Slurm cluster.*login node",
+            "no node of a Slurm.*login node",
         ),
         ("sbatch: error: invalid partition specified: gpu", "invalid partition specified: gpu; correct the"),
     ],
@@ -93,9 +93,7 @@ def test_what_slurm_refuses_is_told_with_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: str, told: str
 ) -> None:
     for command in ("sbatch", "squeue", "scancel"):  # stand-ins for a cluster, which refuses everything
-        (tmp_path / command).write_text(
-            f"#!/bin/sh\necho 'error: first'>&2\necho '{complaint}' >&2\nexit 1\n"
-        )
+        (tmp_path / command).write_text(f"#!/bin/sh\nprintf 'error: first\n{complaint}\n' >&2\nexit 1\n")
         (tmp_path / command).chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(InvalidParams, match=told) as refused:
