@@ -189,6 +189,7 @@ def test_ranks_of_one_machine_listen_on_loopback(tmp_path: Path) -> None:
     check((*_WORKER, "--gpus", "2"), tmp_path, _READY)
 
 
+@pytest.mark.slow
 def test_ranks_of_several_machines_listen_at_the_endpoint(tmp_path: Path) -> None:
     (secret := tmp_path / "secret").write_text("s" * 64)
     secret.chmod(0o600)

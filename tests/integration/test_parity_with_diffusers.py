@@ -180,7 +180,7 @@ def test_a_request_in_a_batch_equals_the_request_alone(engine: Engine, kind: Kin
             assert psnr(image, expected) >= MIN_PSNR
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_half_precision_stays_close_to_float32(dtype: str, tmp_path: Path) -> None:
     folder = write_flux_checkpoint(tmp_path, kind="dev", seed=5)
     batch = make_mixed_batch("dev", seed=2, size=3)
