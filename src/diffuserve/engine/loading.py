@@ -18,7 +18,8 @@ from diffuserve.models.base import Pipeline
 from diffuserve.models.folders.folder import ALONE, Companions
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
 from diffuserve.models.machine.host import keep_freed_memory, one_thread
-from diffuserve.models.registry import load_pipeline, read_vocabulary
+from diffuserve.models.registry import load_pipeline
+from diffuserve.models.vocabulary import read_vocabulary
 from diffuserve.models.weights.load_plan import LoadPlan
 
 if TYPE_CHECKING:

@@ -14,20 +14,16 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import DiffuserveError, InvalidModel, InvalidParams
-from diffuserve.domain.models.config import parse_config
 from diffuserve.domain.models.cost import CostFit
-from diffuserve.domain.models.known_words import KnownWords, Vocabulary
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.domain.workers.worker import ModelOffer
-from diffuserve.models.bundled import bundled_models
 from diffuserve.models.family import Capabilities, PipelineFamily
 from diffuserve.models.folders.folder import (
     ALONE,
-    VOCABULARY_FILE,
     Companions,
     ModelFolder,
     find_local_model,
@@ -152,27 +148,6 @@ def read_weights_ahead(
             return []  # loading the model reports why
 
     return start_reading(find)
-
-
-def read_vocabulary(model: str) -> Vocabulary | None:
-    """Return the words that a model's folder says it knows, if it does; of a bundled one beside the others'.
-
-    Raise `InvalidModel`.
-    """
-    folder, bundled = open_configs(model), bundled_models()
-    own = _known_words(folder)
-    if own is None:
-        return None
-    if folder.path not in bundled.values():
-        return Vocabulary(own)
-    others = {name: _known_words(ModelFolder(path)) for name, path in bundled.items() if path != folder.path}
-    return Vocabulary(own, {name: words for name, words in others.items() if words is not None})
-
-
-def _known_words(folder: ModelFolder) -> KnownWords | None:
-    if not (folder.path / VOCABULARY_FILE).is_file():
-        return None
-    return parse_config(KnownWords, folder.json(VOCABULARY_FILE), f"{folder.path}/{VOCABULARY_FILE}")
 
 
 def read_spec(model: str) -> ModelSpec:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from diffuserve.models.registry import read_vocabulary
+from diffuserve.models.vocabulary import read_vocabulary
 from scenes import COLORS, SHAPES, Scene, Thing
 from wish_encoders import labels_of
 from wishes import NOTHING, OPEN, USUAL, Wanted, Wish, fragment, scene_of, sentence, worded

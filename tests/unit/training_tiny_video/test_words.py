@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from diffuserve.models.registry import read_vocabulary
+from diffuserve.models.vocabulary import read_vocabulary
 from motions import ClipScene, Direction, Motion, Speed, Thing, draw_clip_scene
 from words import NUM_TOKENS, clip_caption, load_tokenizer
 

@@ -20,7 +20,8 @@ from diffuserve.engine_process.ranks.rank_adapters import RankAdapters
 from diffuserve.models.base import PackedPipeline, packed
 from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.machine.devices import choose_device, parse_dtype
-from diffuserve.models.registry import load_pipeline, read_vocabulary
+from diffuserve.models.registry import load_pipeline
+from diffuserve.models.vocabulary import read_vocabulary
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.modelstore.adapters.adapter_store import AdapterStore
 from diffuserve.parallel.plan import ParallelPlan

@@ -7,7 +7,8 @@ import pytest
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.known_words import KnownWords, Vocabulary
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.registry import read_spec, read_vocabulary
+from diffuserve.models.registry import read_spec
+from diffuserve.models.vocabulary import read_vocabulary
 
 WORDS = KnownWords(
     groups=((("house", "home"), ("castle",), ("ferris wheel",)), (("cat", "kitten"), ("dog",))),
