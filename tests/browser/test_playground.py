@@ -442,6 +442,7 @@ def test_controls_and_image_prompts_are_picked_weighed_and_used_again(
 ) -> None:
     nets = replace(ABLE, controlnets=("canny", "union"), control_modes=(0, 3), max_image_prompts=2)
     worker = hand.register("guided", replace(nets, name="guided"))
+    block_until(lambda: '"guided"' in httpx.get(f"{hand.address}/v1/models", trust_env=False).text)
     page = open_hand(prompt="a star", model="guided")
     controls, prompts = (page.get_by_role("region", name=name) for name in ("Controls", "Image prompts"))
     expect(page.get_by_role("region", name="Control image")).to_have_count(0)
