@@ -215,7 +215,7 @@ class Settings(BaseSettings):
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
         parts = urlsplit("http://unset" if url is None else url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:  # or out of range
             raise ValueError(f"{url!r} is not a URL such as http://127.0.0.1:8000")
         return url
 

@@ -217,6 +217,19 @@ def test_a_server_is_stopped_from_another_terminal_once_its_jobs_are_done(invoke
     assert stored == [("succeeded",)]
 
 
+def test_a_server_that_is_stopped_now_leaves_its_running_jobs_to_the_next_one(invoke: Invoke) -> None:
+    with started("serve", "--engine-command", SLOW_ENGINE, "--drain-seconds", "3600") as server:
+        server.wait_until_ready()
+        job_id = post(server, "a star").json()["id"]
+        block_until(lambda: show(server, job_id)["status"] == "running")
+        family = server.family()
+        assert invoke("stop", "--now").code == 0
+        block_until(lambda: not any(map(is_alive, family)))
+    with closing(sqlite3.connect("data/diffuserve.db")) as database:
+        stored = database.execute("SELECT status FROM jobs WHERE id = ?", [job_id]).fetchall()
+    assert stored == [("running",)], "its lease runs out, or the next server takes it back"
+
+
 def stop_while_followed(server: Server, job_id: str, number: signal.Signals) -> None:
     """Stop a server while a client follows a job."""
     events_url = f"{server.address}/v1/jobs/{job_id}/events"

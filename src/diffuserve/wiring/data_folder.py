@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.private_files import Access, make_private_folder, refused_if_unusable
@@ -39,9 +39,7 @@ def locked(folder: Path, access: Access = Access.OWNER) -> Iterator[None]:
                 str(folder),
                 f"another server (process {holder}) is running on it; stop it, or give another --data-dir",
             ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        _sign(file)
         yield
 
 
@@ -58,9 +56,7 @@ def shared(folder: Path, access: Access = Access.OWNER) -> Iterator[None]:
         note = path.open("a+", encoding="utf-8")
     with note as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # nobody but a reader holds it, for a moment
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        _sign(file)
         try:
             yield
         finally:
@@ -83,11 +79,19 @@ def _machine() -> str:
     return f"{socket.gethostname()}-"
 
 
+def _sign(lock: TextIO) -> None:
+    """Write this process into a lock that it holds."""
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+
+
 def _holder_of(path: Path) -> int | None:
-    """Return the process that holds a lock, `None` if there is none."""
+    """Return the process that holds a lock, `None` if there is none, or it has not signed yet."""
     with suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return int(file.read())
+            signed = file.read().strip()
+            return int(signed) if signed else None
     return None

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -51,13 +52,21 @@ def stop(
         console.print(f"no server is running on {settings.data_dir}; give the --data-dir that it has")
         raise typer.Exit(FAILED)
     chosen = chosen_of(found, process, settings.data_dir)
-    for _ in range(2 if now else 1):  # as a second Ctrl-C does
-        os.kill(chosen, signal.SIGTERM)
-        time.sleep(_LOOK_SECONDS)
+    send(
+        chosen, [signal.SIGINT, signal.SIGINT] if now else [signal.SIGTERM]
+    )  # a second Ctrl-C ends it at once
     with console.status(f"process {chosen} ends" + ("" if now else ", after its running jobs")):
         while chosen in servers_on(settings.data_dir):
             time.sleep(_LOOK_SECONDS)
     console.print(f"the server on {settings.data_dir} has stopped; its jobs are there for the next one")
+
+
+def send(process: int, signals: Sequence[signal.Signals]) -> None:
+    """Send signals one after the other, as far as the process has not ended before."""
+    with suppress(ProcessLookupError):
+        for number in signals:
+            os.kill(process, number)
+            time.sleep(_LOOK_SECONDS)
 
 
 def chosen_of(found: Sequence[int], wanted: int | None, folder: Path) -> int:
