@@ -216,6 +216,8 @@ def test_the_fitted_cost_model_is_kept_for_each_way_of_sharing(tmp_path: Path) -
     [
         ({"port": 65_536}, "port=65536: must be a whole number from 0 to 65535"),
         ({"server": "nowhere"}, "server='nowhere': .*is not a URL"),
+        ({"server": "http://host:99999"}, "server='http://host:99999': port out of range"),
+        ({"server": "http://host:0"}, "server='http://host:0': .*is not a URL"),
         ({"max_jobs": 0, "gpus": 0}, "max_jobs=0|gpus=0"),
         ({"plans": {"gold": {"weight": 0}}}, "plan"),
     ],

@@ -27,6 +27,8 @@ Examples:
   diffuserve stop --process 4711
 """
 
+_AFTER_ITS_JOBS = (signal.SIGTERM,)
+_AT_ONCE = (signal.SIGINT, signal.SIGINT)  # as a second Ctrl-C; a second SIGTERM says nothing new
 _LOOK_SECONDS = 0.1
 
 
@@ -52,9 +54,7 @@ def stop(
         console.print(f"no server is running on {settings.data_dir}; give the --data-dir that it has")
         raise typer.Exit(FAILED)
     chosen = chosen_of(found, process, settings.data_dir)
-    send(
-        chosen, [signal.SIGINT, signal.SIGINT] if now else [signal.SIGTERM]
-    )  # a second Ctrl-C ends it at once
+    send(chosen, _AT_ONCE if now else _AFTER_ITS_JOBS)
     with console.status(f"process {chosen} ends" + ("" if now else ", after its running jobs")):
         while chosen in servers_on(settings.data_dir):
             time.sleep(_LOOK_SECONDS)
