@@ -30,9 +30,10 @@ def ledger_of(folder: Path) -> Path:
 
 def several_models_command(server: str, name: str, max_jobs: int, seconds: float, folder: Path) -> list[str]:
     """Return the command of an agent with several models."""
-    extra, ledger = ("--resident-bytes", str(_RESIDENT_BYTES)), ("--ledger", str(ledger_of(folder)))
+    extra = ("--resident-bytes", str(_RESIDENT_BYTES))
+    engine_options = ("--stands-for", "{model}", "--ledger", str(ledger_of(folder)))
     return null_agent_command(
-        server, name, max_jobs, seconds, 1, models=SEVERAL_MODELS, extra=extra, engine_options=ledger
+        server, name, max_jobs, seconds, 1, models=SEVERAL_MODELS, extra=extra, engine_options=engine_options
     )
 
 

@@ -27,7 +27,7 @@ class WorkerConfig:
     it stays.
     `tells_deletion_cost`: in a pod of Kubernetes, annotate it with what its end would cost.
     `gpus` above 1, or several `nodes`: a launcher starts the engine process once per GPU.
-    `engine_command` replaces the engine process, for tests.
+    `engine_command` replaces the engine process, for tests; `{model}` in it stands for the model's name.
     `parent_fd` is a pipe from the server that started the worker: it sends the API key, and the worker ends
     when it is closed. `shares_machine` says that other workers of this command run beside it, and
     `visible_device` is then the only GPU that it sees, by the CUDA driver's name.
@@ -149,7 +149,7 @@ class WorkerConfig:
     def command_of(self, process: EngineProcessConfig) -> tuple[str, ...]:
         """Return the command that starts an engine process; the agent appends its socket."""
         if self.engine_command:
-            return self.engine_command
+            return tuple(word.replace("{model}", process.model) for word in self.engine_command)
         launcher = self._launcher if self.has_ranks else ()
         module = ("diffuserve.engine_process.start.main", "--config", process.to_json())
         return (sys.executable, "-m", *launcher, *module)

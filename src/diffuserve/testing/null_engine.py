@@ -9,7 +9,7 @@ import base64
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diffuserve.domain.models.cost import CostFit
@@ -175,6 +175,7 @@ def main() -> None:
     parser.add_argument("--ledger", type=Path)
     parser.add_argument("--load-seconds", type=float, default=0.0)
     parser.add_argument("--refuse")
+    parser.add_argument("--stands-for", default=NULL_SPEC.name, help="name of the model that it announces")
     parser.add_argument("--fetch", help="JSON of EngineProcessConfig, whose model is fetched")
     args, _ = parser.parse_known_args()  # options of the real engine process are ignored
     end_with_agent_alone()
@@ -184,7 +185,7 @@ def main() -> None:
     peers = None if config is None else join_peers(config, link)
     link.listen(engine.handle, None if peers is None else peers.told)
     link.send_every(1.0, engine.heartbeat)
-    link.send(ModelAnnounced(spec=NULL_SPEC, fit=NULL_FIT))
+    link.send(ModelAnnounced(spec=replace(NULL_SPEC, name=args.stands_for), fit=NULL_FIT))
     if config is not None:
         fetch_model(config, logged, peers)
     time.sleep(args.load_seconds)
