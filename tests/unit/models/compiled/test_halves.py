@@ -137,6 +137,7 @@ def test_a_machine_without_a_compiler_says_what_is_missing(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch
 def test_compiled_blocks_are_loaded_without_tracing_and_compute_what_eager_ones_do(
     tmp_path: Path,
 ) -> None:
