@@ -126,7 +126,7 @@ def measure_costs() -> dict[str, float]:
 def score_images(count: int) -> list[float]:
     """Return a score for each image of the bundled model, for different prompts."""
     from diffuserve.engine.engine import Engine
-    from diffuserve.safety.opennsfw import OpenNsfw
+    from diffuserve.safety.classifiers.opennsfw import OpenNsfw
 
     scorer, scores = OpenNsfw(), []
     with Engine.load("tiny-flux", device="cpu") as engine:

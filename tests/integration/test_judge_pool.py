@@ -12,10 +12,10 @@ import pytest
 
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import Action, FilterInfo, Verdict
-from diffuserve.safety import judge_pool
-from diffuserve.safety.embedded import EmbeddedClassifier
-from diffuserve.safety.policy_file import load_policy
-from diffuserve.safety.pooled import MAX_INLINE_CHARACTERS, PooledFilter
+from diffuserve.safety.classifiers.embedded import EmbeddedClassifier
+from diffuserve.safety.policies.policy_file import load_policy
+from diffuserve.safety.processes import judge_pool
+from diffuserve.safety.processes.pooled import MAX_INLINE_CHARACTERS, PooledFilter
 from diffuserve.safety.prompt import PolicyFilter
 from support.waiting import HANG_SECONDS, eventually
 
@@ -90,8 +90,8 @@ async def test_a_signal_to_all_processes_leaves_those_that_judge(
 
 def test_a_program_that_does_not_close_its_pool_ends_all_the_same() -> None:
     program = (
-        "import asyncio; from diffuserve.safety.judge_pool import JudgePool; "
-        "from diffuserve.safety.policy_file import load_policy; "
+        "import asyncio; from diffuserve.safety.processes.judge_pool import JudgePool; "
+        "from diffuserve.safety.policies.policy_file import load_policy; "
         "asyncio.run(JudgePool(load_policy(), None, 1).check(['a cat'], 'ada'))"
     )
     subprocess.run((sys.executable, "-c", program), check=True, timeout=HANG_SECONDS)

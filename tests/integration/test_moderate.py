@@ -20,10 +20,10 @@ from diffuserve.api.server.http_server import serving
 from diffuserve.cli import main as cli
 from diffuserve.cli.servers.listening import address_of, listen
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.safety.moderation import ModerationClassifier
-from diffuserve.safety.moderation_app import create_moderation_app
-from diffuserve.safety.moderation_limits import ModerationLimits
-from diffuserve.safety.text_checkpoint import TextCheckpoint
+from diffuserve.safety.classifiers.text_checkpoint import TextCheckpoint
+from diffuserve.safety.moderation_api.app import create_moderation_app
+from diffuserve.safety.moderation_api.client import ModerationClassifier
+from diffuserve.safety.moderation_api.limits import ModerationLimits
 from support.text_classifiers import write_text_checkpoint
 from support.waiting import HANG_SECONDS, eventually
 

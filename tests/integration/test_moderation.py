@@ -8,7 +8,7 @@ import pytest
 
 from diffuserve.domain.errors import InvalidParams, ModerationUnavailable
 from diffuserve.remote.json_api import JsonApiConfig
-from diffuserve.safety.moderation import ModerationClassifier
+from diffuserve.safety.moderation_api.client import ModerationClassifier
 from support.scripted_server import Reply, ScriptedServer, moderation_reply, too_slow
 from support.waiting import HANG_SECONDS
 

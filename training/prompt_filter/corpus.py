@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from diffuserve.safety.policy import MINORS, Policy
+from diffuserve.safety.policies.policy import MINORS, Policy
 
 GRAMMAR = Path(__file__).with_name("grammar.yaml")
 SAFE = "safe"

@@ -18,9 +18,9 @@ from typing import Any
 from training.prompt_filter.labelled import FOLDER, HALVES, SHORT, Labelled, labelled_prompts, short_prompts
 
 from diffuserve.domain.safety import Action, Verdict
-from diffuserve.safety.embedded import EmbeddedClassifier
-from diffuserve.safety.policy import MINORS, Category, Policy
-from diffuserve.safety.policy_file import load_policy
+from diffuserve.safety.classifiers.embedded import EmbeddedClassifier
+from diffuserve.safety.policies.policy import MINORS, Category, Policy
+from diffuserve.safety.policies.policy_file import load_policy
 from diffuserve.safety.prompt import PolicyFilter
 
 NUM_TIMED = 2_000

@@ -18,7 +18,7 @@ from training.prompt_filter.evaluate import Judged, filters, judge_all, print_mi
 from training.prompt_filter.labelled import FOLDER, HELD_OUT, Labelled, labelled_prompts
 
 from diffuserve.domain.safety import Verdict
-from diffuserve.safety.policy import MINORS
+from diffuserve.safety.policies.policy import MINORS
 
 # The second was written by somebody who had read neither the policy nor the first: nothing is tuned on it.
 PROMPTS = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from diffuserve.safety.policy import MINORS, Policy
-from diffuserve.safety.policy_file import load_policy
+from diffuserve.safety.policies.policy import MINORS, Policy
+from diffuserve.safety.policies.policy_file import load_policy
 
 FOLDER = Path(__file__).parent
 HALVES = {half: FOLDER / f"prompts_{half}.yaml" for half in ("first", "second", "third", "fourth", "fifth")}

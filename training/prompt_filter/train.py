@@ -16,9 +16,9 @@ from safetensors.numpy import save_file
 from training.prompt_filter.corpus import Corpus, Example, labels
 from training.prompt_filter.labelled import labelled_prompts
 
-from diffuserve.safety.embedded import DEFAULT_WEIGHTS, features
-from diffuserve.safety.folding import fold
-from diffuserve.safety.policy_file import load_policy
+from diffuserve.safety.classifiers.embedded import DEFAULT_WEIGHTS, features
+from diffuserve.safety.policies.folding import fold
+from diffuserve.safety.policies.policy_file import load_policy
 
 NUM_BUCKETS = 1 << 15
 NUM_SAFE, NUM_UNSAFE = 20_000, 2_600

@@ -47,7 +47,7 @@ from diffuserve.api.workers import checkpoints, leases, model_orders, workers
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas
-from diffuserve.safety.intake_pool import IntakePool
+from diffuserve.safety.processes.intake_pool import IntakePool
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.telemetry.tracing import OFF, Tracer
 from diffuserve.web.pages import add_pages

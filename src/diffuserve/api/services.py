@@ -44,7 +44,7 @@ from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas
 from diffuserve.quotas.local import LocalQuotas
-from diffuserve.safety.intake_pool import IntakePool
+from diffuserve.safety.processes.intake_pool import IntakePool
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.storage.watch import StorageWatch
 from diffuserve.telemetry.metrics import ControlMetrics

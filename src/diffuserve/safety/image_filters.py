@@ -33,11 +33,11 @@ def check_image_filter(name: str, rules: Mapping[str, Any] | None = None) -> Non
         if find_spec(module) is None:
             raise _not_installed(name, module)
     if name.startswith(_FOLDER_PREFIX):
-        from diffuserve.safety.transformers_image import check_classifier_folder
+        from diffuserve.safety.classifiers.transformers_image import check_classifier_folder
 
         check_classifier_folder(Path(name.removeprefix(_FOLDER_PREFIX)).expanduser())
     elif name == DEFAULT_IMAGE_FILTER and rules:
-        from diffuserve.safety.opennsfw import OpenNsfw
+        from diffuserve.safety.classifiers.opennsfw import OpenNsfw
 
         parse_rules(rules, OpenNsfw.labels)
 
@@ -76,19 +76,19 @@ def _require_defaults(scorer: ImageScorer, defaults: Mapping[str, ImageRule]) ->
 
 
 def _opennsfw() -> _ScorerAndDefaults:
-    from diffuserve.safety.opennsfw import DEFAULT_RULES, OpenNsfw
+    from diffuserve.safety.classifiers.opennsfw import DEFAULT_RULES, OpenNsfw
 
     return OpenNsfw(), DEFAULT_RULES
 
 
 def _nudenet() -> _ScorerAndDefaults:
-    from diffuserve.safety.nudenet import DEFAULT_RULES, NudeNet
+    from diffuserve.safety.classifiers.nudenet import DEFAULT_RULES, NudeNet
 
     return NudeNet(), DEFAULT_RULES
 
 
 def _transformers(folder: str) -> _ScorerAndDefaults:
-    from diffuserve.safety.transformers_image import TransformersClassifier
+    from diffuserve.safety.classifiers.transformers_image import TransformersClassifier
 
     return TransformersClassifier(Path(folder).expanduser()), {}
 

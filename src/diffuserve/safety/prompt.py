@@ -7,9 +7,9 @@ from typing import Any, Protocol, runtime_checkable
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.safety.base import TextClassifier
-from diffuserve.safety.policy import Category, Policy
-from diffuserve.safety.readability import readable_scripts, unreadable_part
-from diffuserve.safety.rules import Rules
+from diffuserve.safety.policies.policy import Category, Policy
+from diffuserve.safety.policies.readability import readable_scripts, unreadable_part
+from diffuserve.safety.policies.rules import Rules
 
 UNJUDGED = "unjudged"
 """The category of a finding that the classifier was unavailable."""

@@ -12,11 +12,11 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.text.nearest import did_you_mean
 from diffuserve.prompts.base import PromptExpander
 from diffuserve.safety.base import NO_IMAGE_FILTER, ImageFilter, PromptFilter, TextClassifier
-from diffuserve.safety.intake_pool import IntakePool
+from diffuserve.safety.processes.intake_pool import IntakePool
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
-    from diffuserve.safety.policy import Policy
+    from diffuserve.safety.policies.policy import Policy
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,8 @@ def open_prompt_filter(settings: Settings, num_processes: int = 0) -> PromptFilt
     check_prompt_filter(settings)
     if settings.prompt_filter == NO_FILTER:
         return None
-    from diffuserve.safety.policy_file import load_policy
-    from diffuserve.safety.pooled import PooledFilter
+    from diffuserve.safety.policies.policy_file import load_policy
+    from diffuserve.safety.processes.pooled import PooledFilter
     from diffuserve.safety.prompt import PolicyFilter
 
     is_open = settings.prompt_filter_down == "fail_open"
@@ -78,7 +78,7 @@ def check_prompt_filter(settings: Settings) -> None:
     if policy is not None and not policy.is_file():
         raise InvalidParams("prompt_policy", str(policy), "is no file; give one, or leave it out")
     if name.startswith(_ONNX):
-        from diffuserve.safety.onnx_text import check_text_classifier
+        from diffuserve.safety.classifiers.onnx_text import check_text_classifier
 
         check_text_classifier(Path(name.removeprefix(_ONNX)).expanduser())
     elif name not in _BUILT_IN and not name.startswith(_URLS):
@@ -92,18 +92,18 @@ def _classifier(settings: Settings, policy: "Policy") -> TextClassifier | None:
     if name == "policy":
         return None
     if name == "embedded":
-        from diffuserve.safety.embedded import EmbeddedClassifier
+        from diffuserve.safety.classifiers.embedded import EmbeddedClassifier
 
         return EmbeddedClassifier.load()
     if name.startswith(_ONNX):
-        from diffuserve.safety.onnx_text import OnnxTextClassifier
+        from diffuserve.safety.classifiers.onnx_text import OnnxTextClassifier
 
         onnx = OnnxTextClassifier(Path(name.removeprefix(_ONNX)).expanduser())
         if ignored := onnx.categories - policy.categories.keys():
             names = ", ".join(sorted(ignored))
             log.warning("scores for %s have no effect: the policy lacks these categories", names)
         return onnx
-    from diffuserve.safety.moderation import ModerationClassifier
+    from diffuserve.safety.moderation_api.client import ModerationClassifier
 
     seconds = settings.prompt_filter_timeout_seconds
     return ModerationClassifier(name, key=settings.prompt_filter_key, timeout_seconds=seconds)

@@ -21,7 +21,7 @@ from diffuserve.api.config import ApiConfig
 from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
-from diffuserve.safety.intake_pool import IntakePool
+from diffuserve.safety.processes.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import HAND_SPEC, PNG, HandWorker
 from support.image_files import png

@@ -22,10 +22,10 @@ from diffuserve.prompts.base import PromptExpander
 from diffuserve.prompts.cache import CachedExpander
 from diffuserve.prompts.chat import ChatConfig, ChatExpander
 from diffuserve.safety.base import TextClassifier
-from diffuserve.safety.moderation import ModerationClassifier
-from diffuserve.safety.policy_file import parse_policy
+from diffuserve.safety.moderation_api.client import ModerationClassifier
+from diffuserve.safety.policies.policy_file import parse_policy
+from diffuserve.safety.policies.rules import Rules
 from diffuserve.safety.prompt import PolicyFilter
-from diffuserve.safety.rules import Rules
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import HandWorker
 from support.scripted_server import ScriptedServer, chat_reply, moderation_reply

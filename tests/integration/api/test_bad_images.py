@@ -16,7 +16,7 @@ from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
-from diffuserve.safety.intake_pool import IntakePool
+from diffuserve.safety.processes.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support import image_files
 from support.hand_worker import HAND_SPEC, HandWorker

@@ -25,7 +25,7 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.integrations.comfyui.node_folder import write_nodes
 from diffuserve.jobs.store import JobStore
-from diffuserve.safety.intake_pool import IntakePool
+from diffuserve.safety.processes.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support.clips import CLIPS, complete_clip, drawn_clip
 from support.hand_worker import PNG, HandWorker

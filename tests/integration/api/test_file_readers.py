@@ -19,7 +19,7 @@ from diffuserve.api.config import ApiConfig
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
-from diffuserve.safety.intake_pool import IntakePool
+from diffuserve.safety.processes.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support.color_filter import ColorFilter, GreedyFilter
 from support.hand_worker import HAND_SPEC, HandWorker

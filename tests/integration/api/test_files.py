@@ -19,7 +19,7 @@ from diffuserve.domain.tenant import Plan, Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
-from diffuserve.safety.intake_pool import IntakePool
+from diffuserve.safety.processes.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support import image_files
 from support.hand_worker import HAND_SPEC, HandWorker

@@ -23,7 +23,7 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import schema
 from diffuserve.jobs.store import JobStore
-from diffuserve.safety.intake_pool import IntakePool
+from diffuserve.safety.processes.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support.certificates import certified
 from support.hand_worker import HAND_SPEC, HandWorker

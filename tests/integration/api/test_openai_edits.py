@@ -22,7 +22,7 @@ from diffuserve.api.openai.request_bodies import VARIATION_PROMPT, VARIATION_STR
 from diffuserve.domain.requests.request_bounds import MAX_INPUT_IMAGES
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
-from diffuserve.safety.intake_pool import IntakePool
+from diffuserve.safety.processes.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import PNG, HandWorker
 from support.image_files import file_of, image_in, png

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from diffuserve.safety.fair_slots import FairSlots
+from diffuserve.safety.processes.fair_slots import FairSlots
 
 
 async def _call(turns: FairSlots, tenant: str, served: list[str]) -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.safety import folding
-from diffuserve.safety.folding import fold, fold_characters, fold_pattern, lookalikes
+from diffuserve.safety.policies import folding
+from diffuserve.safety.policies.folding import fold, fold_characters, fold_pattern, lookalikes
 from support.durations import MAX_GROWTH, growth
 
 EVIL = {

@@ -12,8 +12,8 @@ from PIL import Image
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.safety import Action
+from diffuserve.safety.classifiers.opennsfw import OpenNsfw
 from diffuserve.safety.image_filters import check_image_filter_name, open_image_filter
-from diffuserve.safety.opennsfw import OpenNsfw
 
 NOISE = Image.effect_noise((96, 64), 60).convert("RGB")
 ALL = {"threshold": 0.0, "action": "block"}

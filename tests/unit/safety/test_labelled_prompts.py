@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from diffuserve.cli.servers.demo_scenes import SCENES
-from diffuserve.safety.folding import fold
-from diffuserve.safety.policy_file import load_policy
+from diffuserve.safety.policies.folding import fold
+from diffuserve.safety.policies.policy_file import load_policy
 
 ROOT = Path(__file__).parents[3]
 RESULTS: dict[str, Any] = json.loads((ROOT / "training/prompt_filter/results.json").read_text())

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModerationUnavailable
-from diffuserve.safety.onnx_text import OnnxTextClassifier
+from diffuserve.safety.classifiers.onnx_text import OnnxTextClassifier
 from support.text_classifiers import WORDS, BagOfWords, write_onnx_classifier
 
 LABELS = ("sexual", "sexual/minors", "violence", "violence/graphic", "own-label")
@@ -193,5 +193,5 @@ def test_without_the_extra_the_error_names_what_to_install(
 
 
 def test_the_classifier_does_not_import_torch() -> None:
-    code = "import sys; sys.modules['torch'] = None; import diffuserve.safety.onnx_text"
+    code = "import sys; sys.modules['torch'] = None; import diffuserve.safety.classifiers.onnx_text"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

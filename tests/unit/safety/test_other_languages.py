@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diffuserve.safety.policy import MINORS
+from diffuserve.safety.policies.policy import MINORS
 
 ROOT = Path(__file__).parents[3]
 RESULTS: dict[str, Any] = json.loads((ROOT / "training/prompt_filter/results_languages.json").read_text())

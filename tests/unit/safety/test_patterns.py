@@ -2,8 +2,8 @@
 
 import pytest
 
-from diffuserve.safety.patterns import MAX_INSTRUCTIONS, PatternList, compile_pattern
-from diffuserve.safety.policy_file import load_policy
+from diffuserve.safety.policies.patterns import MAX_INSTRUCTIONS, PatternList, compile_pattern
+from diffuserve.safety.policies.policy_file import load_policy
 from support.durations import MAX_GROWTH, growth
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.safety import Action
-from diffuserve.safety.policy import MINORS
-from diffuserve.safety.policy_file import load_policy, parse_policy
-from diffuserve.safety.rules import Rules
+from diffuserve.safety.policies.policy import MINORS
+from diffuserve.safety.policies.policy_file import load_policy, parse_policy
+from diffuserve.safety.policies.rules import Rules
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "safety.md"
 LEAST = """

@@ -8,9 +8,9 @@ import pytest
 
 from diffuserve.domain.errors import InvalidModel, ModerationUnavailable
 from diffuserve.domain.safety import Action, FilterInfo
-from diffuserve.safety.embedded import EmbeddedClassifier
-from diffuserve.safety.policy import MINORS
-from diffuserve.safety.policy_file import load_policy, parse_policy
+from diffuserve.safety.classifiers.embedded import EmbeddedClassifier
+from diffuserve.safety.policies.policy import MINORS
+from diffuserve.safety.policies.policy_file import load_policy, parse_policy
 from diffuserve.safety.prompt import UNJUDGED, PolicyFilter
 from support.durations import MAX_GROWTH, growth
 

@@ -3,10 +3,10 @@
 import pytest
 
 from diffuserve.domain.safety import Action
-from diffuserve.safety.policy import MINORS
-from diffuserve.safety.policy_file import load_policy, parse_policy
+from diffuserve.safety.policies.policy import MINORS
+from diffuserve.safety.policies.policy_file import load_policy, parse_policy
+from diffuserve.safety.policies.readability import readable_scripts
 from diffuserve.safety.prompt import UNREADABLE, PolicyFilter
-from diffuserve.safety.readability import readable_scripts
 
 SHIPPED = PolicyFilter(load_policy())
 SCRIPTS = readable_scripts(load_policy())

@@ -14,7 +14,7 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.protocol.config import EngineProcessConfig, ImageOptions
 from diffuserve.protocol.nodes import Nodes
 from diffuserve.quotas.local import LocalQuotas
-from diffuserve.safety.intake_pool import UnreadableImage
+from diffuserve.safety.processes.intake_pool import UnreadableImage
 from diffuserve.settings import Settings
 from diffuserve.wiring import worker as wiring
 from diffuserve.wiring.control import control_plane, open_bus, open_quotas, open_store, running

@@ -16,7 +16,7 @@ from diffuserve.api.outbound.guarded_http import (
     TooSlow,
 )
 from diffuserve.domain.errors import InvalidParams, TooLarge
-from diffuserve.safety.fair_slots import FairSlots
+from diffuserve.safety.processes.fair_slots import FairSlots
 
 _AT_ONCE, _AT_ONCE_OF_A_TENANT = 16, 4
 _MAX_REDIRECTS = 3

@@ -15,8 +15,8 @@ from diffuserve.domain.safety import Action
 from diffuserve.jobs.security.audit import judged_input
 from diffuserve.jobs.store import JobStore
 from diffuserve.media.input_image import USUAL_INPUT_PIXELS
-from diffuserve.safety.fair_slots import FairSlots
-from diffuserve.safety.intake_pool import IntakePool, Mode, ReadImage, UnreadableImage
+from diffuserve.safety.processes.fair_slots import FairSlots
+from diffuserve.safety.processes.intake_pool import IntakePool, Mode, ReadImage, UnreadableImage
 from diffuserve.storage.base import ArtifactStore, input_folder, input_key
 from diffuserve.telemetry.metrics import ControlMetrics
 

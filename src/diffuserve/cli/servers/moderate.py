@@ -10,13 +10,13 @@ from diffuserve.cli import options
 from diffuserve.domain.backend_urls import LAST_PORT
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.extras import Extra
-from diffuserve.safety.moderation_limits import ModerationLimits
+from diffuserve.safety.moderation_api.limits import ModerationLimits
 from diffuserve.settings import LOOPBACK, Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from diffuserve.safety.text_checkpoint import TextCheckpoint
+    from diffuserve.safety.classifiers.text_checkpoint import TextCheckpoint
 
 _PORT = 8_001
 
@@ -63,7 +63,7 @@ def moderate(  # noqa: PLR0913 (a command has as many arguments as options)
     may send requests. Its address goes to stdout, on one line, once it accepts requests.
     """
     from diffuserve.cli.servers.event_loop import run
-    from diffuserve.safety.moderation_app import create_moderation_app
+    from diffuserve.safety.moderation_api.app import create_moderation_app
     from diffuserve.telemetry.logs import configure_logs
 
     configure_logs(settings.logs)
@@ -74,7 +74,7 @@ def moderate(  # noqa: PLR0913 (a command has as many arguments as options)
 
 def _load(folder: Path, harmless: list[str]) -> "TextCheckpoint":
     try:
-        from diffuserve.safety.text_checkpoint import TextCheckpoint
+        from diffuserve.safety.classifiers.text_checkpoint import TextCheckpoint
 
         scorer = TextCheckpoint(folder)
     except ImportError as error:

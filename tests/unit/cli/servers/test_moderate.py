@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diffuserve.cli.servers.moderate import moderate
-from diffuserve.safety.moderation_limits import ModerationLimits
+from diffuserve.safety.moderation_api.limits import ModerationLimits
 from support.command import Invoke
 
 
@@ -36,7 +36,7 @@ def test_a_folder_without_a_classifier_is_refused(invoke: Invoke, tmp_path: Path
 def test_without_transformers_the_extra_is_named(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "diffuserve.safety.text_checkpoint", None)
+    monkeypatch.setitem(sys.modules, "diffuserve.safety.classifiers.text_checkpoint", None)
     refused = invoke("moderate", str(tmp_path))
     assert refused.code == 2
     assert "pip install 'diffuserve[transformers]'" in " ".join(refused.err.split())

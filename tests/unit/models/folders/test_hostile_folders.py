@@ -17,7 +17,7 @@ from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.registry import load_pipeline, read_offer
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import Placement, checkpoint_dtype, load_weights
-from diffuserve.safety.text_model import read_config
+from diffuserve.safety.classifiers.text_model import read_config
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
 from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint

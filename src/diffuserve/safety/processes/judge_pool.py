@@ -15,9 +15,9 @@ from diffuserve.domain.codec import from_json
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import Verdict
 from diffuserve.safety.base import TextClassifier
-from diffuserve.safety.fair_slots import FairSlots
-from diffuserve.safety.piped_process import PipedProcess
-from diffuserve.safety.policy import Policy
+from diffuserve.safety.policies.policy import Policy
+from diffuserve.safety.processes.fair_slots import FairSlots
+from diffuserve.safety.processes.piped_process import PipedProcess
 from diffuserve.safety.prompt import PolicyFilter
 from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.telemetry.logs import configure_logs

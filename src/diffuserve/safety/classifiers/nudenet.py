@@ -9,8 +9,8 @@ from PIL import Image
 
 from diffuserve.domain.safety import Action
 from diffuserve.models.weights.fingerprint import hash_file
+from diffuserve.safety.classifiers.onnx_session import single_threaded_session
 from diffuserve.safety.image import ImageRule
-from diffuserve.safety.onnx_session import single_threaded_session
 
 _BLOCKED = (
     "FEMALE_GENITALIA_EXPOSED",

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import orjson
 from fastapi import FastAPI, Request, Response
 
-from diffuserve.safety.moderation_limits import ModerationLimits
+from diffuserve.safety.moderation_api.limits import ModerationLimits
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.safety import FilterInfo, Verdict
 from diffuserve.media.input_image import MAX_INPUT_PIXELS
 from diffuserve.safety.base import ImageFilter
-from diffuserve.safety.fair_slots import FairSlots
-from diffuserve.safety.image_intake import read_forever
-from diffuserve.safety.piped_process import PipedProcess
+from diffuserve.safety.processes.fair_slots import FairSlots
+from diffuserve.safety.processes.image_intake import read_forever
+from diffuserve.safety.processes.piped_process import PipedProcess
 from diffuserve.telemetry.log_config import LogConfig
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ import yaml
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.safety import Action
-from diffuserve.safety.folding import fold_pattern, fold_term
-from diffuserve.safety.patterns import compile_pattern
-from diffuserve.safety.policy import MINORS, Category, Override, Policy, WordList
+from diffuserve.safety.policies.folding import fold_pattern, fold_term
+from diffuserve.safety.policies.patterns import compile_pattern
+from diffuserve.safety.policies.policy import MINORS, Category, Override, Policy, WordList
 
 DEFAULT_POLICY = Path(__file__).with_name("default_policy.yaml")
 OTHER_LANGUAGES = Path(__file__).with_name("other_languages.yaml")

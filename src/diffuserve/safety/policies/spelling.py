@@ -5,7 +5,7 @@ Such a spelling may stand for many words, so it is compared with those that are 
 
 from collections.abc import Callable, Iterable
 
-from diffuserve.safety.folding import Folded, Tokens, fold_characters, lookalikes
+from diffuserve.safety.policies.folding import Folded, Tokens, fold_characters, lookalikes
 
 _MIN_SWAPPED = 4  # letters; swapped letters make other words of shorter ones
 _MIN_FOREIGN = 3  # letters; shorter foreign words look like other words by chance

@@ -13,9 +13,9 @@ from diffuserve.domain.extras import Extra
 from diffuserve.domain.safety import FilterInfo
 from diffuserve.models.folders.folder import ModelFolder, first_line
 from diffuserve.models.weights.fingerprint import hash_file
-from diffuserve.safety.categories import by_category, category_of
-from diffuserve.safety.onnx_session import single_threaded_session
-from diffuserve.safety.text_model import read_config
+from diffuserve.safety.classifiers.onnx_session import single_threaded_session
+from diffuserve.safety.classifiers.text_model import read_config
+from diffuserve.safety.moderation_api.categories import by_category, category_of
 
 _FILES = ("config.json", "model.onnx", "tokenizer.json")
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")

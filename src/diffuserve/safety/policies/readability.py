@@ -5,8 +5,8 @@ from functools import lru_cache
 
 from confusable_homoglyphs import categories
 
-from diffuserve.safety.folding import fold_characters
-from diffuserve.safety.policy import MINORS, Policy, WordList
+from diffuserve.safety.policies.folding import fold_characters
+from diffuserve.safety.policies.policy import MINORS, Policy, WordList
 
 _MIN_LETTERS = 2  # one letter of another script is a sign, as in a formula
 _MAX_CACHED = 16_384

@@ -9,9 +9,9 @@ from functools import lru_cache
 
 import re2
 
-from diffuserve.safety.folding import Folded, Tokens, fold_characters, fold_term
-from diffuserve.safety.patterns import PatternList
-from diffuserve.safety.policy import WordList
+from diffuserve.safety.policies.folding import Folded, Tokens, fold_characters, fold_term
+from diffuserve.safety.policies.patterns import PatternList
+from diffuserve.safety.policies.policy import WordList
 
 _MIN_MASKED = 4  # letters; a shorter word with a masked letter is ambiguous
 _MIN_IN_RUN = 4

@@ -9,7 +9,7 @@ import orjson
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import FilterInfo
 from diffuserve.remote.json_api import JsonApi, JsonApiConfig, RemoteCallFailed
-from diffuserve.safety.categories import by_category
+from diffuserve.safety.moderation_api.categories import by_category
 
 DEFAULT_MODEL = "omni-moderation-latest"
 _PATH = "/moderations"

@@ -8,8 +8,8 @@ from pathlib import Path
 from PIL import Image
 
 from diffuserve.domain.safety import Action
+from diffuserve.safety.classifiers.onnx_session import single_threaded_session
 from diffuserve.safety.image import ImageRule
-from diffuserve.safety.onnx_session import single_threaded_session
 
 # By the authors' README: below 0.2 likely safe, above 0.8 highly probable to be not safe for work.
 DEFAULT_RULES: Mapping[str, ImageRule] = {"nsfw": ImageRule(0.8, Action.BLOCK)}

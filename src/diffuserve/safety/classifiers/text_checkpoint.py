@@ -9,7 +9,7 @@ import torch
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.pretrained import load_module, load_processor
-from diffuserve.safety.text_model import read_config
+from diffuserve.safety.classifiers.text_model import read_config
 
 _CODE = "auto_map"
 

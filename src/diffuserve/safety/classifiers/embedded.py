@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.safety import FilterInfo
-from diffuserve.safety.folding import Tokens, fold
+from diffuserve.safety.policies.folding import Tokens, fold
 
 DEFAULT_WEIGHTS = Path(__file__).with_name("prompt_classifier.safetensors")
 WINDOW_TOKENS = 12

@@ -5,8 +5,8 @@ from typing import Protocol, runtime_checkable
 
 from diffuserve.domain.safety import Verdict
 from diffuserve.safety.base import TextClassifier
-from diffuserve.safety.judge_pool import JudgePool
-from diffuserve.safety.policy import Policy
+from diffuserve.safety.policies.policy import Policy
+from diffuserve.safety.processes.judge_pool import JudgePool
 from diffuserve.safety.prompt import PolicyFilter, in_parallel
 from diffuserve.telemetry.log_config import LogConfig
 

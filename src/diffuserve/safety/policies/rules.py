@@ -4,10 +4,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
-from diffuserve.safety.folding import Tokens, fold
-from diffuserve.safety.policy import MINORS, Category, Policy, WordList
-from diffuserve.safety.spelling import Spelling
-from diffuserve.safety.words import Match, Reading, Span, WordMatcher
+from diffuserve.safety.policies.folding import Tokens, fold
+from diffuserve.safety.policies.policy import MINORS, Category, Policy, WordList
+from diffuserve.safety.policies.spelling import Spelling
+from diffuserve.safety.policies.words import Match, Reading, Span, WordMatcher
 
 REACH_CHARACTERS = 100
 """Largest distance between the starts of a combination's first and last match; about sixteen words."""

@@ -1,0 +1,1 @@
+"""Models that give a text or an image scores."""

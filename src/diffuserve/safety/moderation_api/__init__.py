@@ -1,0 +1,1 @@
+"""Both ends of OpenAI's moderation API: scores asked of a server, and a server of scores."""

@@ -1,0 +1,1 @@
+"""Processes beside a server that judge, and the turns in which tenants use them."""
