@@ -173,7 +173,8 @@ def test_what_slurm_cannot_give_is_refused_before_anything_is_submitted(
     fleet = fleet_of(*OF_NULL_ENGINE)
     for words, sbatch, reason in (
         ((), ("--partition=none",), "invalid partition"),
-        (("--gpus-per-worker", "2"), ("--partition=gpu",), "not available"),
+        (("--gpus-per-worker", "2"), ("--partition=gpu",), "--gpus-per-worker (0 for workers on CPUs)"),
+        (("--max", "21"), ("--partition=gpu",), "give less by --max"),
         (("--min", "0"), ("--partition=gpu",), "give --min 1"),
         (("--server", "http://127.0.0.1:9"), ("--partition=gpu",), "give its URL with --server"),
     ):

@@ -40,9 +40,9 @@ def live() -> list[str]:
     return [worker["id"] for worker in workers if worker["state"] in ("ready", "occupied")]
 
 
-def submit(count: int) -> list[str]:
+def submit(count: int, model: str = "null") -> list[str]:
     """Submit so many jobs, and return their ids."""
-    bodies = [{"model": "null", "input": {"prompt": f"star {number}"}} for number in range(count)]
+    bodies = [{"model": model, "input": {"prompt": f"star {number}"}} for number in range(count)]
     return [ask("/v1/jobs", body)["id"] for body in bodies]
 
 

@@ -14,8 +14,7 @@ import psutil
 import ray
 from ray import serve
 
-from diffuserve.integrations.asgi import ServerApp
-from diffuserve.integrations.ray_serve import deployed
+from diffuserve.integrations.ray_serve import ApplicationArguments, application
 from support.ports import free_port
 
 ENGINE = (sys.executable, "-m", "diffuserve.testing.null_engine", "--files", "1", "--seconds", "2")
@@ -61,16 +60,12 @@ def main() -> None:
         num_cpus=3, num_gpus=0, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1"
     )
     serve.start(http_options={"host": "127.0.0.1", "port": PORT})
-    app = ServerApp(
-        no_auth=True,
-        engine_command=ENGINE,
-        prompt_filter="policy",
-        prompt_filter_processes=0,
-        zygote=False,
-        drain_seconds=1.0,
-        scale_target_seconds=0.01,
-    )
-    serve.run(deployed(app, num_gpus=0, max_replicas=2, downscale_delay_seconds=1.0))
+    # As Serve hands them over from a command line: texts.
+    replicas = {"no_auth": "true", "num_gpus": "0", "max_replicas": "2", "downscale_delay_seconds": "1"}
+    settings = {"prompt_filter": "policy", "prompt_filter_processes": "0", "zygote": "false"}
+    settings |= {"drain_seconds": "1", "scale_target_seconds": "0.01"}
+    arguments = ApplicationArguments.model_validate({**replicas, **settings, "engine_command": ENGINE})
+    serve.run(application(arguments))
     told: dict[str, Any] = {"one": num_running()}
     told["drawn"] = ask("/v1/images/generations", {"prompt": "a star"})
     told["refused"] = ask("/v1/images/generations", {"prompt": "a star", "size": "x"})

@@ -38,6 +38,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=bf_interval=2,sched_interval=2,sched_min_interval=100000
 ReturnToService=2
+MaxArraySize=21
 MpiDefault=none
 CommunicationParameters=NoInAddrAny
 SlurmdTimeout=10

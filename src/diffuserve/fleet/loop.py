@@ -37,7 +37,7 @@ class FleetLoop:
         self._look_seconds = look_seconds
         self._outages = OutageLog("the fleet's control plane or cluster manager")
         self._has_worked = False
-        self._told: tuple[int, ...] = ()
+        self._told: tuple[int | str, ...] = ()
         self._failures: set[str] = set()
         self._earlier: set[str] | None = None
 
@@ -63,7 +63,7 @@ class FleetLoop:
         want = self._bounds.of(0 if size is None else size.workers)
         waiting = _of(workers, FleetPlacement.WAITING)
         occupied = len(workers) - len(waiting) - len(_of(workers, FleetPlacement.ENDING))
-        self._tell(want, occupied, len(waiting))
+        self._tell(want, occupied, len(waiting), _reasons(waiting))
         order = plan(want, occupied, [worker.name for worker in waiting])
         if isinstance(order, Start):
             self._launcher.start(order.count)
@@ -88,10 +88,10 @@ class FleetLoop:
             self._launcher.kill()  # nothing that could hold a job
             raise InvalidParams("fleet", hopeless[0].name, f"cannot start: {hopeless[0].detail}")
 
-    def _tell(self, *numbers: int) -> None:
-        if numbers != self._told:
-            log.info("workers wanted: %d, placed: %d, waiting for room: %d", *numbers)
-            self._told = numbers
+    def _tell(self, *told: int | str) -> None:
+        if told != self._told:
+            log.info("workers wanted: %d, placed: %d, waiting for room: %d%s", *told)
+            self._told = told
 
 
 async def drained(launcher: Launcher, seconds: float) -> int:
@@ -117,6 +117,12 @@ async def drained(launcher: Launcher, seconds: float) -> int:
 
 def _left(launcher: Launcher) -> Sequence[FleetWorker]:
     return [each for each in launcher.workers() if each.placement is not FleetPlacement.FAILED]
+
+
+def _reasons(waiting: Sequence[FleetWorker]) -> str:
+    """Return why workers wait, such as for a limit that they never pass, as the end of a line."""
+    reasons = sorted({worker.detail for worker in waiting if worker.detail})
+    return f" ({'; '.join(reasons)})" if reasons else ""
 
 
 def _of(workers: Sequence[FleetWorker], placement: FleetPlacement) -> list[FleetWorker]:

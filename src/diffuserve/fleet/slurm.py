@@ -3,13 +3,16 @@
 import logging
 import shlex
 import shutil
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from diffuserve.agent.exit_codes import CANNOT_START
+from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
 from diffuserve.fleet.launcher import FAILED_SECONDS, FleetPlacement, FleetWorker, WorkerSetup
 
@@ -18,11 +21,16 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS: Final = 20.0
 """A worker's drain by default: `scancel` and preemption leave it 30 s in most clusters (`KillWait`)."""
 _MARGIN_SECONDS = 10.0  # from the end of a drain to that of the job
-_COMMANDS = ("sbatch", "squeue", "scancel")
+_COMMANDS = ("sbatch", "squeue", "scancel", "sinfo")
 _COMMAND_SECONDS = 60.0
 _KEY = "DIFFUSERVE_API_KEY"  # the fleet's own: jobs see the rest of its environment
 _NO_SOURCE = "Could not establish a configuration source"
 _NO_CLUSTER = "this machine is no node of a Slurm cluster (no slurm.conf)"
+_NO_CLUSTER_REMEDY = "run the fleet on one, such as a login node"
+_REMEDY = (
+    "correct the options after --, give less by --max or --gpus-per-worker (0 for workers on CPUs), or ask "
+    "the cluster's operators"
+)
 _OUT_OF_MEMORY = "OUT_OF_MEMORY"
 _FAILED = ("FAILED", _OUT_OF_MEMORY)
 """Other ends, such as a lost node, a preemption or a time limit, are no fault of the worker's."""
@@ -52,15 +60,19 @@ class SlurmLauncher:
         output = f"--output={self._name}-%A_%a.log"
         self._options = (*_resources(setup), output, *options, *own)
 
-    def check(self) -> None:
-        """Have Slurm judge a worker's job without queuing it. Raise `InvalidParams` for what it refuses."""
+    def check(self, most: int, server: str) -> None:
+        """Have Slurm judge an array of `most` workers, without queuing it, and the list of what there is.
+
+        Raise `InvalidParams` for what it refuses, and for a URL of the control plane that nodes do not reach.
+        """
         try:
-            self._sbatch("--test-only")
+            self._sbatch("--test-only", f"--array=1-{most}")
+            self._squeue()
+            hosts = self._run("sinfo", "--noheader", "--Node", "--format=%n").split()
         except ServerUnavailable as error:
-            remedy = "correct the options after --, or ask the cluster's operators"
-            if _NO_CLUSTER in str(error):
-                remedy = "run the fleet on one, such as a login node"
+            remedy = _NO_CLUSTER_REMEDY if _NO_CLUSTER in str(error) else _REMEDY
             raise InvalidParams("fleet", self._name, f"{error}; {remedy}") from error
+        check_address(server, hosts)
 
     def workers(self) -> Sequence[FleetWorker]:
         return fleet_workers(self._squeue(), datetime.now())  # in local time, as Slurm's
@@ -125,6 +137,15 @@ def batch_script(setup: WorkerSetup, command: Sequence[str], server: str | Path)
     name = '"$SLURM_JOB_NAME-$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID"'
     words = shlex.join((*command, "worker", *setup.arguments))
     return f"#!/bin/bash\nexec {words} --server {address} --name {name}\n"
+
+
+def check_address(server: str, hosts: Sequence[str]) -> None:
+    """Raise `InvalidParams` for a control plane on loopback if `hosts` are other machines than this one."""
+    here = socket.gethostname()
+    others = sorted({*hosts} - {"localhost", here, here.partition(".")[0]})
+    if others and is_loopback(urlsplit(server).hostname or ""):
+        remedy = f"means another machine on {others[0]}; give an address that the nodes reach"
+        raise InvalidParams("server", server, remedy)
 
 
 def check_options(options: Sequence[str]) -> None:

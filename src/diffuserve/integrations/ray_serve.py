@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from pydantic import BaseModel
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
@@ -38,6 +39,28 @@ def deployed(
         "graceful_shutdown_timeout_s": app.settings.worker.drain_seconds + _SHUTDOWN_MARGIN,
     }
     return serve.deployment(**{**chosen, **options})(_replica(app)).bind()
+
+
+class ApplicationArguments(BaseModel, extra="allow"):
+    """What Serve's file or command line says of an application; all other names are settings.
+
+    Those of replicas are as in `deployed`, which has their defaults, and `no_auth` as in `ServerApp`.
+    """
+
+    no_auth: bool = False
+    num_gpus: float | None = None
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+    downscale_delay_seconds: float | None = None
+
+
+def application(arguments: ApplicationArguments) -> serve.Application:
+    """Return what `deployed` does, for `serve run` and for the `import_path` of Serve's file.
+
+    Raise `InvalidParams` for a name or a value that no setting has.
+    """
+    replicas = arguments.model_dump(exclude={"no_auth", *(arguments.model_extra or ())}, exclude_none=True)
+    return deployed(ServerApp(no_auth=arguments.no_auth, **(arguments.model_extra or {})), **replicas)
 
 
 def wanted_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:

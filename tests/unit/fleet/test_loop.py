@@ -122,6 +122,20 @@ async def test_bounds_hold_also_for_an_unknown_model(wanted: int | None, least: 
     assert launcher.num_started == started
 
 
+async def test_why_workers_wait_is_told_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    launcher = PretendedLauncher()
+    loop = loop_of(launcher, PretendedPool(2))
+    caplog.set_level("INFO")
+    for reason in ("Priority", "QOSMaxGRESPerUser", "QOSMaxGRESPerUser"):
+        await loop.look()
+        launcher.held = {name: replace(each, detail=reason) for name, each in launcher.held.items()}
+    await loop.look()
+    told = [record.message for record in caplog.records]
+    assert [line.partition("waiting for room: ")[2] for line in told] == [
+        *("0", "2 (Priority)", "2 (QOSMaxGRESPerUser)")
+    ]
+
+
 async def test_another_loop_goes_on_where_the_first_was_lost() -> None:
     launcher, pool = PretendedLauncher(), PretendedPool(4)
     for _ in range(3):

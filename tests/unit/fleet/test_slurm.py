@@ -1,5 +1,6 @@
 """Jobs of Slurm that are workers: their script, and what `squeue` tells of them."""
 
+import socket
 import subprocess
 from datetime import datetime
 from pathlib import Path
@@ -8,7 +9,13 @@ import pytest
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.fleet.launcher import FleetPlacement, FleetWorker, WorkerSetup
-from diffuserve.fleet.slurm import SlurmLauncher, batch_script, check_options, fleet_workers
+from diffuserve.fleet.slurm import (
+    SlurmLauncher,
+    batch_script,
+    check_address,
+    check_options,
+    fleet_workers,
+)
 
 NOW = datetime.fromisoformat("2026-11-27T12:00:00")
 SETUP = WorkerSetup(
@@ -73,6 +80,14 @@ def test_options_that_the_fleet_gives_itself_are_refused(option: str) -> None:
         check_options(["--partition=gpu", option])
 
 
+@pytest.mark.parametrize("server", ["http://127.0.0.1:8000", "http://localhost:8000", "http://[::1]:8000"])
+def test_a_control_plane_that_other_machines_do_not_reach_is_refused(server: str) -> None:
+    check_address(server, ["localhost", socket.gethostname()])
+    check_address("http://n7:8000", ["n1"])
+    with pytest.raises(InvalidParams, match="another machine on n1; give an address"):
+        check_address(server, ["localhost", "n2", "n1"])
+
+
 def test_where_there_is_no_slurm_a_fleet_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InvalidParams, match="login node"):
@@ -92,10 +107,15 @@ def test_where_there_is_no_slurm_a_fleet_is_refused(monkeypatch: pytest.MonkeyPa
 def test_what_slurm_refuses_is_told_with_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: str, told: str
 ) -> None:
-    for command in ("sbatch", "squeue", "scancel"):  # stand-ins for a cluster, which refuses everything
+    for command in (
+        "sbatch",
+        "squeue",
+        "scancel",
+        "sinfo",
+    ):  # stand-ins, which refuse everything
         (tmp_path / command).write_text(f"#!/bin/sh\nprintf 'error: first\n{complaint}\n' >&2\nexit 1\n")
         (tmp_path / command).chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(InvalidParams, match=told) as refused:
-        SlurmLauncher(SETUP, "", ()).check()
+        SlurmLauncher(SETUP, "", ()).check(2, "http://n7:8000")
     assert ("error: first" in str(refused.value)) == ("partition" in complaint)

@@ -100,14 +100,14 @@ def on_slurm(  # noqa: PLR0913 (a command has as many arguments as options)
     elif action is FleetAction.STOP:
         keep.stop_fleet(launcher, settings, file)
     else:
-        bounds = keep.bounds_of(min, max)
-        model_pool = keep.pool_of(settings, pool, _address_of(settings, server_file))
+        bounds, address = keep.bounds_of(min, max), _address_of(settings, server_file)
+        model_pool = keep.pool_of(settings, pool, address)
         keep.check_pool(model_pool, bounds)
         if not command and engine_command is None:  # the nodes run this program, with what it finds here
             from diffuserve.cli.preflight import check_worker_elsewhere
 
             check_worker_elsewhere(settings.worker.engine_processes, int(gpus) or 1)
-        launcher.check()
+        launcher.check(max, address())
         keep.keep(launcher, model_pool, bounds, every, settings, file)
 
 
