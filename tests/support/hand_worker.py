@@ -41,6 +41,8 @@ class HandWorker:
 
     def __init__(self, http: httpx.AsyncClient, worker_id: str) -> None:
         self.id = worker_id
+        self.warnings: Sequence[str] = ()
+        """What it says of every result."""
         self._http = http
 
     @classmethod
@@ -141,6 +143,7 @@ class HandWorker:
     ) -> httpx.Response:
         """Complete the job with `artifacts`, uploaded, sent along as `contents`, or neither."""
         result = {"artifacts": artifacts, "input": lease.input, "timings": {"denoise": 0.1}}
+        result |= {"warnings": self.warnings}
         body = {"result": result, "actual_seconds": 0.1, "contents": contents or {}}
         return await self._post(lease, "complete", body)
 

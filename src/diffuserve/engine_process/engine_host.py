@@ -175,7 +175,7 @@ class EngineHost:
             num_request_steps=stats.num_request_steps,
             num_step_tokens=stats.num_step_tokens,
             denoise_seconds=stats.denoise_seconds,
-            fit=self._engine.cost_model.settled_fit,
+            fit=self._engine.cost_model.told_fit,
             adapters=tuple(self._engine.resident_adapters[:MAX_RESIDENT_ADAPTERS]),
             adaptive_limit=self._engine.adaptive_limit,
             good_share=self._engine.good_share,

@@ -111,6 +111,7 @@ async def test_images_are_drawn_from_a_text(
 async def test_what_a_model_cannot_do_is_left_out_and_named(
     webui: webuiapi.WebUIApi, busy: HandWorker
 ) -> None:
+    busy.warnings = ("hand does not know 'cat'",)
     result = await calling(
         webui.txt2img,
         prompt="a cat",
@@ -127,6 +128,7 @@ async def test_what_a_model_cannot_do_is_left_out_and_named(
         "sampler_name",
         "override_settings.CLIP_stop_at_last_layers",
     }
+    assert result.info["diffuserve_warnings"] == list(busy.warnings)
 
 
 async def test_an_image_is_filled_in_where_the_mask_is_white(

@@ -123,6 +123,23 @@ async def test_arguments_become_parameters(
     assert {name: job["input"][name] for name in asked} == asked
 
 
+@pytest.mark.parametrize("arguments", [{"image_size": "square_hd"}, {"aspect_ratio": "1:1"}])
+async def test_a_preset_becomes_a_size_that_the_model_has_learned(
+    http: httpx.AsyncClient, arguments: dict[str, Any]
+) -> None:
+    learned = replace(HAND_SPEC, name="learned", learned_min_size=32, learned_max_size=64)
+    worker = await HandWorker.register(http, [learned])
+    await http.post("/fal/queue/diffuserve/learned", json={"prompt": "a cat", **arguments})
+    [lease] = await worker.claim()
+    assert (lease.input["width"], lease.input["height"]) == (64, 64)
+
+
+async def test_a_result_tells_its_warnings(http: httpx.AsyncClient, busy_worker: HandWorker) -> None:
+    busy_worker.warnings = ("hand does not know 'cat'",)
+    result = await http.post(f"/fal/run/{_APPLICATION}", json={"prompt": "a cat"})
+    assert result.json()["diffuserve_warnings"] == list(busy_worker.warnings)
+
+
 @pytest.mark.parametrize(
     ("arguments", "headers", "place"),
     [

@@ -189,3 +189,17 @@ def test_encoding_and_decoding_heal_as_well() -> None:
         model.observe_decode(workloads, TRUTH.decode_seconds(workloads))
     assert model.fit.encode_seconds(workloads) == pytest.approx(TRUTH.encode_seconds(workloads), rel=0.05)
     assert model.fit.decode_seconds(workloads) == pytest.approx(TRUTH.decode_seconds(workloads), rel=0.05)
+
+
+def test_what_others_are_told_follows_measurements_before_it_settles(tmp_path: Path) -> None:
+    """Check a machine that was never quiet: a server that told the prior would tell seconds of minutes."""
+    model, noise = CostModel(PRIOR), [1.0, 9.0, 15.0, 20.0] * 5
+    feed(model, steps_of(TRUTH, slowdowns=noise))
+    assert not model.has_settled
+    assert model.told_fit == model.fit != model.settled_fit
+    feed(model, steps_of(TRUTH, slowdowns=[1.0] * HEALED_AFTER))
+    assert model.told_fit == model.settled_fit
+    model.save(tmp_path / "fit.json")
+    later = CostModel.start(PRIOR, tmp_path / "fit.json")
+    feed(later, steps_of(TRUTH, slowdowns=noise))
+    assert later.told_fit == later.settled_fit, "a kept fit is better than noise"

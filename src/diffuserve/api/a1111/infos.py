@@ -11,7 +11,10 @@ from diffuserve.domain.jobs.job import Artifact, Job
 
 
 def info_of(job: Job, images: Sequence[Artifact], batch_size: int, ignored: Sequence[str]) -> str:
-    """Return the `info` of a final job. What was asked for in vain is in `diffuserve_ignored`."""
+    """Return the `info` of a final job.
+
+    What was asked for in vain is in `diffuserve_ignored`, warnings of the result in `diffuserve_warnings`.
+    """
     said, seeds = job.input, [image.seed for image in images] or [job.input["seed"]]
     prompt, negative = _prompt(job), said.get("negative_prompt") or ""
     first = images[0] if images else None
@@ -50,6 +53,7 @@ def info_of(job: Job, images: Sequence[Artifact], batch_size: int, ignored: Sequ
         "is_using_inpainting_conditioning": False,
         "diffuserve_job": job.id,
         "diffuserve_ignored": list(ignored),
+        "diffuserve_warnings": list(job.result.warnings) if job.result else [],
     }
     return orjson.dumps(info).decode()
 

@@ -27,6 +27,7 @@ from diffuserve.domain.jobs.job import Band
 from diffuserve.domain.jobs.job_options import MAX_JOB_SECONDS, MAX_TEXT_CHARACTERS, JobOptions
 from diffuserve.domain.jobs.kinds import own_kind
 from diffuserve.domain.models.limits import takes
+from diffuserve.domain.models.sizes import well_drawn_size
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.adapter_use import (
     MAX_ADAPTER_NAME_CHARACTERS,
@@ -146,15 +147,15 @@ class FalArguments(RequestBody):
         )
 
     def _size(self, spec: ModelSpec) -> tuple[int | None, int | None]:
-        """Return the size that was given, or the model's nearest to a preset's, or of the proportions."""
+        """Return the size that was given, or the nearest to a preset or of proportions that is drawn well."""
         if isinstance(self.image_size, SizeBody):
             return self.image_size.width, self.image_size.height
         if self.image_size is not None:
-            return spec.nearest_size(*_PRESETS[self.image_size])
+            return well_drawn_size(spec, *_PRESETS[self.image_size])
         if self.aspect_ratio is not None and self.width is None and self.height is None:
             across, down = map(int, self.aspect_ratio.split(":"))
             side = math.sqrt(spec.width * spec.height / (across * down))
-            return spec.nearest_size(across * side, down * side)
+            return well_drawn_size(spec, *spec.nearest_size(across * side, down * side))
         return self.width, self.height
 
     def _ignored(self) -> list[str]:

@@ -88,6 +88,7 @@ class FalSerializer:
         common = {
             "prompt": str(job.input.get("prompt", "")),
             "seed": job.input.get("seed"),
+            "diffuserve_warnings": list(job.result.warnings) if job.result else [],
             "timings": {"inference": job.actual_seconds, **(job.result.timings if job.result else {})},
         }
         for name, found in (("video", videos_among(artifacts)), ("audio", sounds_among(artifacts))):

@@ -24,7 +24,7 @@ from diffuserve.domain.jobs.job import MAX_PREVIEWS
 from diffuserve.domain.requests.request_bounds import MAX_INPUT_IMAGES
 from diffuserve.domain.requests.request_fields import Dialect
 
-VARIATION_PROMPT = "an image like this one"
+VARIATION_PROMPT = "an image like this"
 VARIATION_STRENGTH = 0.6
 
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")

@@ -14,7 +14,9 @@ from diffuserve.domain.bounds import Printable
 
 _WORD = re.compile(r"[a-z][a-z']*[a-z]")
 _SHORTEST = 3
-_FILLERS = frozenset(("and", "its", "the", "this", "that", "with", "has", "are", "for", "from", "very"))
+_FILLERS = frozenset(
+    ("and", "its", "the", "this", "that", "with", "has", "are", "for", "from", "very", "like")
+)
 """Words that ask for nothing by themselves."""
 _MOST_TOLD, _MOST_NEAR = 5, 3
 _CLOSE, _MOST_LONGER = 0.8, 1

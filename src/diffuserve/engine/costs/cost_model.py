@@ -43,8 +43,13 @@ class CostModel:
         return _cost_fit(self._encode.coefficients, self._step.coefficients, self._decode.coefficients)
 
     @property
+    def told_fit(self) -> CostFit:
+        """The fit for other programs; once it has settled, momentary noise does not change it."""
+        return _cost_fit(self._encode.told, self._step.told, self._decode.told)
+
+    @property
     def settled_fit(self) -> CostFit:
-        """The fit for other programs and later runs; momentary noise does not change it."""
+        """The fit for later runs, which momentary noise does not change."""
         return _cost_fit(self._encode.settled, self._step.settled, self._decode.settled)
 
     @property

@@ -38,8 +38,8 @@ class RobustFit:
 
     A `kept` fit of an earlier run counts as a few measurements of the same sizes until measurements
     contradict it. After that, the prior decides what measurements leave open. `settled` holds the
-    coefficients for other programs and later runs: those of the last quiet time, or faster ones.
-    `has_settled` is true once they come from measurements.
+    coefficients for later runs: those of the last quiet time, or faster ones. `has_settled` is true once they
+    come from measurements.
     """
 
     def __init__(self, prior: Sequence[float], kept: Sequence[float] | None = None) -> None:
@@ -55,6 +55,15 @@ class RobustFit:
         self.coefficients = tuple(prior if self._kept is None else self._kept.tolist())
         self.settled = self.coefficients
         self.has_settled = False
+        self._began_at_prior = self._kept is None
+
+    @property
+    def told(self) -> tuple[float, ...]:
+        """The coefficients for other programs: the settled ones.
+
+        On a machine that was never quiet they are the current ones, as a prior may be off by much more.
+        """
+        return self.coefficients if self._began_at_prior and not self.has_settled else self.settled
 
     @property
     def has_observed(self) -> bool:
