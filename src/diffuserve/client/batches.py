@@ -11,6 +11,7 @@ import orjson
 from diffuserve.client.codec import decode
 from diffuserve.client.files import FileClient, with_uploads
 from diffuserve.client.http import HttpTransport, RequestOptions
+from diffuserve.client.ids import checked_id
 from diffuserve.client.patience import at_most
 from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
 
@@ -53,7 +54,7 @@ class BatchClient:
 
     async def get(self, batch_id: str) -> BatchResource:
         """Return the batch. Raise `BatchNotFound`."""
-        return await self._batch("GET", f"/v1/batches/{batch_id}")
+        return await self._batch("GET", f"/v1/batches/{checked_id(batch_id)}")
 
     async def page(self, limit: int) -> BatchPage:
         """Return the newest batches."""
@@ -62,7 +63,7 @@ class BatchClient:
 
     async def cancel(self, batch_id: str) -> BatchResource:
         """Cancel every item, as single jobs are canceled. Raise `BatchNotFound`."""
-        return await self._batch("POST", f"/v1/batches/{batch_id}/cancel")
+        return await self._batch("POST", f"/v1/batches/{checked_id(batch_id)}/cancel")
 
     async def wait(self, batch_id: str, max_seconds: float | None = None) -> BatchResource:
         """Return the batch once every item has ended. Raise `TimeoutError` after `max_seconds`."""
@@ -79,7 +80,7 @@ class BatchClient:
 
     async def result_lines(self, batch_id: str) -> AsyncGenerator[str]:
         """Yield a line of JSON for every item that has ended, in the items' order. Raise `BatchNotFound`."""
-        async with self._http.stream(f"/v1/batches/{batch_id}/results") as response:
+        async with self._http.stream(f"/v1/batches/{checked_id(batch_id)}/results") as response:
             async for line in response.aiter_lines():
                 yield line
 

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import quote
 
 from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
+from diffuserve.client.ids import checked_id
 from diffuserve.client.local_images import LocalImage, local_images, with_ids
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.resources.file import FilePage, FileResource
@@ -26,12 +26,14 @@ class FileClient:
         self._http = http
 
     async def upload(
-        self, image: LocalImage, on_sent: Callable[[int], None] = lambda _bytes: None
+        self, image: LocalImage | str, on_sent: Callable[[int], None] = lambda _bytes: None
     ) -> FileResource:
         """Upload an image; the same one again is the same file. Raise `InvalidParams` or `TooLarge`.
 
-        `on_sent` is called with the bytes of a path that are on their way so far, which a retry sends anew.
+        Text is a path. `on_sent` is called with the bytes of a path that are on their way so far, which a
+        retry sends anew.
         """
+        image = Path(image) if isinstance(image, str) else image
         path = image if isinstance(image, Path) else Path("image")
         if not isinstance(image, Path | bytes):
             image = _whole(image)
@@ -62,7 +64,7 @@ class FileClient:
 
     @staticmethod
     def _path(file_id: str) -> str:
-        return f"/v1/files/{quote(file_id, safe='')}"
+        return f"/v1/files/{checked_id(file_id)}"
 
 
 async def with_uploads(files: FileClient, fields: Any) -> Any:

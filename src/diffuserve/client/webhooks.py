@@ -2,6 +2,7 @@
 
 from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
+from diffuserve.client.ids import checked_id
 from diffuserve.domain.resources.webhook import (
     DeliveryPage,
     DeliveryResource,
@@ -23,16 +24,20 @@ class WebhookClient:
 
     async def deliveries(self, endpoint_id: str, limit: int) -> DeliveryPage:
         """Return the newest deliveries to an endpoint. Raise `EndpointNotFound`."""
-        return decode(DeliveryPage, await self._content("GET", f"/{endpoint_id}/deliveries", limit=limit))
+        return decode(
+            DeliveryPage, await self._content("GET", f"/{checked_id(endpoint_id)}/deliveries", limit=limit)
+        )
 
     async def redeliver(self, endpoint_id: str, delivery_id: str) -> DeliveryResource:
         """Deliver a message again at once. Raise `DeliveryNotFound`, or `Conflict` if it is disabled."""
-        path = f"/{endpoint_id}/deliveries/{delivery_id}/redeliver"
+        path = f"/{checked_id(endpoint_id)}/deliveries/{checked_id(delivery_id)}/redeliver"
         return decode(DeliveryResource, await self._content("POST", path))
 
     async def enable(self, endpoint_id: str) -> WebhookEndpointResource:
         """Send messages to a disabled endpoint again. Raise `EndpointNotFound`."""
-        return decode(WebhookEndpointResource, await self._content("POST", f"/{endpoint_id}/enable"))
+        return decode(
+            WebhookEndpointResource, await self._content("POST", f"/{checked_id(endpoint_id)}/enable")
+        )
 
     async def secret(self) -> WebhookSecretResource:
         """Return the secret that signs the caller's messages."""

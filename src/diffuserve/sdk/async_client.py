@@ -21,6 +21,7 @@ from diffuserve.client.batches import BatchClient
 from diffuserve.client.codec import decode
 from diffuserve.client.files import FileClient, with_uploads
 from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions, pause_before_retry
+from diffuserve.client.ids import checked_id
 from diffuserve.client.patience import at_most
 from diffuserve.client.webhooks import WebhookClient
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
@@ -155,7 +156,7 @@ class AsyncClient:
 
     async def get(self, job_id: str) -> JobResource:
         """Return the job. Raise `JobNotFound`."""
-        return await self._job("GET", f"/v1/jobs/{job_id}")
+        return await self._job("GET", f"/v1/jobs/{checked_id(job_id)}")
 
     async def list_jobs(
         self,
@@ -190,15 +191,15 @@ class AsyncClient:
 
     async def cancel(self, job_id: str) -> JobResource:
         """Cancel a queued job at once; a running one becomes `canceling`, and a final one is unchanged."""
-        return await self._job("POST", f"/v1/jobs/{job_id}/cancel")
+        return await self._job("POST", f"/v1/jobs/{checked_id(job_id)}/cancel")
 
     async def delete(self, job_id: str) -> None:
         """Delete a job that has ended and its files. Raise `JobNotFound` or `Conflict`."""
-        await self._http.request("DELETE", f"/v1/jobs/{job_id}")
+        await self._http.request("DELETE", f"/v1/jobs/{checked_id(job_id)}")
 
     async def requeue(self, job_id: str) -> JobResource:
         """Queue a job that failed, expired or was canceled again; for operators. Raise `Conflict`."""
-        return await self._job("POST", f"/v1/jobs/{job_id}/requeue")
+        return await self._job("POST", f"/v1/jobs/{checked_id(job_id)}/requeue")
 
     async def models(self) -> Sequence[ModelResource]:
         """Return the served models."""
@@ -210,7 +211,7 @@ class AsyncClient:
 
     async def drain_worker(self, worker_id: str) -> None:
         """Have a worker finish its jobs and end, for operators. Raise `Forbidden` or `WorkerNotFound`."""
-        await self._http.request("POST", f"/v1/workers/{worker_id}/drain")
+        await self._http.request("POST", f"/v1/workers/{checked_id(worker_id)}/drain")
 
     async def pool_size(self, model: str, *, is_spot: bool = False) -> ScaleResource:
         """Return how many workers a model should have, for monitors and operators.
@@ -256,7 +257,7 @@ class AsyncClient:
         options = RequestOptions(params={"wait": _LONG_POLL_SECONDS}, wait_seconds=_LONG_POLL_SECONDS)
         async with at_most(max_seconds, job_id):
             while True:
-                job = await self._job("GET", f"/v1/jobs/{job_id}", options)
+                job = await self._job("GET", f"/v1/jobs/{checked_id(job_id)}", options)
                 if job.status.is_final:
                     return job
 
@@ -291,8 +292,9 @@ class AsyncClient:
             raise error_of_job(job)
         return [await self._fetch(job, artifact) for artifact in job.result.outputs]
 
-    async def download(self, job_id: str, index: int, path: Path) -> None:
+    async def download(self, job_id: str, index: int, path: str | Path) -> None:
         """Write image or clip `index` of a job that succeeded to `path`; after an error there is no file."""
+        path = Path(path)
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
 
         async def write() -> None:
@@ -328,7 +330,7 @@ class AsyncClient:
         return GeneratedFile(artifact, await self._http.retried(read), job)
 
     async def _content(self, job_id: str, index: int) -> AsyncGenerator[bytes]:
-        async with self._http.stream(f"/v1/jobs/{job_id}/result?index={index}") as response:
+        async with self._http.stream(f"/v1/jobs/{checked_id(job_id)}/result?index={index}") as response:
             async for chunk in response.aiter_bytes():
                 yield chunk
 
@@ -340,7 +342,7 @@ class AsyncClient:
         """Yield events, and `None` for whatever else tells that the server is there."""
         headers = {"accept": "text/event-stream", "last-event-id": str(after)}
         try:
-            async with self._http.stream(f"/v1/jobs/{job_id}/events", headers) as response:
+            async with self._http.stream(f"/v1/jobs/{checked_id(job_id)}/events", headers) as response:
                 yield None
                 async for message in EventSource(response).aiter_sse():
                     # A ping of the server is an event without data.

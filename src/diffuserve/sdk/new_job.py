@@ -13,9 +13,11 @@ from diffuserve.domain.requests.params import FIELDS, GenerationParams
 def job_body(prompt: str | GenerationParams, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a new job: fields of a request go into its `input`, all others stand beside it.
 
-    A field that is `None` is left out. Raise `InvalidParams` for a bad value of a request, and for the name
-    of a local file.
+    A field that is `None` is left out. Raise `InvalidParams` for a bad value of a request, for the name of a
+    local file, and for several prompts.
     """
+    if not isinstance(prompt, str | GenerationParams):
+        raise InvalidParams("prompt", prompt, "must be text; several are a batch: `client.batches.submit`")
     given = {name: value for name, value in fields.items() if value is not None}
     drawn = {name: given.pop(name) for name in fields if name in FIELDS and name in given}
     params = GenerationParams(prompt=prompt, **drawn) if isinstance(prompt, str) else replace(prompt, **drawn)

@@ -270,7 +270,7 @@ async def test_an_image_is_downloaded_whole_or_not_at_all(tmp_path: Path) -> Non
         return httpx.Response(200, content=b"an image" if is_first else broken())
 
     async with client(handler) as http:
-        await http.download("j1", 0, tmp_path / "star.png")
+        await http.download("j1", 0, str(tmp_path / "star.png"))
         with pytest.raises(ServerUnavailable):
             await http.download("j1", 1, tmp_path / "other.png")
     assert [path.name for path in tmp_path.iterdir()] == ["star.png"]

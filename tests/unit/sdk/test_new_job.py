@@ -37,6 +37,11 @@ def test_a_bad_value_is_refused_before_anything_is_sent() -> None:
         job_body("a star", {"seed": -5})
 
 
+def test_several_prompts_are_no_job() -> None:
+    with pytest.raises(InvalidParams, match=r"client\.batches\.submit"):
+        job_body(["a star", "a ring"], {})  # type: ignore[arg-type]
+
+
 def test_the_name_of_a_local_file_is_no_image(tmp_path: Path) -> None:
     (path := tmp_path / "circle.png").write_bytes(b"a circle")
     with pytest.raises(InvalidParams, match=r'give Path\(".*circle.png"\)'):

@@ -159,11 +159,12 @@ def _meant(name: str, here: Sequence[str], parent: str, paths: Sequence[str]) ->
     for other in names:
         if other in here:
             return other
-    if wanted in elsewhere:
-        path = elsewhere[wanted]
+    near = None if wanted in elsewhere else nearest(name, here)
+    if near is None and (meant := nearest(wanted, elsewhere)):
+        path = elsewhere[meant]
         return path if "." in path else f"{path} outside of {parent}"
     words = set(name.split("_"))
-    return nearest(name, here) or next((field for field in here if words & set(field.split("_"))), None)
+    return near or next((field for field in here if words & set(field.split("_"))), None)
 
 
 def _names_of(name: str) -> list[str]:

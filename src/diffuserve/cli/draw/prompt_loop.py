@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +17,7 @@ from diffuserve.cli.display.echo import echo
 from diffuserve.cli.draw.generate import check
 from diffuserve.cli.draw.loading import load_engine, uncollected
 from diffuserve.cli.draw.request_options import Asked, takes_request
+from diffuserve.cli.exit_codes import FAILED
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.settings import Settings
@@ -32,13 +33,15 @@ Examples:
 
   diffuserve run flux-schnell --size 768x512 --open
 
+  diffuserve run tiny-flux "a red circle"
+
   diffuserve run tiny-flux --steps 4 < prompts.txt
 """
 
 _ENDS = ("/bye", "/exit", "/quit")
 _HELP = (
-    "a prompt is drawn; an empty line or /bye ends; size, steps, seed and more are options of "
-    "`diffuserve run`, which --help lists"
+    "a prompt is drawn; /bye or Ctrl-D ends; size, steps, seed and more are options of `diffuserve run`, "
+    "which --help lists"
 )
 _CHECKED = "a red circle"
 """Prompt by which the model and all options are checked before anything is loaded."""
@@ -57,6 +60,10 @@ def run(
         str | None,
         typer.Argument(help="Model, as --model takes it.", autocompletion=model_names, show_default=False),
     ] = None,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PROMPT…", help="What to draw, in place of lines that are typed."),
+    ] = None,
     *,
     asked: Asked,
     output: Annotated[
@@ -64,10 +71,10 @@ def run(
     ] = Path("out"),
     open_: options.Open = False,
 ) -> None:
-    """Load a model once, and draw each line that is typed; an empty line, /bye or Ctrl-D ends it.
+    """Load a model once, and draw each line that is typed; /bye or Ctrl-D ends it.
 
     Images are shown in terminals that can show them, as kitty, iTerm2 and those of 16 million colors can.
-    Their paths go to stdout, as those of `generate` do.
+    Their paths go to stdout, as those of `generate` do. With prompts after the model it draws these and ends.
     """
     if output.suffix and not output.is_dir():
         raise typer.BadParameter(f"-o names a folder here, and {output} looks like a file")
@@ -79,7 +86,7 @@ def run(
             from diffuserve.cli.preflight import fetched
 
             config = fetched(settings.engine_process)
-            check(asked.requests([_CHECKED]), settings, config, output, asked.clip)
+            check(asked.requests(prompts or [_CHECKED]), settings, config, output, asked.clip)
 
             from diffuserve.engine_process.output.image_output import open_image_output
 
@@ -87,29 +94,41 @@ def run(
             images = beside.submit(open_image_output, config.model, config.images)
             engine = stack.enter_context(load_engine(config, console))
         drawer = Drawer(engine, images.result().of(engine.pipeline), settings, config, asked, output, console)
-        for prompt in typed_prompts(console):
+        for prompt in prompts or typed_prompts(console):
             paths = drawer.draw(prompt)
             if open_:
                 from diffuserve.cli.images.viewer import open_images
 
                 open_images(paths, console)
+            if prompts and not paths:
+                raise typer.Exit(FAILED)
 
 
 def typed_prompts(console: Console) -> Iterator[str]:
-    """Yield the lines of standard input until an empty one, or `/bye`.
+    """Yield the lines of standard input until `/bye`, but for empty ones and others that begin with a slash.
 
-    Where a person types they are asked for. Other lines that begin with a slash are no prompts.
+    Where a person types they are asked for, and earlier ones come back by the arrow keys.
     """
-    while True:
-        if sys.stdin.isatty():
-            console.print("prompt> ", end="", style="bold")
-        line = sys.stdin.readline().strip()
-        if not line or line in _ENDS:
-            return
-        if line.startswith("/"):
-            console.print(_HELP, style="dim")
-        else:
-            yield line
+    with suppress(EOFError):
+        while (line := _next_line(console).strip()) not in _ENDS:
+            if line.startswith("/"):
+                console.print(_HELP, style="dim")
+            elif line:
+                yield line
+
+
+def _next_line(console: Console) -> str:
+    """Return the next line of standard input. Raise `EOFError` at its end."""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        import readline  # noqa: F401  # with it `input` edits lines, and remembers them
+
+        return input("prompt> ")
+    if sys.stdin.isatty():  # stdout is a file or a pipe, for paths alone
+        console.print("prompt> ", end="", style="bold")
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,7 @@ def test_an_unknown_field_of_the_input_names_the_one_that_is_meant(field: str, m
         (NewJobBody, {"input": {"prompt": "a"}, "steps": 4}, "steps", "input.num_inference_steps"),
         (NewJobBody, {"input": {"prompt": "a"}, "num_outputs": 4}, "num_outputs", "input.num_images"),
         (NewJobBody, {"prompt": "a"}, "prompt", "input.prompt"),
+        (NewJobBody, {"input": {"prompt": "a"}, "widht": 64}, "widht", "input.width"),
         (BatchBody, {"items": [], "webhook_url": "x"}, "webhook_url", "webhook"),
         (BatchBody, {"items": [{"prompt": "a"}]}, "items.0.prompt", "items.input.prompt"),
         (GenerateBody, {"prompt": "a", "num_inference_steps": 4}, "num_inference_steps", "steps"),

@@ -1,7 +1,6 @@
 """`diffuserve generate`, with a real engine that runs a fake pipeline."""
 
 import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,6 @@ import pytest
 from PIL import Image
 
 from diffuserve.cli.display.console import Console
-from diffuserve.cli.draw.prompt_loop import typed_prompts
 from diffuserve.cli.options import parse_size
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
@@ -91,10 +89,10 @@ def test_a_dash_stands_for_the_lines_of_standard_input(
 
 
 class TestPromptAfterPrompt:
-    def test_is_drawn_by_one_engine_until_an_empty_line(
+    def test_is_drawn_by_one_engine_until_the_end(
         self, invoke: Invoke, loaded: list[EngineProcessConfig], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        typed(monkeypatch, "red", "blue", "", "green")
+        typed(monkeypatch, "red", "", "blue")
         done = invoke("run", "tiny-flux", *SMALL)
         assert (done.code, done.out.split()) == (0, ["out/red-5.png", "out/blue-5.png"])
         assert [config.model for config in loaded] == ["tiny-flux"]
@@ -107,7 +105,17 @@ class TestPromptAfterPrompt:
         assert (done.code, done.out.split()) == (0, ["out/blue-5.png"])
         assert "prompt" in done.err
 
-    @pytest.mark.parametrize("options", [("--size", "33x7"), ("-o", "star.png"), ("no-such-model",)])
+    def test_is_taken_from_the_arguments_where_there_are_some(
+        self, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        typed(monkeypatch, "never")
+        done = invoke("run", "tiny-flux", "red", "blue", *SMALL)
+        assert (done.code, done.out.split()) == (0, ["out/red-5.png", "out/blue-5.png"])
+
+    @pytest.mark.parametrize(
+        "options",
+        [("--size", "33x7"), ("-o", "star.png"), ("no-such-model",), ("tiny-flux", "red " * 10_000)],
+    )
     def test_is_refused_before_anything_is_loaded(
         self, invoke: Invoke, loaded: list[EngineProcessConfig], options: tuple[str, ...]
     ) -> None:
@@ -276,11 +284,3 @@ def test_bad_images_and_samplers_are_refused_before_anything_is_loaded(
     assert (done.code, done.out) == (2, "")
     assert told in done.err
     assert loaded == []
-
-
-def test_lines_that_begin_with_a_slash_are_no_prompts(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("a star\n/set seed 5\na ring\n/bye\nnever\n"))
-    assert list(typed_prompts(Console(stderr=True))) == ["a star", "a ring"]
-    assert "a prompt is drawn; an empty line or /bye ends" in capsys.readouterr().err
