@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from diffuserve.cli.doctor import checks, machine
 from diffuserve.cli.doctor.check_result import CheckResult, Outcome
@@ -28,9 +30,13 @@ from diffuserve.cli.doctor.fit import check_fit, loaded_item_bytes
 from diffuserve.cli.doctor.services import bucket_facts, database_facts, server_facts, valkey_facts
 from diffuserve.cli.doctor.torch_probe import facts_of_torch
 from diffuserve.cli.environment import unknown_among
+from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.jobs.database.migrate import HEAD
+from diffuserve.models.bundled import bundled_models
+from diffuserve.models.registry import load_pipeline
+from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.memory_need import MemoryNeed
 from diffuserve.settings import Settings
 from support.command import Invoke
@@ -243,6 +249,29 @@ def test_torch_tells_of_its_device_and_tries_its_attention_kernel() -> None:
     assert "cuda:99" in TorchFacts(**facts_of_torch("cuda:99")).device_problem
 
 
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("tiny-sd", {"timestep_spacing": "sideways"}), ("tiny-flux", {"base_image_seq_len": 4096})],
+)
+def test_a_scheduler_that_loading_refuses_is_a_finding(
+    model: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(bundled_models()[model], tmp_path / model)
+    scheduler = folder / "scheduler" / "scheduler_config.json"
+    scheduler.write_text(json.dumps(json.loads(scheduler.read_text()) | options))
+    with pytest.raises(InvalidModel) as refused:
+        load_pipeline(str(folder), LoadPlan(torch.device("cpu")))
+    facts = replace(HEALTHY, torch=TorchFacts(**facts_of_torch("cpu", "", str(folder))))
+    finding = checks.check_model(facts)
+    assert finding is not None
+    assert (finding.outcome, finding.detail) == (Outcome.FAILED, str(refused.value))
+
+
+def test_the_doctor_reads_no_weights_to_say_that_a_model_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffuserve.models.weights.loading._Checkpoint.fill", None)
+    assert not TorchFacts(**facts_of_torch("cpu", "", str(bundled_models()["tiny-video"]))).model_problem
+
+
 def test_a_torch_that_crashes_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     facts = machine.torch_facts(None, None)
@@ -338,7 +367,7 @@ def test_what_is_not_configured_is_not_asked_for() -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out torch, whose import takes seconds and has tests of its own."""
-    monkeypatch.setattr(machine, "torch_facts", lambda device, dtype: TorchFacts(version="2.12"))
+    monkeypatch.setattr(machine, "torch_facts", lambda *asked: TorchFacts(version="2.12"))
 
 
 @pytest.mark.usefixtures("quick")

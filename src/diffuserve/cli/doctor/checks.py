@@ -192,9 +192,9 @@ def check_model(facts: Facts) -> CheckResult | None:
     model = facts.model
     if not facts.torch.is_installed:
         return None
-    if model.problem:
+    if problem := model.problem or facts.torch.model_problem:
         return failed(
-            "model", model.problem, "give another with --model; `diffuserve list` shows those on this machine"
+            "model", problem, "give another with --model; `diffuserve list` shows those on this machine"
         )
     if not model.is_here:
         return warning("model", f"{model.name}: not on this machine yet", f"{model.pull} {model.name}")

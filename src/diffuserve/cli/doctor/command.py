@@ -60,8 +60,9 @@ async def gather(settings: Settings) -> Facts:
     from diffuserve.cli.doctor import machine, services
 
     engine = settings.engine_process
+    folder = machine.local_folder(engine.model, engine.stored)
     torch, (database, bucket, valkey), server = await asyncio.gather(
-        asyncio.to_thread(machine.torch_facts, engine.device, engine.dtype),
+        asyncio.to_thread(machine.torch_facts, engine.device, engine.dtype, folder),
         services.store_facts(settings),
         services.server_facts(settings),
     )

@@ -10,7 +10,10 @@ from diffuserve.models.weights.memory_need import MemoryNeed
 
 @dataclass(frozen=True, kw_only=True)
 class TorchFacts:
-    """The build of torch, and what it sees of the machine. `problem` is why it could not be imported."""
+    """The build of torch, and what it sees of the machine. `problem` is why it could not be imported.
+
+    `model_problem` is why a model whose files are whole would be refused when it is loaded.
+    """
 
     is_installed: bool = True
     problem: str = ""
@@ -23,6 +26,7 @@ class TorchFacts:
     device_problem: str = ""
     kernel: str = ""
     kernel_problem: str = ""
+    model_problem: str = ""
     gpu_free_bytes: int = 0
     gpu_total_bytes: int = 0
 

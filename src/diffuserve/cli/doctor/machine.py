@@ -58,11 +58,12 @@ def machine_facts() -> MachineFacts:
     )
 
 
-def torch_facts(device: str | None, dtype: str | None) -> TorchFacts:
-    """Import torch in another process, so that one that crashes is a finding too."""
+def torch_facts(device: str | None, dtype: str | None, folder: Path | None = None) -> TorchFacts:
+    """Import torch, and what loads the model of a folder, in another process: a crash is a finding too."""
     if find_spec("torch") is None:
         return TorchFacts(is_installed=False)
-    command = [sys.executable, "-m", "diffuserve.cli.doctor.torch_probe", device or "", dtype or ""]
+    asked = (device or "", dtype or "", str(folder or ""))
+    command = [sys.executable, "-m", "diffuserve.cli.doctor.torch_probe", *asked]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS)  # noqa: S603
     except subprocess.TimeoutExpired:
@@ -127,6 +128,18 @@ def model_facts(
         needs=tuple(checked.memory_needs(parts, item_bytes, quantization)),
         step_bytes=checked.min_bytes(checked.spec.resolve(checked.spec.simple_request("any"), seed=0)),
     )
+
+
+def local_folder(model: str, stored: ModelStoreConfig) -> Path | None:
+    """Return the folder of a model; `None` if it is not on this machine."""
+    try:
+        if is_stored(model, stored):
+            held = ModelStore(stored).known(model)
+            return None if held is None else held.folder
+        found = None if awaits_pull(model) else find_local_model(model)
+    except (InvalidModel, ModelNotFound):
+        return None
+    return None if found is None else found.path
 
 
 def stored_dtype(model: str) -> str:

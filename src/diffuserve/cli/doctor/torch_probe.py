@@ -6,11 +6,14 @@ from typing import Any
 
 
 def main() -> None:
-    """Print the facts of torch for the device and the dtype on the command line, which may be empty."""
-    print(json.dumps(facts_of_torch(*sys.argv[1:3])))
+    """Print the facts of torch for the device, the dtype and the model's folder on the command line.
+
+    Each may be empty.
+    """
+    print(json.dumps(facts_of_torch(*sys.argv[1:4])))
 
 
-def facts_of_torch(device_name: str = "", dtype_name: str = "") -> dict[str, Any]:
+def facts_of_torch(device_name: str = "", dtype_name: str = "", folder: str = "") -> dict[str, Any]:
     """Return the fields of `TorchFacts`. Raise whatever the import of torch raises."""
     import torch
 
@@ -25,11 +28,32 @@ def facts_of_torch(device_name: str = "", dtype_name: str = "") -> dict[str, Any
     except DeviceUnavailable as error:
         return facts | {"used_device": device_name, "device_problem": str(error)}
     facts |= {"used_device": str(device), "used_dtype": name_of(dtype), **_kernel(device, dtype)}
+    facts |= {"model_problem": _model_problem(folder) if folder else ""}
     facts |= {"is_dtype_emulated": is_emulated(dtype, device), "cpu_products": _cpu_products()}
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         facts |= {"gpu_free_bytes": free, "gpu_total_bytes": total}
     return facts
+
+
+def _model_problem(folder: str) -> str:
+    """Return why loading would refuse a model, which is asked for none of its weights; `""` if it would not.
+
+    What only torch code reads is refused there alone, such as the options of a scheduler.
+    """
+    import torch
+
+    from diffuserve.domain.models.parts import Parts
+    from diffuserve.models.registry import check_model, load_pipeline
+    from diffuserve.models.weights.load_plan import LoadPlan
+
+    nothing = Parts(encoding=False, denoising=False, decoding=False)
+    try:
+        if not check_model(folder).spec.run_by:  # other libraries load all of a model, or nothing
+            load_pipeline(folder, LoadPlan(torch.device("cpu"), parts=nothing))
+    except Exception as error:  # code of a family, on files that anybody wrote
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def _cpu_products() -> list[str]:
