@@ -95,7 +95,7 @@ def main() -> None:
 def closed_figures(scale: Scale) -> list[ClosedFigure]:
     """Return what each closed loop gave; the threads and the dtype are varied on engines of their own."""
     with Engine.load(workloads.CHECKPOINT, device="cpu") as engine:
-        own = engine.describe()["dtype"]
+        own = str(engine.describe()["dtype"])
         figures = [_closed(engine, scale, varied, value, load) for varied, value, load in _varied(scale)]
     for threads, dtype in ((None, own), (1, own), (None, "float32")):
         config = EngineConfig(num_threads=threads)

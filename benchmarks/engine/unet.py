@@ -21,6 +21,7 @@ from benchmarks.engine.engine import Figure, alternate, compare, format_row
 from benchmarks.shared.places import OUT, RESULTS
 from benchmarks.shared.report import read_conditions, write_report
 from benchmarks.shared.sides import RemoteSide
+from diffuserve.domain.models.description import shown
 from diffuserve.domain.requests.params import GenerationParams
 
 CHECKPOINT = OUT / "bench_unet" / "small-sdxl"
@@ -93,7 +94,7 @@ class OurSide:
         return self._engine.stats.mean_requests_per_step
 
     def describe(self) -> dict[str, str]:
-        return dict(self._engine.describe())
+        return shown(self._engine.describe())
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.shared.workloads import CHECKPOINT, Arrivals
+from diffuserve.domain.models.description import shown
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 
@@ -95,7 +96,7 @@ class OurSide:
         return self._engine.stats.mean_requests_per_step
 
     def describe(self) -> dict[str, str]:
-        return dict(self._engine.describe())
+        return shown(self._engine.describe())
 
 
 class DeterministicSide(OurSide):

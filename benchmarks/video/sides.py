@@ -8,6 +8,7 @@ import numpy as np
 from PIL.Image import Image
 
 from benchmarks.video.workloads import CHECKPOINT
+from diffuserve.domain.models.description import shown
 from diffuserve.domain.requests.params import GenerationParams
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -84,7 +85,7 @@ class OurSide:
         return self._engine.stats.mean_requests_per_step
 
     def describe(self) -> dict[str, str]:
-        return dict(self._engine.describe())
+        return shown(self._engine.describe())
 
 
 def _pixels(frames: Sequence[Image]) -> Pixels:

@@ -149,6 +149,19 @@ async def test_a_limit_of_postgresql_is_an_outage_and_no_commands_fault(
     assert isinstance(cause, TimeoutError) or getattr(cause, "sqlstate", None) in (state, "08003")
 
 
+async def test_a_held_lock_is_told_in_words(
+    database_url: str, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "_LOCK_SECONDS", 0.1)
+    async with open_writer(database_url) as writer:
+        async with held_lock(database_url):
+            with pytest.raises(ServerUnavailable, match="another process holds its lock") as refused:
+                await writer.run(Execute(("SELECT 1",)))
+        await writer.run(Execute(("SELECT 1",)))
+    assert refused.value.retry_after == 2
+
+
 async def test_sessions_have_limits_and_keepalives_and_tell_whose_they_are(postgresql_url: str) -> None:
     opened = Database(postgresql_url, StoreConfig())
     asked = sa.text("SELECT name, setting || coalesce(unit, '') AS value, source FROM pg_settings")

@@ -211,7 +211,10 @@ def test_only_what_is_used_is_on_the_device(unpinned: None) -> None:
         for mode in Offload:
             with Engine.load("tiny-flux", device="cuda", offload=mode) as engine:
                 found[mode], said[mode] = on_device(engine.pipeline), engine.pipeline.residency.device_bytes
-                assert engine.describe().get("offload", "none") == mode
+                told = engine.describe()
+                assert told.get("offload", "none") == mode
+                assert told.get("weights_on_device_bytes", said[mode]) == said[mode]
+                assert told["token_budget"] == engine.token_budget
                 engine.generate(GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=1))
                 assert on_device(engine.pipeline) == found[mode], "weights take no more memory later"
     assert found[Offload.LAYERS] < found[Offload.MODEL] < found[Offload.TEXT] < found[Offload.NONE]

@@ -1,5 +1,6 @@
 """The server as an ASGI application inside a program: real agents, and engines that generate nothing."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from diffuserve.domain.tenant import Role
 from diffuserve.integrations.asgi import ServerApp
 from diffuserve.settings import Settings
 from diffuserve.wiring.control import open_store
+from diffuserve.wiring.data_folder import servers_on
 from support.plane import NULL_ENGINE
 from support.waiting import eventually
 
@@ -143,11 +145,13 @@ async def test_two_on_one_database_know_each_others_jobs(tmp_path: Path) -> None
     one, other = server_app(*DRAWS, "--seconds", "1", **shared), server_app(**shared)
     async with one.running(), client_of(one) as first:
         held = await submitted(first)
+        assert servers_on(tmp_path) == [os.getpid()], "where `diffuserve stop` looks"
         async with other.running(), client_of(other) as second:
             names = {worker["name"] for worker in (await second.get("/v1/workers")).json()["data"]}
             assert len(names) == 2, "else the one that starts would release what the other is drawing"
             assert (await ended(second, held))["attempt"] == 1
             assert await one.workers_needed() == pytest.approx(await other.workers_needed(), rel=0.5)
+    assert servers_on(tmp_path) == []
 
 
 async def test_it_does_not_start_without_its_model() -> None:

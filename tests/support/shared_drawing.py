@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from diffuserve.domain.models.description import Description
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.base import DenoiseInput, PackedPipeline, packed
 from diffuserve.models.folders.folder import ALONE, Companions
@@ -30,7 +31,7 @@ class Drawn:
     latents: list[list[float]]
     weight_bytes: dict[str, int]
     read_bytes: int
-    description: dict[str, str]
+    description: Description
 
 
 def draw(
@@ -52,7 +53,7 @@ def draw(
         weight_bytes[type(component.module).__name__] += num_bytes(component.module)
     placed = {name: pipeline.place_adapter(name, each) for name, each in (adapters or {}).items()}
     latents = [each.flatten().tolist() for each in generate(pipeline, requests, placed)]
-    return Drawn(latents, weight_bytes, sum(sizes), dict(pipeline.describe()))
+    return Drawn(latents, weight_bytes, sum(sizes), pipeline.describe())
 
 
 @torch.inference_mode()

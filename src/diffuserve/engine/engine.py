@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from diffuserve.domain.errors import DiffuserveError, InvalidParams
 from diffuserve.domain.models.cost import CostEstimate
+from diffuserve.domain.models.description import Description
 from diffuserve.domain.models.known_words import Vocabulary
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
@@ -194,9 +195,9 @@ class Engine(AbstractContextManager["Engine"]):
         """The digests of the adapters in memory, the most recently used first."""
         return self._adapters.digests
 
-    def describe(self) -> Mapping[str, str]:
-        """Return the choices made for this model and machine (dtype, kernel, budget…), for display."""
-        return {**self.pipeline.describe(), "token_budget": f"{self.token_budget:,}"}
+    def describe(self) -> Description:
+        """Return the choices made for this model and machine: dtype, kernel, budget…"""
+        return {**self.pipeline.describe(), "token_budget": self.token_budget}
 
     def estimate(self, params: GenerationParams) -> CostEstimate:
         """Predict the device-seconds of a request that has the device to itself.

@@ -17,6 +17,7 @@ import torch
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.jobs.job import Phase
+from diffuserve.domain.models.description import shown
 from diffuserve.domain.workers.worker import MAX_RESIDENT_ADAPTERS, LeaseEnd
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import LoadedModel, adapters_of, load_model
@@ -188,7 +189,7 @@ class EngineHost:
             token_budget=self._engine.token_budget,
             num_gpus=self._engine.runner.num_ranks if has_gpu else 0,
             device_name=torch.cuda.get_device_name(device) if has_gpu else "",
-            description={**self._engine.describe(), "image_filter": self._images.describe()},
+            description={**shown(self._engine.describe()), "image_filter": self._images.describe()},
             image_filter=None if image_filter is None else image_filter.info,
             quantization=self._images.quantization,
             residency=self._engine.pipeline.residency,

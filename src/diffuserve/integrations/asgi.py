@@ -23,7 +23,7 @@ from diffuserve.integrations.engine import settings_of
 from diffuserve.settings import Settings
 from diffuserve.telemetry.redaction import redacted_logs
 from diffuserve.wiring.control import ControlPlane, control_plane, open_store
-from diffuserve.wiring.data_folder import locked
+from diffuserve.wiring.data_folder import locked, shared
 from diffuserve.wiring.inner_worker import inner_worker
 from diffuserve.wiring.open_server import check_origins, warn_of_open_server, warn_of_shared_name
 
@@ -145,15 +145,17 @@ def _is_temporary(settings: Settings) -> bool:
 
 @contextmanager
 def _own_folder(settings: Settings) -> Iterator[Settings]:
-    """Yield settings with a data folder that no other server uses. Raise `InvalidParams`."""
+    """Yield settings with the server's data folder: its own, or noted among those on one database.
+
+    `diffuserve stop` finds it by that. Raise `InvalidParams` if another server has it for itself.
+    """
     if _is_temporary(settings):
         with tempfile.TemporaryDirectory(prefix="diffuserve-", ignore_cleanup_errors=True) as folder:
             yield settings.model_copy(update={"data_dir": Path(folder)})
-    elif settings.database_url is None:
-        with locked(settings.data_dir, settings.data_access):
-            yield settings
     else:
-        yield settings
+        hold = locked if settings.database_url is None else shared
+        with hold(settings.data_dir, settings.data_access):
+            yield settings
 
 
 async def _adopt_key(settings: Settings, key: str) -> None:

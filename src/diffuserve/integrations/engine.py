@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diffuserve.api.submit.prompt_processor import PromptProcessor
 from diffuserve.domain.errors import BacklogFull, ImageBlocked, InvalidParams
+from diffuserve.domain.models.description import in_a_line
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import JUDGED
 from diffuserve.domain.safety import Action
@@ -59,7 +60,7 @@ class InProcessEngine:
         config = with_stored_model(settings.engine_process)
         output = open_image_output(config.model, config.images)
         engine = lone_engine(config)
-        log.info("%s", " · ".join(f"{name} {value}" for name, value in engine.describe().items()))
+        log.info("%s", in_a_line(engine.describe()))
         if prompts.filter_info is None:
             log.warning("NO PROMPT FILTER: no prompt is checked")
         if output.image_filter is None:

@@ -136,18 +136,24 @@ class ClientJobs:
         """Estimate when a job would be finished if it were submitted now, as of the last second."""
         return await self._outlook.estimate(job_of(_last(new)))
 
-    async def check_deadline(self, new: NewJob) -> None:
-        """Raise `DeadlineUnreachable` if a job would probably miss a deadline that it must meet.
+    async def foresee_in_time(self, new: NewJob) -> QueueEstimate:
+        """Estimate as `foresee` does.
 
-        That is, if the middle of its estimate is later. While no worker is ready for its model, nothing is
-        known but how long the job itself takes.
+        Raise `DeadlineUnreachable` if the job would probably miss a deadline that it must meet: if the middle
+        of its estimate is later. While no worker is ready for its model, nothing is known but how long the
+        job itself takes.
         """
-        if new.finish_in is None or new.best_effort:
-            return
         estimate = await self.foresee(new)
-        likely = estimate.likely_seconds or job_of(_last(new)).work_seconds
-        if likely > new.finish_in:
-            raise DeadlineUnreachable(new.finish_in, likely, estimate.eta_s_low, estimate.eta_s_high)
+        if new.finish_in is not None and not new.best_effort:
+            likely = estimate.likely_seconds or job_of(_last(new)).work_seconds
+            if likely > new.finish_in:
+                raise DeadlineUnreachable(new.finish_in, likely, estimate.eta_s_low, estimate.eta_s_high)
+        return estimate
+
+    async def check_deadline(self, new: NewJob) -> None:
+        """Raise what `foresee_in_time` raises. A job that may miss its deadline costs no estimate."""
+        if new.finish_in is not None and not new.best_effort:
+            await self.foresee_in_time(new)
 
     async def cancel(self, job_id: str, tenant_id: str | None = None) -> Job:
         """Cancel a queued job at once, mark a running one `canceling`, and leave a final one as it is."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.description import Description
 from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.residency import RESIDENT, Residency
@@ -141,10 +142,9 @@ class Pipeline(Protocol):
     @property
     def blocks(self) -> CompilableParts | None:
         """Return the blocks that compiled halves can run; `None` if there are none."""
-        ...
 
-    def describe(self) -> Mapping[str, str]:
-        """Return the choices made at load time, for display: dtype, attention kernel…"""
+    def describe(self) -> Description:
+        """Return the choices made at load time: dtype, attention kernel…"""
         ...
 
     def cost_prior(self) -> CostFit:

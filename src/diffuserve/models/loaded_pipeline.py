@@ -1,10 +1,10 @@
 """The beginning that all pipelines of this package share: how they were loaded, and what follows from it."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
+from diffuserve.domain.models.description import Description
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.models.autoencoder.image_vae import max_decode_pixels
@@ -27,7 +27,7 @@ class LoadedPipeline(PipelineDefaults):
     def max_decode_pixels(self) -> int:
         return max_decode_pixels(self.device, self.deterministic)
 
-    def described(self, attention: str, vae_dtype: torch.dtype | None = None) -> Mapping[str, str]:
+    def described(self, attention: str, vae_dtype: torch.dtype | None = None) -> Description:
         """Return what `Pipeline.describe` does; an autoencoder may have a dtype of its own."""
         is_own = self.quantization is Quantization.NONE
         return {
@@ -38,7 +38,7 @@ class LoadedPipeline(PipelineDefaults):
             **({} if is_own else {"quantization": self.quantization.value}),
             **self.residency.describe(),
             "attention": attention,
-            "deterministic": str(self.deterministic).lower(),
+            "deterministic": self.deterministic,
             **({} if self.ranks is None else {"parallel": str(self.ranks.plan)}),
         }
 

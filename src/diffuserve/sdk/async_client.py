@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 from urllib.parse import quote
 
 import httpx
@@ -35,6 +35,7 @@ from diffuserve.domain.resources.scale import ScaleResource
 from diffuserve.domain.resources.usage import UsageField, UsageResource
 from diffuserve.domain.resources.worker import WorkerList, WorkerResource
 from diffuserve.sdk.generated_file import GeneratedFile, error_of_job
+from diffuserve.sdk.job_fields import JobFields
 from diffuserve.sdk.new_job import job_body
 
 PATIENCE_SECONDS = 30.0
@@ -106,14 +107,20 @@ class AsyncClient:
         await self.close()
 
     async def generate(
-        self, /, prompt: str | GenerationParams, *, max_seconds: float | None = None, **fields: Any
+        self,
+        /,
+        prompt: str | GenerationParams,
+        *,
+        max_seconds: float | None = None,
+        idempotency_key: str | None = None,
+        **fields: Unpack[JobFields],
     ) -> list[GeneratedFile]:
         """Submit a job as `submit` does, wait for it, and return its images, clips or sounds.
 
         Raise the job's error if it fails, `JobNotDone` for one of no class, and `TimeoutError` after
         `max_seconds`, which cancels the job. So does whatever cancels the call.
         """
-        submission = asyncio.ensure_future(self.submit(prompt, **fields))
+        submission = asyncio.ensure_future(self.submit(prompt, idempotency_key=idempotency_key, **fields))
         try:
             job = await asyncio.shield(submission)
             return await self.fetch(await self.wait(job.id, max_seconds))
@@ -125,7 +132,12 @@ class AsyncClient:
             raise
 
     async def submit(
-        self, /, prompt: str | GenerationParams, *, idempotency_key: str | None = None, **fields: Any
+        self,
+        /,
+        prompt: str | GenerationParams,
+        *,
+        idempotency_key: str | None = None,
+        **fields: Unpack[JobFields],
     ) -> JobResource:
         """Submit a job, which the server does once, whether or not anybody waits for it.
 
@@ -140,15 +152,22 @@ class AsyncClient:
         return await self._job("POST", "/v1/jobs", RequestOptions(json=body, headers=headers))
 
     async def subscribe(
-        self, /, prompt: str | GenerationParams, **fields: Any
+        self,
+        /,
+        prompt: str | GenerationParams,
+        *,
+        idempotency_key: str | None = None,
+        **fields: Unpack[JobFields],
     ) -> AsyncGenerator[EventResource]:
         """Submit a job as `submit` does, and yield its events until it is final, as `stream` does."""
-        job = await self.submit(prompt, **fields)
+        job = await self.submit(prompt, idempotency_key=idempotency_key, **fields)
         async with aclosing(self.stream(job.id)) as events:
             async for event in events:
                 yield event
 
-    async def estimate(self, /, prompt: str | GenerationParams, **fields: Any) -> EstimateResource:
+    async def estimate(
+        self, /, prompt: str | GenerationParams, **fields: Unpack[JobFields]
+    ) -> EstimateResource:
         """Check a job, given as `submit` takes it, and predict its cost without submitting it."""
         body = job_body(prompt, await with_uploads(self.files, fields))
         response = await self._http.request("POST", "/v1/jobs/estimate", RequestOptions(json=body))

@@ -10,7 +10,7 @@ the prompt's first or second color. Tests can make it fail for chosen prompts.
 
 import hashlib
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.description import Description
 from diffuserve.domain.models.parts import ALL_PARTS, Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.input_image import InputImage
@@ -118,7 +119,7 @@ class FakePipeline(PipelineDefaults):
     encoded_batches: list[list[GenerationParams]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self) -> Description:
         return {"model": self.spec.name, "device": "cpu", "dtype": "float32", "attention": "none"}
 
     def cost_prior(self) -> CostFit:

@@ -3,6 +3,7 @@
 import fcntl
 import glob
 import os
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.private_files import Access, make_private_folder, refused_if_unusable
 
 _LOCK: Final = "server.lock"
-_SHARED: Final = "servers"  # a file for each, named by its machine and process
+_SHARED: Final = "servers"  # a file for each, whose name begins with its machine
 
 
 @contextmanager
@@ -45,13 +46,13 @@ def locked(folder: Path, access: Access = Access.OWNER) -> Iterator[None]:
 
 @contextmanager
 def shared(folder: Path, access: Access = Access.OWNER) -> Iterator[None]:
-    """Note this process among the servers on the folder until the block, or this process, ends.
+    """Note a server of this process among those on the folder until the block, or this process, ends.
 
     Raise `InvalidParams` as `locked` does, but not for other servers. The file of a killed one stays.
     """
     make_private_folder(folder, access)
     make_private_folder(folder / _SHARED, access)
-    path = folder / _SHARED / f"{_machine()}{os.getpid()}"
+    path = folder / _SHARED / f"{_machine()}{secrets.token_hex(8)}"  # a process may have several
     with refused_if_unusable(folder):
         note = path.open("a+", encoding="utf-8")
     with note as file:
@@ -70,7 +71,7 @@ def servers_on(folder: Path) -> list[int]:
     """
     with refused_if_unusable(folder):
         paths = [folder / _LOCK, *sorted((folder / _SHARED).glob(f"{glob.escape(_machine())}*"))]
-        found = map(_holder_of, paths)
+        found = {_holder_of(path) for path in paths}
         return sorted(process for process in found if process is not None)
 
 

@@ -3,20 +3,21 @@
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.jobs.database.outages import is_locked
 
 _PORT = 5432
 _NO_DATABASE = "3D000"
 _REFUSED = ("28", "42501")  # a wrong user or password; too few rights
 _SETTING = "--database-url or DIFFUSERVE_DATABASE_URL"
+_ITS_HOLDER = "wait for the process that holds its lock, or end it"
 
 
 def cannot_open(store_url: str, error: Exception) -> ServerUnavailable:
     """Return the error that names the database's place once, the cause, and a remedy."""
     url, reason = sa.make_url(store_url), _reason(error)
     if url.get_backend_name() == "sqlite":
-        return ServerUnavailable(
-            f"cannot open the database {url.database}: {reason}; check its folder, and the disk's free space"
-        )
+        remedy = _ITS_HOLDER if is_locked(_source(error)) else "check its folder, and the disk's free space"
+        return ServerUnavailable(f"cannot open the database {url.database}: {reason}; {remedy}")
     place = f"{_host_of(url)}:{url.port or _PORT}"
     return ServerUnavailable(f"cannot open the database at {place}: {reason}; {_remedy(url, error)}")
 
@@ -28,6 +29,8 @@ def _host_of(url: sa.URL) -> str:
 
 
 def _remedy(url: sa.URL, error: Exception) -> str:
+    if is_locked(_source(error)):
+        return f"{_ITS_HOLDER}: pg_stat_activity names it"
     state = str(getattr(_source(error), "sqlstate", None) or "")
     if state == _NO_DATABASE:
         where = f"-h {_host_of(url)} -p {url.port or _PORT}"

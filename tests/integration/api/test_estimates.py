@@ -5,6 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
+from diffuserve.domain.jobs.job import Job, QueueEstimate
+from diffuserve.jobs.reads.outlook import Outlook
+
 pytestmark = pytest.mark.usefixtures("worker")
 
 BODY: dict[str, Any] = {"input": {"prompt": "a cat", "width": 128, "height": 64, "num_images": 2}}
@@ -45,3 +48,18 @@ async def test_what_is_odd_is_warned_of_and_what_is_wrong_refused(http: httpx.As
     refused, again = [await http.post(path, json=wrong) for path in ("/v1/jobs/estimate", "/v1/jobs")]
     assert refused.status_code == 422
     assert refused.json()["errors"] == again.json()["errors"]
+
+
+async def test_an_estimate_with_a_deadline_asks_for_the_queue_once(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Job] = []
+    estimate = Outlook.estimate
+
+    async def counted(outlook: Outlook, job: Job) -> QueueEstimate:
+        asked.append(job)
+        return await estimate(outlook, job)
+
+    monkeypatch.setattr(Outlook, "estimate", counted)
+    (await http.post("/v1/jobs/estimate", json=BODY | {"deadline": 3600})).raise_for_status()
+    assert len(asked) == 1

@@ -2,12 +2,15 @@
 
 import socket
 
+import asyncpg
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.jobs.database import outages
 from diffuserve.settings import Settings
 from diffuserve.wiring.control import open_store
+from diffuserve.wiring.database_errors import cannot_open
 from support.postgres import PostgresServer
 
 
@@ -47,3 +50,10 @@ async def test_a_server_that_is_not_there_is_named_once_with_its_port(
     assert message.endswith("; start it, or correct --database-url or DIFFUSERVE_DATABASE_URL")
     assert message.count(str(port)) == 1
     assert "s3cret" not in message
+
+
+def test_a_held_lock_is_no_reason_to_correct_the_address() -> None:
+    held = DBAPIError(None, None, asyncpg.LockNotAvailableError("canceling statement due to lock timeout"))
+    message = str(cannot_open("postgresql://u@db/jobs", held))
+    assert message.endswith("end it: pg_stat_activity names it")
+    assert "DATABASE_URL" not in message

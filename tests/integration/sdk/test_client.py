@@ -69,7 +69,7 @@ def test_a_job_that_takes_too_long_is_canceled(client: diffuserve.Client) -> Non
 
 def test_refusals_are_errors_of_the_tree(client: diffuserve.Client, server: ServerThread) -> None:
     with pytest.raises(InvalidParams, match="nix") as refused:
-        client.submit("a star", nix=7)
+        client.submit("a star", nix=7)  # type: ignore[call-arg]
     assert refused.value.code == "invalid_params"
     with pytest.raises(JobNotFound):
         client.get("job_nothing")

@@ -10,6 +10,7 @@ from diffuserve.agent.engines.engine_starter import EngineExited, StartEngine
 from diffuserve.agent.engines.watchdog import Pulse, stall_reason
 from diffuserve.agent.exit_codes import describe
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
+from diffuserve.domain.models.description import in_a_line
 from diffuserve.domain.models.residency import Residency
 from diffuserve.domain.safety import FilterInfo
 from diffuserve.domain.workers.peers import PeerAddress, PeerReport
@@ -209,7 +210,7 @@ class EngineSupervisor:
                 self._on_job(message)
 
     def _become_ready(self, ready: EngineReady, now: float) -> None:
-        log.info("ready: %s", " · ".join(f"{name} {value}" for name, value in ready.description.items()))
+        log.info("ready: %s", in_a_line(ready.description))
         if ready.image_filter is None:
             log.warning("NO IMAGE FILTER: every image that this worker generates is published unchecked")
         self.image_filter, self.loading = ready.image_filter, None

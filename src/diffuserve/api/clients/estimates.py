@@ -30,8 +30,7 @@ async def estimate_job(body: NewJobBody, parts: Used, caller: ClientCaller, base
     """
     with renamed_fields(path_in_body):
         draft = await parts.submissions.drafted(Submission(caller.tenant_id, body, base_url))
-    await parts.store.jobs.check_deadline(draft.job)
-    return json_response(_estimate_of(draft, await parts.store.jobs.foresee(draft.job)))
+    return json_response(_estimate_of(draft, await parts.store.jobs.foresee_in_time(draft.job)))
 
 
 def _estimate_of(draft: Draft, queue: QueueEstimate) -> EstimateResource:

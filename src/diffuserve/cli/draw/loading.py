@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from diffuserve.cli.display.console import Console
+from diffuserve.domain.models.description import in_a_line
 from diffuserve.engine_process.model.lone_engine import lone_engine
 from diffuserve.engine_process.model.prepared_model import read_ahead
 from diffuserve.models.machine.torch_environment import prepare_torch
@@ -32,5 +33,5 @@ def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
     read_ahead(config)
     with console.status(f"loading {config.model}"):
         engine = lone_engine(config)
-    console.print(" · ".join(f"{name} {value}" for name, value in engine.describe().items()), style="dim")
+    console.print(in_a_line(engine.describe()), style="dim")
     return engine

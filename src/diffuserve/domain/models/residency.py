@@ -1,10 +1,10 @@
 """The locations of a loaded model's weights: on the device, or on the host until they are used."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from diffuserve.domain.bounds import WholeAmount
 from diffuserve.domain.models.cost import CostFit
+from diffuserve.domain.models.description import Description
 from diffuserve.domain.models.offload import Offload
 
 _COPY_SECONDS = {"cuda": 1 / 25e9, "cpu": 1 / 5e9}  # per byte; like the whole prior it is refitted
@@ -24,14 +24,14 @@ class Residency:
     step_bytes: WholeAmount = 0
     decode_bytes: WholeAmount = 0
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self) -> Description:
         """Return the entries of a pipeline's `describe`; none without offload."""
         if self.mode is Offload.NONE:
             return {}
         return {
             "offload": self.mode.value,
-            "weights on the device": _size(self.device_bytes),
-            "weights on the host": _size(self.host_bytes),
+            "weights_on_device_bytes": self.device_bytes,
+            "weights_on_host_bytes": self.host_bytes,
         }
 
     def slowed(self, fit: CostFit, device_type: str) -> CostFit:
@@ -43,11 +43,6 @@ class Residency:
             step=(fit.step[0] + self.step_bytes * rate, *fit.step[1:]),
             decode=(fit.decode[0] + self.decode_bytes * rate, *fit.decode[1:]),
         )
-
-
-def _size(num_bytes: int) -> str:
-    unit, name = (1e9, "GB") if num_bytes >= 1e9 else (1e6, "MB")
-    return f"{num_bytes / unit:.2f} {name}"
 
 
 RESIDENT = Residency()

@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 # SQLSTATEs: connection, resources, shutdown; read-only, idle in a transaction for too long, a lock that was
 # not granted in time, and a statement that a timeout or an operator canceled.
-_AWAY = ("08", "53", "57P", "25006", "25P03", "55P03", "57014")
+_LOCKED = "55P03"
+_AWAY = ("08", "53", "57P", "25006", "25P03", _LOCKED, "57014")
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 # A full or broken disk. Failed writes are not retried: every other write would wait for them.
 _UNWRITABLE = frozenset(
@@ -49,19 +50,23 @@ def is_unavailable(error: BaseException) -> bool:
         return True
     if not isinstance(error, DBAPIError):
         return False
-    state = getattr(error.orig, "sqlstate", None) or ""
     return (
         error.connection_invalidated
-        or state.startswith(_AWAY)
+        or _sqlstate(error).startswith(_AWAY)
         or _sqlite_code(error) in _BUSY | _UNWRITABLE
         or "connection is closed" in str(error.orig)
     )
 
 
+def is_locked(error: BaseException) -> bool:
+    """Return whether another process has held the database's lock for longer than this one waits."""
+    return _sqlstate(error) == _LOCKED or _sqlite_code(error) in _BUSY
+
+
 def _pause(error: Exception) -> float | None:
     if not is_unavailable(error) or _sqlite_code(error) in _UNWRITABLE:
         return None
-    log.warning("database unavailable (%s); retrying", summary(error), extra=once_a_minute())
+    log.warning("database unavailable%s (%s); retrying", _why(error), summary(error), extra=once_a_minute())
     return 0.0
 
 
@@ -71,22 +76,37 @@ def _log(error: Exception) -> None:
             "the database cannot be written (%s); is its disk full?", summary(error), extra=once_a_minute()
         )
     else:
-        log.error("database unavailable: %s", summary(error), extra=once_a_minute())
+        log.error("database unavailable%s: %s", _why(error), summary(error), extra=once_a_minute())
 
 
 def _unavailable(error: Exception) -> ServerUnavailable:
     if _sqlite_code(error) in _UNWRITABLE:
         return ServerUnavailable(f"the database cannot be written: {_reason(error)}", retry_after=2)
-    return ServerUnavailable("the database is unavailable; try again later", retry_after=2)
+    return ServerUnavailable(f"the database is unavailable{_why(error)}; try again later", retry_after=2)
+
+
+def _why(error: Exception) -> str:
+    """Return what a code alone would not tell an operator."""
+    return ", as another process holds its lock" if is_locked(error) else ""
 
 
 def _reason(error: Exception) -> str:
     """Return the driver's message, without the statement and its values."""
-    lines = str(getattr(error, "orig", None) or error).splitlines()
+    lines = str(_source(error)).splitlines()
     return lines[0] if lines else type(error).__name__
 
 
-def _sqlite_code(error: Exception) -> int | None:
+def _sqlstate(error: BaseException) -> str:
+    """Return the SQLSTATE of an error of PostgreSQL."""
+    return getattr(_source(error), "sqlstate", None) or ""
+
+
+def _sqlite_code(error: BaseException) -> int | None:
     """Return the primary result code of an error of SQLite."""
-    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
+    code = getattr(_source(error), "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
+
+
+def _source(error: BaseException) -> BaseException:
+    """Return the driver's error, which SQLAlchemy wraps."""
+    return getattr(error, "orig", None) or error

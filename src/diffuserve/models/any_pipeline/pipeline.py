@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.description import Description
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.any_pipeline.adapters.adapted_layers import AdaptedLayers, by_component
@@ -104,7 +105,7 @@ class AnyPipeline(LoadedPipeline):
         hook_models(pipe.components)
         catch_warnings()
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self) -> Description:
         shared = "shared" if self.shares_passes else "one request at a time"
         return {**self.described("diffusers' own"), "run by": "diffusers", "passes": shared}
 

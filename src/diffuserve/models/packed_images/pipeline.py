@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.description import Description
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.adapters.placing import AdaptedModule, place_adapter
@@ -124,7 +125,7 @@ class PackedImagePipeline(ImagePipeline):
         """Return the learned tokens after an image."""
         return 0
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self) -> Description:
         return self.described(self.attention.name)
 
     def cost_prior(self) -> CostFit:

@@ -2,7 +2,7 @@
 
 import functools
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import torch
@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.description import Description
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
@@ -82,7 +83,7 @@ class StableDiffusionPipeline(ImagePipeline):
         self.controlnets = load_controlnets(folder.controlnets, *own)
         self.prompter = self._load_prompter(folder, config, plan)
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self) -> Description:
         return self.described("sdpa", self.vae.dtype)
 
     def cost_prior(self) -> CostFit:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.models.cost import CostFit, Workload
+from diffuserve.domain.models.description import Description
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.adapters.placing import AdaptedModule, place_adapter
@@ -96,7 +97,7 @@ class WanPipeline(LoadedPipeline):
         self._layouts = Layouts(checkpoint.transformer, self.device)
         self._shard = functools.lru_cache(maxsize=8)(self._make_shard)
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self) -> Description:
         return self.described(self.attention.name, self.vae.dtype)
 
     def cost_prior(self) -> CostFit:

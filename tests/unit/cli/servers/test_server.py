@@ -40,6 +40,8 @@ def test_servers_that_share_a_data_folder_are_found_while_they_run(tmp_path: Pat
         assert servers_on(folder) == [os.getpid()]
     with shared(folder):
         (note,) = (folder / "servers").iterdir()
+        with shared(folder):
+            assert servers_on(folder) == [os.getpid()], "one process with two servers"
         (folder / "servers" / f"{note.name}0").write_text(f"{os.getpid()}0")  # of one that was killed
         (folder / "servers" / "elsewhere-1").hardlink_to(note)  # of one on another machine
         assert servers_on(folder) == [os.getpid()]
