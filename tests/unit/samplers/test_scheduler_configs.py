@@ -4,12 +4,14 @@ import inspect
 from typing import Any
 
 import diffusers
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.samplers.registry import checkpoint_sampler
 from support.scheduler_cases import SHAPE, STABLE_DIFFUSION, Case, compare_steps
 
 pytestmark = pytest.mark.filterwarnings(
@@ -96,3 +98,41 @@ def test_a_config_is_refused_or_steps_as_the_reference(
         return
     if is_finite(case, num_steps):
         compare_steps(sampler, sampler.schedule(num_steps), reference_of(case, num_steps))
+
+
+FLOWS = ("FlowMatchEulerDiscreteScheduler", "FlowMatchHeunDiscreteScheduler")
+FLOW_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "invert_sigmas": st.booleans(),
+    "num_train_timesteps": st.sampled_from((1000, 500)),
+    "shift": st.floats(0.1, 10),
+    "shift_terminal": st.none() | st.floats(0.01, 0.5),
+    "stochastic_sampling": st.booleans(),
+    "time_shift_type": st.sampled_from(("exponential", "linear")),
+    "use_beta_sigmas": st.booleans(),
+    "use_dynamic_shifting": st.booleans(),
+    "use_exponential_sigmas": st.booleans(),
+    "use_karras_sigmas": st.booleans(),
+}
+
+
+@pytest.mark.parametrize("class_name", FLOWS)
+@given(
+    options=st.fixed_dictionaries({}, optional=FLOW_OPTIONS),
+    num_steps=st.integers(2, 50),
+    mu=st.floats(0.1, 3),
+)
+def test_a_config_of_a_flow_is_refused_or_has_the_references_levels(
+    class_name: str, options: dict[str, Any], num_steps: int, mu: float
+) -> None:
+    try:
+        sampler = checkpoint_sampler({"_class_name": class_name, **options})
+    except InvalidModel:
+        return
+    reference = getattr(diffusers, class_name).from_config(options)
+    if class_name == FLOWS[0]:
+        reference.set_timesteps(sigmas=np.linspace(1.0, 1 / num_steps, num_steps), mu=mu)  # as pipelines do
+    else:
+        reference.set_timesteps(num_steps)
+    schedule = sampler.schedule(num_steps, mu)
+    assert schedule.sigmas == tuple(reference.sigmas.tolist())
+    assert schedule.timesteps == tuple(reference.timesteps.tolist())
