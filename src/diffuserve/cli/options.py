@@ -17,8 +17,10 @@ import typer
 from pydantic.fields import FieldInfo
 
 from diffuserve.agent.config import WorkerConfig
+from diffuserve.cli.adapter_files import adapter_files
 from diffuserve.cli.completion import model_names
 from diffuserve.cli.panels import PANELS, SAFETY, place_of
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option_fields
 from diffuserve.settings import Settings
@@ -26,6 +28,7 @@ from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.telemetry.tracing_config import TracingConfig
 
 _COMPLETIONS = {"model": model_names}
+_METAVARS: Final = {"adapter_files": "FILE|NAME=FILE|JSON"}
 WORKER_OPTIONS = tuple(option_fields(WorkerConfig))
 WORKER_SETTINGS = (*WORKER_OPTIONS, "more_models")
 MODEL_STORE_OPTIONS = tuple(option_fields(ModelStoreConfig))
@@ -143,8 +146,8 @@ def _parameter(name: str, field: FieldInfo, may_be_repeated: bool) -> inspect.Pa
         flag_of(name),
         *_OTHER_FLAGS.get(name, ()),
         help=_help(field) + (_REPEATED if may_be_repeated else ""),
-        parser=_mapping if is_mapping else None,
-        metavar="JSON" if is_mapping else None,
+        parser=_PARSERS.get(name, _mapping) if is_mapping else None,
+        metavar=_METAVARS.get(name, "JSON") if is_mapping else None,
         autocompletion=_COMPLETIONS.get(name),
         rich_help_panel=PANELS.get(name),
         show_default=False,
@@ -159,10 +162,26 @@ def _parameter(name: str, field: FieldInfo, may_be_repeated: bool) -> inspect.Pa
 
 
 def _mapping(text: str) -> Any:
-    """Return what JSON says, or the pairs of `NAME=VALUE,NAME=VALUE`. Raise `ValueError`."""
-    if text.lstrip().startswith("{") or "=" not in text:
-        return json.loads(text)
-    return dict(pair.strip().split("=", 1) for pair in text.split(","))
+    """Return what JSON says, or the pairs of `NAME=VALUE,NAME=VALUE`. Raise `typer.BadParameter`."""
+    try:
+        if text.lstrip().startswith("{") or "=" not in text:
+            return json.loads(text)
+        return dict(pair.strip().split("=", 1) for pair in text.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is neither NAME=VALUE,NAME=VALUE nor JSON: {error}") from None
+
+
+def _adapter_files(text: str) -> Any:
+    """Return files of adapters by name, as `adapter_files` reads them. Raise `typer.BadParameter`."""
+    try:
+        return adapter_files(text)
+    except InvalidParams as error:
+        raise typer.BadParameter(f"{error.value}: {error.remedy}") from None
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no JSON: {error}") from None
+
+
+_PARSERS: Final = {"adapter_files": _adapter_files}
 
 
 def _type_of(field: FieldInfo) -> Any:

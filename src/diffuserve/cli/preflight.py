@@ -14,6 +14,7 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.costs.memory import check_memory, cpu_memory_budget
 from diffuserve.engine_process.model.model_description import check_encoder
+from diffuserve.models.adapters.named_files import check_adapters
 from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.folders.folder import find_local_model
 from diffuserve.models.machine.hardware import check_device, check_dtype, check_num_gpus, is_cpu
@@ -66,10 +67,17 @@ def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationPar
     pull_if_missing(config.model)
     model, budget = _checked(config), _memory_budget(config)
     check_encoder(config.model, model.spec)
+    _check_adapters(config, requests)
     for request in requests:
         resolved = model.spec.resolve(request, seed=0)
         if budget is not None:
             check_memory(model.spec, resolved, model.min_bytes, budget)
+
+
+def _check_adapters(config: EngineProcessConfig, requests: Sequence[GenerationParams]) -> None:
+    uses = [use for request in requests for use in request.adapters or ()]
+    if uses or config.adapter_files:
+        check_adapters(config.model, config.adapter_files, uses)
 
 
 def check_worker(
@@ -116,6 +124,7 @@ def _check_served(config: EngineProcessConfig, plan: ParallelPlan | None) -> Non
         check_stored(config.model, config.stored)
     elif find_local_model(config.model) is not None:
         _checked(config, plan)
+        _check_adapters(config, ())
 
 
 def _checked(config: EngineProcessConfig, plan: ParallelPlan | None = None) -> CheckedModel:

@@ -59,6 +59,9 @@ _REQUEST_REFUSALS = (
     (("--image", "a-file"), "image='a-file'", "is no image"),
     (("--strength", "0.5"), "strength=0.5", "needs an image to start from"),
     (("--sampler", "flow_match_eulr"), "sampler='flow_match_eulr'", "did you mean 'flow_match_euler'?"),
+    (("--adapter", "coper-moon"), "adapters='coper-moon'", "did you mean 'copper-moon'?"),
+    (("--adapter", "no.safetensors:0.5"), "adapters='no.safetensors'", "there is no such file"),
+    (("--adapter-files", "ink=no.safetensors"), "no.safetensors", "no such file"),
     (("-o", "a-file/images"), "output='a-file/images'", "give another folder with -o"),
     (("-o", "a-folder.png"), "output='a-folder.png'", "is a folder"),
 )
@@ -66,6 +69,7 @@ REFUSALS = (
     *((("generate", "a star", *words), *said) for words, *said in (*_ENGINE_REFUSALS, *_FILTER_REFUSALS)),
     *((("generate", "a star", *words), *said) for words, *said in _REQUEST_REFUSALS),
     *((("serve", *words), *said) for words, *said in (*_ENGINE_REFUSALS, *_FILTER_REFUSALS)),
+    (("serve", "--adapter-files", "ink=no.safetensors"), "no.safetensors", "no such file"),
     *((("worker", *words), *said) for words, *said in (*_ENGINE_REFUSALS, *_FILTER_REFUSALS[:2])),
     *((("calibrate", *words), *said) for words, *said in _ENGINE_REFUSALS),
     *((("run", *words), *said) for words, *said in _REQUEST_REFUSALS[:2]),

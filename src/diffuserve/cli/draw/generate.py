@@ -15,7 +15,7 @@ from diffuserve.cli import options
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.display.echo import echo
 from diffuserve.cli.draw.loading import load_engine, uncollected
-from diffuserve.cli.draw.request_options import Asked, takes_request
+from diffuserve.cli.draw.request_options import BY_FILE, Asked, takes_request
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.images.clips import (
     NO_CLIP,
@@ -51,7 +51,7 @@ Examples:
 
   diffuserve generate "a lighthouse" --model black-forest-labs/FLUX.1-schnell -o lighthouse.png
 
-  diffuserve generate "a red boat" --adapter-files '{"ink": "ink.safetensors"}' --adapter ink:0.8
+  diffuserve generate "a red boat" --adapter ink.safetensors:0.8
 
   diffuserve generate "a red ball falls" --model my-wan --frames 17 -o ball.mp4
 
@@ -69,6 +69,7 @@ Examples:
 )
 @takes_request(
     images="PATH|URL",
+    adapters_by=BY_FILE,
     seed="Seed of the first image; prompt i and image j add their number; by default random.",
 )
 def generate(
@@ -88,6 +89,7 @@ def generate(
     open_: options.Open = False,
 ) -> None:
     """Generate images, clips or sounds from prompts, all of them together."""
+    asked, settings = asked.with_files(settings)
     requests = asked.requests(with_lines(prompts))
     raise typer.Exit(generate_images(requests, settings, output, grid, open_, asked.clip))
 

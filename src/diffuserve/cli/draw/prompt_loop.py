@@ -16,7 +16,7 @@ from diffuserve.cli.display.console import Console
 from diffuserve.cli.display.echo import echo
 from diffuserve.cli.draw.generate import check
 from diffuserve.cli.draw.loading import load_engine, uncollected
-from diffuserve.cli.draw.request_options import Asked, takes_request
+from diffuserve.cli.draw.request_options import BY_FILE, Asked, takes_request
 from diffuserve.cli.exit_codes import FAILED
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.protocol.config import EngineProcessConfig
@@ -53,7 +53,7 @@ _CHECKED = "a red circle"
     *("prompt_filter", "image_filter", "allow_unjudged_audio", "file_metadata"),
     *options.LOCAL_STORE_OPTIONS,
 )
-@takes_request(images="PATH|URL", seed="Seed of each image; by default random.")
+@takes_request(images="PATH|URL", adapters_by=BY_FILE, seed="Seed of each image; by default random.")
 def run(
     settings: Settings,
     model: Annotated[
@@ -80,6 +80,7 @@ def run(
         raise typer.BadParameter(f"-o names a folder here, and {output} looks like a file")
     if model is not None:
         settings = settings.model_copy(update={"model": model})
+    asked, settings = asked.with_files(settings)
     console = Console(stderr=True)
     with ExitStack() as stack:
         with uncollected():

@@ -8,10 +8,11 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
+from diffuserve.cli.adapter_files import with_files
 from diffuserve.cli.completion import sampler_names
 from diffuserve.cli.images.clips import ClipOptions
 from diffuserve.cli.images.input_images import image_input
@@ -19,6 +20,7 @@ from diffuserve.cli.options import parse_size, set_signature
 from diffuserve.cli.panels import CLIPS, INPUT_IMAGES
 from diffuserve.domain.requests.params import FIELDS, GenerationParams
 from diffuserve.domain.requests.request_fields import FieldKind, RequestField, Topic
+from diffuserve.settings import Settings
 
 _TYPES: Mapping[FieldKind, Any] = {
     FieldKind.TEXT: str,
@@ -33,9 +35,10 @@ _TYPES: Mapping[FieldKind, Any] = {
 _METAVARS: Mapping[FieldKind, str] = {
     FieldKind.TEXT: "TEXT",
     FieldKind.CHOICE: "NAME",
-    FieldKind.ADAPTERS: "NAME[:WEIGHT]",
     FieldKind.CONTROLS: "NAME[:WEIGHT[:START-END]]=IMAGE",
 }
+BY_FILE: Final = "NAME|FILE"
+"""Ways in which the commands that load a model themselves take adapters."""
 _PANELS: Mapping[Topic | None, str | None] = {
     None: None,
     Topic.IMAGE: INPUT_IMAGES,
@@ -76,6 +79,15 @@ class Asked:
         """Values that say how long a clip is."""
         return ClipOptions(*(self.values[name] for name in ("num_frames", "seconds", "fps")))
 
+    def with_files(self, settings: Settings) -> tuple["Asked", Settings]:
+        """Return adapters that are given by their files as names, and the settings with these files.
+
+        Raise `InvalidParams` for a file that is not there.
+        """
+        adapters, files = with_files(self.values["adapters"] or (), settings.engine_process.adapter_files)
+        asked = Asked({**self.values, "adapters": adapters or None})
+        return asked, settings.model_copy(update={"adapter_files": files})
+
     def requests(self, prompts: Sequence[str]) -> list[GenerationParams]:
         """Return a request for each prompt, with seeds that count on. Raise `InvalidParams`."""
         values = dict(self.values)
@@ -88,17 +100,18 @@ class Asked:
 
 
 def takes_request(
-    images: str, without: tuple[str, ...] = (), **helps: str
+    images: str, adapters_by: str = "NAME", without: tuple[str, ...] = (), **helps: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of a request in place of its parameter `asked`, which receives an `Asked`.
 
-    `images` lists the ways in which an image is named, such as `PATH|URL`. The command has none of the fields
-    `without`, and another help for those of `helps`.
+    `images` lists the ways in which an image is named, such as `PATH|URL`, and `adapters_by` those of an
+    adapter. The command has none of the fields `without`, and another help for those of `helps`.
     """
     declared = {name: each for name, each in FIELDS.items() if name not in ("prompt", *without)}
     in_order = sorted(declared.values(), key=_place)
     said = {**_HELPS, **helps}
-    options = [_parameter(each, images, said.get(each.name, each.help)) for each in in_order]
+    metavars = {**_METAVARS, FieldKind.ADAPTERS: f"{adapters_by}[:WEIGHT]"}
+    options = [_parameter(each, images, metavars, said.get(each.name, each.help)) for each in in_order]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -143,10 +156,12 @@ def _takes_several(declared: RequestField) -> bool:
     return declared.kind is FieldKind.IMAGES
 
 
-def _parameter(declared: RequestField, images: str, help: str) -> inspect.Parameter:
+def _parameter(
+    declared: RequestField, images: str, metavars: Mapping[FieldKind, str], help: str
+) -> inspect.Parameter:
     option = typer.Option(
         *declared.flags,
-        metavar=_METAVARS.get(declared.kind, images if declared.is_image else None),
+        metavar=metavars.get(declared.kind, images if declared.is_image else None),
         help=help.format(names=images.replace("|", " or ")),
         autocompletion=_COMPLETIONS.get(declared.name),
         rich_help_panel=_PANELS[declared.topic],

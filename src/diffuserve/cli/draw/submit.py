@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diffuserve.cli import options
+from diffuserve.cli.adapter_files import refuse_files
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.display.echo import echo
 from diffuserve.cli.draw.job_option_flags import takes_job_options
@@ -125,6 +126,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
 
     Ctrl-C while waiting leaves the job running.
     """
+    refuse_files(asked.values["adapters"] or ())
     [params] = asked.requests([_read() if prompt == "-" else prompt])
     check_images(params)
     if output is None and open_:

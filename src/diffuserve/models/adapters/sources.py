@@ -8,12 +8,9 @@ from pathlib import Path
 
 from diffuserve.domain.errors import InvalidAdapter, InvalidParams
 from diffuserve.domain.requests.adapter_use import AdapterUse
-from diffuserve.domain.text.nearest import did_you_mean
-from diffuserve.models.adapters.files.adapter_file import open_adapter
 from diffuserve.models.adapters.files.adapter_plan import AdapterPlan
-from diffuserve.models.adapters.files.base_layers import plan_for
 from diffuserve.models.adapters.files.read_adapter import read_adapter
-from diffuserve.models.bundled import bundled_adapters
+from diffuserve.models.adapters.named_files import named_files, plan_named, unknown_adapter
 from diffuserve.models.folders.folder import ModelFolder, open_model
 from diffuserve.models.layers.lora_pair import Components
 
@@ -65,17 +62,8 @@ class AdapterSources:
 
     def _named(self, use: AdapterUse) -> AdapterSource:
         if use.name not in self.named:
-            known = ", ".join(sorted(self.named)) or "none"
-            remedy = f"there is no such adapter; known: {known}{did_you_mean(use.name, self.named)}"
-            raise InvalidParams("adapters", use.name, f"{remedy}; {_way_to(use.name)}")
+            raise unknown_adapter(use.name, self.named)
         return self.named[use.name]
-
-
-def _way_to(name: str) -> str:
-    """Say how an adapter that is not known here can be."""
-    if homes := [model for model, files in bundled_adapters().items() if name in files]:
-        return f"it ships with {' and '.join(homes)}"
-    return "adapter_files gives a file a name, and `diffuserve adapters pull` fetches one from a store"
 
 
 def adapter_sources(model: str, files: Mapping[str, str | Path]) -> AdapterSources:
@@ -84,9 +72,9 @@ def adapter_sources(model: str, files: Mapping[str, str | Path]) -> AdapterSourc
     Raise `InvalidAdapter` for a file that does not fit the model, by its header alone.
     """
     named = {}
-    if files := {**bundled_adapters().get(model, {}), **files}:
+    if paths := named_files(model, files):
         folder = open_model(model)
-        named = {name: _open(folder, name, _digest(Path(file)), Path(file)) for name, file in files.items()}
+        named = {name: _open(folder, name, _digest(path), path) for name, path in paths.items()}
     return AdapterSources(named, partial(_open_for, model))
 
 
@@ -95,11 +83,7 @@ def _open_for(model: str, name: str, digest: str, path: Path) -> AdapterSource:
 
 
 def _open(folder: ModelFolder, name: str, digest: str, path: Path) -> AdapterSource:
-    try:
-        plan = plan_for(open_adapter(path), folder)
-    except InvalidAdapter as error:
-        message = str(error).removeprefix(f"{path}: ")  # tenants must not see the worker's folders
-        raise InvalidAdapter(f"adapter {name!r}: {message}") from error
+    plan = plan_named(folder, name, path)
     return AdapterSource(name, digest, plan.num_values, partial(_read, plan, path))
 
 

@@ -73,6 +73,23 @@ def test_what_cannot_be_applied_is_named(tmp_path: Path, tensors: Tensors, told:
     assert told in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [
+        ("hada_w1_a", "LoHa"),
+        ("lokr_w1", "LoKr"),
+        ("dora_scale", "DoRA"),
+        ("oft_blocks", "OFT"),
+    ],
+)
+def test_a_file_of_another_method_is_told_by_its_kind(tmp_path: Path, ending: str, kind: str) -> None:
+    module = "lycoris_transformer_blocks_0_attn_to_q"
+    file = open_adapter(_saved(tmp_path, {f"{module}.{ending}": torch.ones(2, 2)}))
+    for read in (recognize_adapter, plan_without_base):
+        with pytest.raises(InvalidAdapter, match=rf"{ending} is .* of {kind}, and LoRA alone is applied"):
+            read(file)
+
+
 def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
     tensors = _pair()
     tensors[f"{MODULE}.lora_B.weight"][3, 1] = torch.nan

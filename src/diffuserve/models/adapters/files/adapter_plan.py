@@ -71,6 +71,13 @@ def plan_adapter(file: CheckpointFile, family: str) -> AdapterPlan:
     return plan_in_layout(file, family, LAYOUTS[family])
 
 
+def check_method(file: CheckpointFile) -> None:
+    """Raise `InvalidAdapter` for an adapter of another method, by its first tensor that no LoRA has."""
+    for name in file.tensors:
+        if (method := other_method(name)) is not None:
+            raise InvalidAdapter(f"{file.path}: {name} is {method}, and LoRA alone is applied; {_MERGE}")
+
+
 def plan_in_layout(file: CheckpointFile, family: str, layout: AdapterLayout) -> AdapterPlan:
     """Return what an adapter file changes in models whose layers it names as a layout does.
 
@@ -105,11 +112,10 @@ class _Sorted(NamedTuple):
 
 def _modules(file: CheckpointFile, layout: AdapterLayout) -> _Sorted:
     """Return the names of tensors by layer and role, and those that are dropped."""
+    check_method(file)
     modules, dropped = defaultdict[str, _Parts](dict), list[str]()
     for name in file.tensors:
         part = part_of(name)
-        if (method := other_method(name)) is not None:
-            raise InvalidAdapter(f"{file.path}: {name} is {method}, which cannot be applied; {_MERGE}")
         if layout.drops(name):
             dropped.append(name)
         elif part is None:

@@ -1,7 +1,7 @@
 """Recognizes which families an adapter file may be for, by its header. Importing this loads no torch."""
 
 from diffuserve.domain.errors import InvalidAdapter
-from diffuserve.models.adapters.files.adapter_plan import plan_adapter
+from diffuserve.models.adapters.files.adapter_plan import check_method, plan_adapter
 from diffuserve.models.adapters.files.layouts import LAYOUTS, AdapterLayout
 from diffuserve.models.adapters.files.tensor_names import part_of
 from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile
@@ -13,6 +13,7 @@ def recognize_adapter(file: CheckpointFile) -> tuple[str, ...]:
     Families share names: an adapter of attention alone may be for several, and the model's shapes tell for
     which. Raise `InvalidAdapter`, with the tensor that the likeliest family cannot take.
     """
+    check_method(file)
     counts = {family: num_known(file, layout) for family, layout in LAYOUTS.items()}
     most = max(counts.values())
     if most == 0:
