@@ -121,6 +121,12 @@ def test_the_command_exists_and_its_bounds_are_those_of_the_cluster() -> None:
     folders = [Path(mount["mountPath"]) for mount in container["volumeMounts"]]
     assert options["worker_key_file"].parent in folders  # no key is an argument
     assert options["api_key"] is None
+    [head] = spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    sources = {each["name"]: each.get("valueFrom") for each in head["env"]}
+    autoscaling = (FOLDER.parent / "scaledjob" / "scaledjob.yaml").read_text("utf-8")
+    [monitor] = (each for each in yaml.safe_load_all(autoscaling) if each["kind"] == "TriggerAuthentication")
+    [same] = monitor["spec"]["secretTargetRef"]
+    assert sources["DIFFUSERVE_API_KEY"] == {"secretKeyRef": {name: same[name] for name in ("name", "key")}}
 
 
 def test_the_application_exists_with_its_settings_and_the_bounds_of_its_cluster() -> None:
