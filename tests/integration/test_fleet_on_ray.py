@@ -14,7 +14,7 @@ from support.fleet_plane import OWN, ControlPlane, control_plane
 pytestmark = pytest.mark.slow
 
 
-def told_by(program: str, plane: ControlPlane, folder: Path) -> dict[str, Any]:
+def told_by(program: str, plane: ControlPlane, folder: Path, **environment_of_ray: str) -> dict[str, Any]:
     """Run a program of `tests/support` where Ray is, and return the JSON that it prints at last."""
     python = environment("ray-serve", ["ray[serve]==2.60.0"]) / "bin" / "python"
     own = {
@@ -24,6 +24,7 @@ def told_by(program: str, plane: ControlPlane, folder: Path) -> dict[str, Any]:
         "RAY_health_check_period_ms": "1000",
         "XDG_STATE_HOME": str(folder / "state"),
         **OWN,
+        **environment_of_ray,
     }
     done = subprocess.run(
         [python, ROOT / "tests" / "support" / program, plane.url, folder],
@@ -46,7 +47,8 @@ def test_a_lost_node_loses_no_job_and_an_ended_fleet_leaves_nothing(tmp_path: Pa
     assert "no-such-model" in told.pop("no_model")
     assert "ray start --head" in told.pop("no_ray")
     assert "the cluster's own versions" in told.pop("other_ray")
-    assert "install the same on both" in told.pop("other_diffuserve")
+    for other in ("other_diffuserve", "other_worker"):
+        assert "install the same on both" in told.pop(other)
     assert told == {
         "ready": True,
         "placements": ["placed", "placed"],
@@ -80,4 +82,19 @@ def test_the_cluster_s_own_autoscaler_brings_the_nodes_that_workers_wait_for_and
         "job": True,
         "none_again": True,
         "engines_left": 0,
+    }
+
+
+def test_a_worker_of_two_nodes_draws_and_goes_on_when_one_of_them_is_lost(tmp_path: Path) -> None:
+    with control_plane(tmp_path) as plane:
+        keep_loopback = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "GLOO_SOCKET_IFNAME": "lo"}
+        told = told_by("ray_spread_program.py", plane, tmp_path, **keep_loopback)
+    assert told == {
+        "ready": True,
+        "drawn": True,
+        "nodes": 2,
+        "drawn_elsewhere": True,
+        "code": 0,
+        "workers_left": [],
+        "ranks_left": False,
     }

@@ -12,6 +12,8 @@ import ray
 from ray.cluster_utils import Cluster
 
 from diffuserve.fleet.ray_cluster import complaint_of_node
+from diffuserve.fleet.ray_launcher import RayLauncher
+from diffuserve.fleet.ray_worker import RayWorkerSetup
 from support.ray_fleet import (
     FOLDER,
     HANG_SECONDS,
@@ -56,6 +58,17 @@ def refusals(address: str) -> dict[str, str]:
     }
 
 
+def failure_of_worker(version: str) -> str:
+    """Return why a worker fails that a fleet of another version has started, with nobody asked before."""
+    setup = RayWorkerSetup(fleet="other", arguments=(), gpus=0, drain_seconds=1.0, version=version)
+    launcher = RayLauncher(setup)
+    launcher.start(1)
+    assert reached(lambda: any(worker.cannot_start for worker in launcher.workers()))
+    [worker] = launcher.workers()
+    launcher.kill()
+    return worker.detail
+
+
 def main() -> None:
     mark()
     head = {"node_ip_address": HOST, "num_cpus": 1, "num_gpus": 0, "include_dashboard": False}
@@ -93,6 +106,7 @@ def main() -> None:
     told["workers_left"] = live()
     told["engines_left"] = not reached(lambda: not marked("null_engine"))
     ray.init(address=cluster.address, log_to_driver=False)
+    told["other_worker"] = failure_of_worker("0.0.1")
     told["gpus_free"] = reached(lambda: ray.available_resources().get("GPU") == 2.0)
     ray.shutdown()
     print(json.dumps(told))

@@ -57,7 +57,12 @@ def reached(condition: Callable[[], bool]) -> bool:
 
 def main() -> None:
     ray.init(
-        num_cpus=3, num_gpus=0, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1"
+        "local",  # not the cluster that Ray's folder for temporary files names, which may be another's
+        num_cpus=3,
+        num_gpus=0,
+        include_dashboard=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
     )
     serve.start(http_options={"host": "127.0.0.1", "port": PORT})
     # As Serve hands them over from a command line: texts.

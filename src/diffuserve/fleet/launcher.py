@@ -1,7 +1,7 @@
 """What a cluster manager does for a fleet: it starts workers, and tells which there are."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -47,13 +47,11 @@ class FleetWorkerList(Resource):
 class WorkerSetup:
     """What each worker of a fleet is: the arguments of `diffuserve worker`, and what it occupies.
 
-    `settings` say the same as `arguments`, for agents that run inside a program of the cluster manager. They
-    hold no key. `gpus` are those of each of its `nodes`; a share below 1 is of one GPU.
+    `gpus` are those of each machine that it runs on; a share below 1 is of one GPU.
     """
 
     fleet: str
     arguments: tuple[str, ...]
-    settings: Mapping[str, object] = field(default_factory=dict)
     gpus: float
     drain_seconds: float
 

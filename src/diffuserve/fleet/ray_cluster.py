@@ -14,8 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
 from diffuserve.fleet.ray_launcher import NAMESPACE
-from diffuserve.fleet.ray_worker import RayWorkerSetup
-from diffuserve.version import __version__
+from diffuserve.fleet.ray_worker import RayWorkerSetup, complaint_of_version
 
 _MAX_ASKED = 4  # nodes are usually alike
 _ASK_SECONDS = 180.0
@@ -62,7 +61,7 @@ def check_cluster(setup: RayWorkerSetup, grows: bool) -> None:
     suited = [node for node in nodes if _has_room(node["Resources"], setup)]
     if len(suited) < setup.nodes and not grows:
         raise InvalidParams("gpus_per_worker", f"{setup.gpus:g}", _no_room(nodes, setup))
-    for node, complaint in _complaints(suited[:_MAX_ASKED], setup.arguments):
+    for node, complaint in _complaints(suited[:_MAX_ASKED], setup):
         raise InvalidParams("fleet", f"node {node['NodeManagerAddress']}", complaint)
 
 
@@ -83,7 +82,7 @@ def _no_room(nodes: Iterable[Mapping[str, Any]], setup: RayWorkerSetup) -> str:
 
 
 def _complaints(
-    nodes: Sequence[Mapping[str, Any]], arguments: Sequence[str]
+    nodes: Sequence[Mapping[str, Any]], setup: RayWorkerSetup
 ) -> Iterable[tuple[Mapping[str, Any], str]]:
     """Yield what nodes object to; those that do not respond in time have nothing to say."""
     task: Any = ray.remote(complaint_of_node)
@@ -91,7 +90,7 @@ def _complaints(
     for node in nodes:
         here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         ask = task.options(num_cpus=0, max_retries=0, scheduling_strategy=here)
-        asked[ask.remote(__version__, tuple(arguments))] = node
+        asked[ask.remote(setup.version, setup.arguments)] = node
     answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ASK_SECONDS) if asked else ((), ())
     for reference in answered:
         try:
@@ -106,8 +105,8 @@ def _complaints(
 
 def complaint_of_node(version: str, arguments: Sequence[str]) -> str:
     """Return why a worker with these arguments would not start on this node, "" if it would."""
-    if version != __version__:
-        return f"has diffuserve {__version__}, and the fleet is of {version}; install the same on both"
+    if complaint := complaint_of_version(version):
+        return complaint
     all_gpus = ("env", "--unset=CUDA_VISIBLE_DEVICES")  # Ray hides them from what has asked for none
     done = subprocess.run(  # noqa: S603 (the words are arguments, and no shell reads them)
         [*all_gpus, sys.executable, "-m", "diffuserve", "worker", "--check", *arguments],

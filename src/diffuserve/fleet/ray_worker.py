@@ -7,8 +7,9 @@ and it frees its place when it has ended.
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import ray
@@ -18,13 +19,14 @@ from diffuserve.agent.agent import WorkerAgent
 from diffuserve.agent.config import WorkerConfig
 from diffuserve.agent.exit_codes import CANNOT_START
 from diffuserve.agent.main import keep_ranks, open_agent
-from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.errors import DiffuserveError, InvalidParams
 from diffuserve.fleet.launcher import FAILED_SECONDS, WorkerSetup
 from diffuserve.modelstore.adapters.adapter_store import AdapterStore
 from diffuserve.private_files import private_umask
 from diffuserve.protocol.nodes import Nodes
 from diffuserve.settings import Settings
 from diffuserve.telemetry.logs import configure_logs
+from diffuserve.version import __version__
 from diffuserve.wiring.worker import checked
 
 _LOOK_SECONDS = 5.0
@@ -34,16 +36,19 @@ _LOOK_SECONDS = 5.0
 class RayWorkerSetup(WorkerSetup):
     """What each worker of a fleet on Ray is.
 
-    `cpus` are those of each of its `nodes`, and `node_secret_file` is on each. `idle_seconds`, `least` and
-    `engine_command` are those of `WorkerConfig`.
+    `settings` say the same as `arguments`, and hold no key. `cpus` are those of each of its `nodes`, and
+    `node_secret_file` is on each. `idle_seconds`, `least` and `engine_command` are those of `WorkerConfig`.
+    `version` is the fleet's.
     """
 
+    settings: Mapping[str, object] = field(default_factory=dict)
     cpus: float = 1.0
     nodes: int = 1
     node_secret_file: Path | None = None
     idle_seconds: float | None = None
     least: int = 0
     engine_command: tuple[str, ...] = ()
+    version: str = __version__
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,8 @@ class RayWorker:
         return self._address
 
     async def _work(self) -> int:
+        if complaint := complaint_of_version(self._setup.version):  # a node that came later was not asked
+            raise InvalidParams("fleet", f"node {get_node_ip_address()}", complaint)
         config = _config(self._name, self._setup, rank=0, address=self._address)
         fetch = AdapterStore(config.engine_process.stored).fetch
         with private_umask():
@@ -131,6 +138,13 @@ class RayNode:
             address: tuple[str, int] | None = await ray.get_actor(self._name).address.remote()
             return address
         return None
+
+
+def complaint_of_version(version: str) -> str:
+    """Return what this node objects to in a fleet of another version, "" for its own."""
+    if version == __version__:
+        return ""
+    return f"has diffuserve {__version__}, and the fleet is of {version}; install the same on both"
 
 
 def _config(name: str, setup: RayWorkerSetup, rank: int, address: tuple[str, int] | None) -> WorkerConfig:
