@@ -28,7 +28,9 @@ from diffuserve.cli.images.clips import (
 from diffuserve.cli.images.destination import Destination
 from diffuserve.cli.images.input_images import read_images
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import JUDGED, GenerationParams
+from diffuserve.domain.requests.prompt_syntax import with_named_adapters
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.settings import Settings
 
@@ -168,7 +170,7 @@ def check(
     output: Path,
     clip: ClipOptions = NO_CLIP,
 ) -> tuple[list[GenerationParams], Destination]:
-    """Return the requests with cleaned prompts and lengths, and where their files go.
+    """Return the requests with what their prompts name, clean prompts and lengths, and where their files go.
 
     Raise what would go wrong, before torch is imported.
     """
@@ -181,11 +183,17 @@ def check(
     kind = kind_for(spec, asked, clip)
     check_leaves(kind, config.images)
     destination = destination.of_kind(kind)
+    requests = [_with_adapters(request, spec) for request in requests]
     requests = with_lengths(requests, spec, kind, clip, output)
     check_requests(config, requests)
     for request in requests:
         check_file(kind, spec, spec.resolve(request, seed=0), destination)
     return asyncio.run(screen(settings, requests)), destination
+
+
+def _with_adapters(request: GenerationParams, spec: ModelSpec) -> GenerationParams:
+    """Return the request with the adapters that its prompt names, where the model takes any."""
+    return replace(request, **with_named_adapters(vars(request))) if spec.max_adapters else request
 
 
 def _written(run: "DrawingRun", writer: "ImageWriter", grid: bool) -> list[Path]:

@@ -14,13 +14,16 @@ import pytest
 from PIL import Image
 
 from diffuserve.cli.display.console import Console
+from diffuserve.cli.draw.generate import check
 from diffuserve.cli.options import parse_size
 from diffuserve.domain.models.spec import ModelSpec
+from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.media.image_file import read_parameters
 from diffuserve.protocol.config import EngineProcessConfig
+from diffuserve.settings import Settings
 from diffuserve.testing.fake_pipeline import FAKE_SPEC, FakePipeline, color_of
 from support.command import Invoke
 
@@ -185,6 +188,13 @@ def test_no_request_is_started_if_one_is_refused(invoke: Invoke, fake: FakePipel
 def test_prompts_are_cleaned_as_a_control_plane_does(invoke: Invoke) -> None:
     [path] = invoke("generate", "  a\u200b  red star ", *SMALL).out.split()
     assert "\u200b" not in read_parameters(Path(path))["prompt"]
+
+
+def test_adapters_that_a_prompt_names_are_asked_for() -> None:
+    settings = Settings()
+    named = GenerationParams(prompt="a red star <lora:copper-moon:0.5>")
+    [request], _ = check([named], settings, settings.engine_process, Path("out"))
+    assert (request.prompt, request.adapters) == ("a red star", (AdapterUse("copper-moon", 0.5),))
 
 
 @dataclass(frozen=True)
