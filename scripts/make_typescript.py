@@ -61,13 +61,29 @@ def of_clients(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def operations_of(document: Mapping[str, Any]) -> str:
-    """Return the module that has method and path of each operation by its id."""
-    lines = (
-        f'  {operation["operationId"]}: ["{method.upper()}", "{path}"],\n'
-        for path, operations in document["paths"].items()
-        for method, operation in operations.items()
+    """Return the module that has method, path and response of each operation by its id."""
+    routes, responses = "", ""
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            name = operation["operationId"]
+            routes += f'  {name}: ["{method.upper()}", "{path}"],\n'
+            if response := _response_of(operation):
+                responses += f"  {name}: {response};\n"
+    return (
+        f'{_MADE}import type {{ components }} from "./schemas.js";\n\ntype Schemas = components["schemas"];\n'
+        f"export const OPERATIONS = {{\n{routes}}} as const;\n\n"
+        "/** What operations respond with as JSON, but for those of files and streams. */\n"
+        f"export interface Responses {{\n{responses}}}\n"
     )
-    return f"{_MADE}export const OPERATIONS = {{\n{''.join(lines)}}} as const;\n"
+
+
+def _response_of(operation: Mapping[str, Any]) -> str:
+    """Return the type of what an operation responds with: none without a body, `""` if it is no JSON."""
+    bodies = [told["content"] for told in operation["responses"].values() if told.get("content")]
+    schemas = dict.fromkeys(_named([body.get("application/json") for body in bodies]))
+    if schemas:
+        return " | ".join(f'Schemas["{schema}"]' for schema in schemas)
+    return "" if bodies else "undefined"
 
 
 def head_of(document: Mapping[str, Any]) -> str:

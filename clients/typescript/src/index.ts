@@ -1,9 +1,10 @@
 import { createParser } from "eventsource-parser";
 
 import { DiffuserveError } from "./errors.js";
+import type { Responses } from "./operations.js";
 import type { components } from "./schemas.js";
 import type { ClientOptions, OperationId, RequestParts } from "./transport.js";
-import { Transport, now, pauseAfter, sleep, unlessAborted, within } from "./transport.js";
+import { Transport, awayFor, now, pauseAfter, sleep, unlessAborted, within } from "./transport.js";
 
 type Schemas = components["schemas"];
 export type NewJob = Schemas["NewJobBody"];
@@ -16,7 +17,7 @@ export type Model = Schemas["ModelResource"];
 export type UploadedFile = Schemas["FileResource"];
 export type Batch = Schemas["BatchResource"];
 export type BatchResult = Schemas["BatchResult"];
-export type { ClientOptions, OperationId, RequestParts };
+export type { ClientOptions, OperationId, RequestParts, Responses };
 export type { components } from "./schemas.js";
 export type { FieldError } from "./errors.js";
 export { DiffuserveError };
@@ -89,7 +90,7 @@ export class Client {
     let after = options.after ?? 0;
     let heard = now();
     while (true) {
-      let pause: number | undefined = 0.2;
+      let pause: number | undefined;
       try {
         for await (const event of this.#events(jobId, after, options.signal)) {
           heard = now();
@@ -98,10 +99,11 @@ export class Client {
           yield event;
           if (FINAL.has(event.type)) return;
         }
+        throw new TypeError("it closed the stream of events");
       } catch (error) {
         pause = pauseAfter(error);
         if (pause === undefined || options.signal?.aborted || now() + pause - heard > this.#http.patienceSeconds)
-          throw error;
+          throw awayFor(this.#http.server, error);
       }
       await sleep(pause + 0.2 + Math.random() / 2);
     }
@@ -110,7 +112,7 @@ export class Client {
   /** Return a job once it is final. */
   async wait(jobId: string, options: CallOptions = {}): Promise<Job> {
     while (true) {
-      const job = await this.request<Job>("getJob", {
+      const job = await this.request("getJob", {
         path: { job_id: jobId },
         query: { wait: POLL_SECONDS },
         waitSeconds: POLL_SECONDS,
@@ -142,7 +144,7 @@ export class Client {
   }
 
   async models(options: CallOptions = {}): Promise<Model[]> {
-    return (await this.request<Schemas["ModelList"]>("listModels", { signal: options.signal })).data;
+    return (await this.request("listModels", { signal: options.signal })).data;
   }
 
   /** Upload an image, whose id jobs name; the same one again is the same file. */
@@ -164,19 +166,20 @@ export class Client {
     const lines = items.map((item, number) =>
       JSON.stringify(typeof item === "string" ? { custom_id: `item-${number}`, input: { prompt: item } } : item),
     );
-    return this.request("submitBatch", {
+    const submitted = this.request("submitBatch", {
       body: `${lines.join("\n")}\n`,
       headers: { ...idempotent(options), "content-type": "application/jsonl" },
       query: options.query ?? {},
       waitSeconds: READ_SECONDS,
       signal: options.signal,
     });
+    return submitted as Promise<Batch>; // what names a file, in OpenAI's way, is another
   }
 
   /** Return a batch once all of its items have ended. */
   async waitForBatch(batchId: string, options: CallOptions = {}): Promise<Batch> {
     while (true) {
-      const batch = await this.request<Batch>("getBatch", { path: { batch_id: batchId }, signal: options.signal });
+      const batch = await this.request("getBatch", { path: { batch_id: batchId }, signal: options.signal });
       if (batch.finished_at !== null) return batch;
       await sleep(1);
     }
@@ -189,10 +192,10 @@ export class Client {
     return lines.split("\n").filter(Boolean).map((line) => JSON.parse(line) as BatchResult);
   }
 
-  /** Return what any other operation responds with as JSON, by the operation's id in the OpenAPI document. */
-  request<T>(id: OperationId, parts: RequestParts = {}): Promise<T> {
+  /** Return what any operation that is not of a file or a stream responds with, by its id in the OpenAPI document. */
+  request<Id extends keyof Responses>(id: Id, parts: RequestParts = {}): Promise<Responses[Id]> {
     return this.#http.send(id, parts, async (response) =>
-      response.status === 204 ? (undefined as T) : ((await response.json()) as T),
+      response.status === 204 ? undefined : await response.json(),
     );
   }
 

@@ -1,4 +1,7 @@
 // Made by scripts/make_typescript.py; do not change it.
+import type { components } from "./schemas.js";
+
+type Schemas = components["schemas"];
 export const OPERATIONS = {
   estimateJob: ["POST", "/v1/jobs/estimate"],
   submitJob: ["POST", "/v1/jobs"],
@@ -25,3 +28,24 @@ export const OPERATIONS = {
   listModels: ["GET", "/v1/models"],
   getModel: ["GET", "/v1/models/{model}"],
 } as const;
+
+/** What operations respond with as JSON, but for those of files and streams. */
+export interface Responses {
+  estimateJob: Schemas["EstimateResource"];
+  submitJob: Schemas["JobResource"];
+  listJobs: Schemas["JobPage"];
+  getJob: Schemas["JobResource"];
+  deleteJob: undefined;
+  cancelJob: Schemas["JobResource"];
+  requeueJob: Schemas["JobResource"];
+  uploadFile: Schemas["FileResource"];
+  listFiles: Schemas["FilePage"];
+  getFile: Schemas["FileResource"];
+  deleteFile: Schemas["DeletedFile"];
+  submitBatch: Schemas["BatchResource"] | Schemas["FileBatchResource"];
+  listBatches: Schemas["BatchPage"] | Schemas["FileBatchPage"];
+  getBatch: Schemas["BatchResource"];
+  cancelBatch: Schemas["BatchResource"];
+  listModels: Schemas["ModelList"];
+  getModel: Schemas["ModelResource"];
+}

@@ -42,6 +42,8 @@ export class Transport {
 
   constructor(options: ClientOptions) {
     const server = options.server ?? env("DIFFUSERVE_SERVER") ?? "http://127.0.0.1:8000";
+    if (!/^https?:\/\//.test(server) || !URL.canParse(server))
+      throw invalid("server", server, "is not a URL such as http://127.0.0.1:8000");
     this.server = server.replace(/\/+$/, "").replace(/\/v1$/, ""); // as OpenAI's clients have it
     const key = options.apiKey ?? env("DIFFUSERVE_API_KEY");
     this.#headers = key === undefined ? {} : { authorization: `Bearer ${key}` };
@@ -92,12 +94,24 @@ export class Transport {
   }
 
   #url(template: string, parts: RequestParts): string {
-    const path = template.replace(/{(\w+)}/g, (_, name: string) => encodeURIComponent(parts.path?.[name] ?? ""));
+    const path = template.replace(/{(\w+)}/g, (_, name: string) => segment(name, parts.path?.[name] ?? ""));
     const query = new URLSearchParams();
     for (const [name, value] of Object.entries(parts.query ?? {}))
       for (const each of [value].flat()) if (each !== undefined) query.append(name, String(each));
     return `${this.server}${path}${query.size ? `?${query}` : ""}`;
   }
+}
+
+/** Return a name or an id as one segment of a path. Throw for what would lead to another resource. */
+function segment(name: string, value: string): string {
+  if (name.endsWith("_id") ? !/^[\w.:@-]*\w[\w.:@-]*$/.test(value) : /^\.{0,2}$/.test(value))
+    throw invalid(name, value, "is no id, which has letters, digits and -_.:@ alone");
+  return encodeURIComponent(value);
+}
+
+function invalid(field: string, value: string, remedy: string): DiffuserveError {
+  const message = `${field}=${JSON.stringify(value)}: ${remedy}`;
+  return new DiffuserveError(message, "invalid_params", undefined, undefined, undefined, [{ field, remedy }]);
 }
 
 /** Return the shortest pause before a retry in seconds, nothing for an error that no retry helps. */
@@ -107,7 +121,7 @@ export function pauseAfter(error: unknown): number | undefined {
 }
 
 /** Return the error of a server that does not respond, in place of what `fetch` throws then. */
-function awayFor(server: string, error: unknown): unknown {
+export function awayFor(server: string, error: unknown): unknown {
   if (!(error instanceof TypeError) && !isTimeout(error)) return error;
   const message = `${server} does not respond (${error})`;
   return new DiffuserveError(message, "server_unavailable", undefined, 0, { cause: error });

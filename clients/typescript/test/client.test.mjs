@@ -86,6 +86,30 @@ test("an uploaded image has an id, and models are listed", async () => {
   assert.deepEqual((await client.models()).map(({ id }) => id), ["hand"]);
 });
 
+test("any other operation is called by its id", async () => {
+  const { id } = await client.wait((await client.submit(star)).id);
+  assert.equal((await client.request("getModel", { path: { model: "hand" } })).id, "hand");
+  assert.equal(await client.request("deleteJob", { path: { job_id: id } }), undefined);
+  await assert.rejects(client.get(id), { code: "job_not_found", status: 404 });
+});
+
+test("an id leads to no other resource", async () => {
+  for (const id of ["", "..", "../models", "a/result", "a?b"])
+    await assert.rejects(client.get(id), { code: "invalid_params", message: /job_id=/ });
+  await assert.rejects(client.request("getModel", { path: { model: ".." } }), { code: "invalid_params" });
+});
+
+test("a server that is no URL is refused at once", () => {
+  for (const server of ["127.0.0.1:8000", "localhost:8000", "ftp://host", "http://"])
+    assert.throws(() => new Client({ server }), { code: "invalid_params", message: /http:\/\/127/ });
+});
+
+test("a stream that is always closed is given up", async () => {
+  const fetch = async () => new Response(new ReadableStream({ start: (stream) => stream.close() }));
+  const closing = new Client({ fetch, patienceSeconds: 0.5 });
+  await assert.rejects(collect(closing.stream("job_1")), { code: "server_unavailable", message: /closed the stream/ });
+});
+
 for (const fault of ["cut-request", "cut-response", "503"])
   test(`a submission after ${fault} makes one job`, async () => {
     await inject(fault);

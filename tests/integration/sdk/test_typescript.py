@@ -87,8 +87,8 @@ def test_it_works_with_a_server_through_faults(
 
 @pytest.mark.slow
 def test_it_packs_what_a_program_imports(package: Path) -> None:
-    command = ["npm", "pack", "--dry-run", "--json", "--ignore-scripts"]
+    command = ["npm", "pack", "--dry-run", "--json", "--silent"]
     packed = subprocess.run(command, cwd=package, capture_output=True, text=True, check=True).stdout
-    files = {file["path"] for file in json.loads(packed)[0]["files"]}
-    assert {"README.md", "package.json", "dist/index.js", "dist/index.d.ts"} <= files
+    files = {file["path"] for file in json.loads(packed[packed.index("[") :])[0]["files"]}
+    assert {"LICENSE", "README.md", "package.json", "dist/index.js", "dist/index.d.ts"} <= files
     assert not any(name.startswith(("src/", "test/", "node_modules/")) for name in files)
