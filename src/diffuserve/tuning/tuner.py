@@ -20,12 +20,14 @@ _BETTER = 1.05
 """Times the defaults' rate: less is within what two trials of the same differ by."""
 _PRECISION = 0.1
 _MOST_PROBES = 8
+_MOST_BROKEN = 4
+"""Rates at which options may break the objective, and keep it at none, while others wait for a trial."""
 _MIN_REQUESTS, _FEWEST_REQUESTS = 40, 8
 _SLO_SECONDS = 3.0
 """A trial lasts several times the objective's seconds, so that a growing queue shows."""
 _MOST_OF_TIME = 1 / 12
 _FIRST_LOAD = 0.7
-"""Of the rate when always busy: where the search for the defaults' rate begins."""
+"""Of the predicted rate, or else of that when always busy: where the search for the first rate begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +114,10 @@ class Tuner:
     async def _search(self) -> None:
         saturated = await self._saturate()
         finalists = self._finalists(saturated)
-        for number, tried in enumerate(finalists):
-            left = len(finalists) - number
-            if not await self._measure(tried, left):
-                return
-        self.run.is_complete = True
+        measured = [
+            await self._measure(tried, len(finalists) - number) for number, tried in enumerate(finalists)
+        ]
+        self.run.is_complete = all(measured)
 
     async def _saturate(self) -> list[Saturated]:
         """Find how fast each dtype is with each number of threads; drop the slow."""
@@ -134,7 +135,10 @@ class Tuner:
         return [each for each in found if each.rate >= _WORTH_A_LOOK * best or each.compute == Compute()]
 
     def _finalists(self, saturated: Sequence[Saturated]) -> list[TriedOptions]:
-        """Return what is worth a trial: each dtype and number of threads, and what should be better."""
+        """Return what is worth a trial: the defaults, and then by what is predicted of them, the best first.
+
+        It is each dtype and number of threads with the engine's own choice, and what should be better.
+        """
         usual, better = list[TriedOptions](), list[TriedOptions]()
         for number, each in enumerate(saturated):
             self.on_try(f"{_named(each.compute)}: predicting", self._left(len(saturated) - number))
@@ -147,6 +151,7 @@ class Tuner:
             self.run.note(replace(tried, remark="predicted only: no time was left for a trial"))
         for tried in better[_NUM_CHALLENGERS:]:
             self.run.note(replace(tried, remark="predicted only: others promise more"))
+        finalists.sort(key=lambda tried: -(tried.predicted_rate or 0.0))
         return sorted(finalists, key=lambda tried: tried.options != DEFAULTS)
 
     def _predicted(self, saturated: Saturated) -> list[TriedOptions]:
@@ -163,11 +168,16 @@ class Tuner:
         return [TriedOptions(options=options, predicted_rate=rate) for options, rate in rates.items()]
 
     async def _measure(self, tried: TriedOptions, num_left: int) -> bool:
-        """Find the highest rate, or that it is below the best so far; return `False` without time for it."""
+        """Find the highest rate, or that it is below the best so far; return `False` without time for it.
+
+        What keeps the objective at no rate of a few leaves the time to others.
+        """
         best = max((each.rate or 0.0 for each in self.run.tried), default=0.0)
-        first = best * _BETTER or _FIRST_LOAD * self._most
+        first = best * _BETTER or _FIRST_LOAD * (tried.predicted_rate or self._most)
         probes: list[Probe] = []
         for _ in range(_MOST_PROBES):
+            if num_left > 1 and len(probes) == _MOST_BROKEN and knee(probes) is None:
+                break
             rate = next_rate(probes, first, _PRECISION)
             if rate is None or (best and probes and not probes[0].is_kept):
                 break

@@ -87,6 +87,20 @@ def test_faster_threads_win_and_slow_ones_are_dropped_unplayed() -> None:
     assert dropped.remark.startswith("when always busy")
 
 
+@pytest.mark.parametrize("seconds", [60.0, 600.0])
+def test_the_best_prediction_is_tried_where_the_defaults_keep_the_objective_at_no_rate(
+    seconds: float,
+) -> None:
+    fast = Compute("bfloat16", 2)
+    bench = SimulatedBench({Compute(): FIT.scaled(20.0), fast: FIT})
+    search = tuner(bench, [Compute(), fast], seconds)
+    asyncio.run(search.search())
+    predicted = max(search.run.tried, key=lambda tried: tried.predicted_rate or 0.0)
+    assert predicted.options in bench.played
+    assert search.run.best is not None
+    assert search.run.best.options.dtype == "bfloat16"
+
+
 @pytest.mark.parametrize("seconds", [6.0, 12.0])
 def test_the_time_limit_holds_and_leaves_the_best_so_far(seconds: float) -> None:
     bench = SimulatedBench({Compute(): FIT})

@@ -13,6 +13,7 @@ import orjson
 import typer
 from rich.table import Table
 
+from diffuserve.bench.machine_load import MachineLoadMeter
 from diffuserve.bench.slo import Slo, parse_slo
 from diffuserve.bench.workloads import RequestMix, load_workload
 from diffuserve.cli import options
@@ -114,11 +115,13 @@ def _tuned(
     from diffuserve.cli.preflight import check_requests, fetched
     from diffuserve.models.machine.torch_environment import prepare_torch
 
+    others = MachineLoadMeter()
     config = fetched(config)
     check_requests(config, ())
     prepare_torch()
     from diffuserve.tuning.engine_bench import EngineBench
 
+    is_told = _tell_of(others)  # now, so that nobody waits for what says little
     run, is_interrupted = TuningRun(), False
     with _progress() as on_try:
         on_try(f"loading {config.model}", seconds)
@@ -132,7 +135,17 @@ def _tuned(
             is_interrupted = True
         tuning = _kept(config, run, slo, workload, bench)
         bench.close()
+    if not is_told:
+        _tell_of(others)
     return is_interrupted, tuning
+
+
+def _tell_of(others: MachineLoadMeter) -> bool:
+    """Warn of what else runs on the machine, and return whether it is too much."""
+    warning = others.read().warning
+    if warning is not None:
+        Console(stderr=True).print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    return warning is not None
 
 
 def _pipeline(config: EngineProcessConfig, dtype: str | None) -> "Pipeline":
