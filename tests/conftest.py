@@ -301,3 +301,14 @@ async def job_store(
     await store.open()
     yield store
     await store.close()
+
+
+@pytest.fixture
+async def other_store(
+    job_store: JobStore, database_url: str, store_config: StoreConfig, clock: FakeClock
+) -> AsyncIterator[JobStore]:
+    """A second control plane on the same database."""
+    store = JobStore(database_url, MemoryEventBus(), store_config, clock)
+    await store.open()
+    yield store
+    await store.close()

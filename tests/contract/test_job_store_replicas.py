@@ -1,7 +1,7 @@
 """Replicas: several control planes on one database, concurrent copies of a request, and lost commits."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
@@ -28,17 +28,6 @@ from support.store_driver import (
 )
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-async def other_store(
-    job_store: JobStore, database_url: str, store_config: StoreConfig, clock: FakeClock
-) -> AsyncIterator[JobStore]:
-    """A second control plane on the same database."""
-    store = JobStore(database_url, MemoryEventBus(), store_config, clock)
-    await store.open()
-    yield store
-    await store.close()
 
 
 async def test_control_planes_can_open_an_empty_database_together(

@@ -8,7 +8,7 @@ from diffuserve.domain.jobs.job import Band, Job, QueueEstimate
 from diffuserve.domain.workers.worker import Release, ReleaseCause
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
-from support.store_driver import add_worker, claim, claim_one, complete, new_job
+from support.store_driver import add_worker, claim, claim_one, complete, new_job, send_heartbeat
 
 
 async def estimate(store: JobStore, job: Job) -> QueueEstimate:
@@ -88,3 +88,25 @@ async def test_canceled_jobs_are_ahead_no_longer(job_store: JobStore) -> None:
     assert (await estimate(job_store, jobs[-1])).ahead == 4
     await job_store.jobs.cancel(jobs[0].id)
     assert (await estimate(job_store, jobs[-1])).ahead == 3
+
+
+async def test_ranges_learn_from_the_ends_of_jobs_whoever_is_told_of_them(
+    job_store: JobStore, other_store: JobStore, clock: FakeClock
+) -> None:
+    """On a machine that takes eight times as long as predicted."""
+    worker = await add_worker(job_store)
+    alone = new_job(cost_seconds=10.0)
+    told = await job_store.jobs.foresee(alone)
+    for _ in range(24):
+        await estimate(job_store, await job_store.jobs.submit(alone))
+    for _ in range(24):
+        lease = await claim_one(other_store, worker)
+        clock.advance(80.0)
+        await send_heartbeat(other_store, worker, lease)
+        await complete(other_store, lease)
+    while (learned := await job_store.jobs.foresee(alone)) == told:
+        await asyncio.sleep(0.05)  # the queue is read once a second
+    assert told.eta_s_high is not None
+    assert learned.eta_s_high is not None
+    assert told.eta_s_high < 80.0 <= learned.eta_s_high < 100.0
+    assert await estimate(job_store, await job_store.jobs.submit(alone)) == learned

@@ -134,7 +134,7 @@ class ClientJobs:
 
     async def foresee(self, new: NewJob) -> QueueEstimate:
         """Estimate when a job would be finished if it were submitted now, as of the last second."""
-        return await self._outlook.estimate(job_of(_last(new)))
+        return await self._outlook.foresee(job_of(_last(new)))
 
     async def foresee_in_time(self, new: NewJob) -> QueueEstimate:
         """Estimate as `foresee` does.

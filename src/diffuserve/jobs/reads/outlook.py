@@ -4,6 +4,7 @@ What this process changes meanwhile is added to what was read. Changes by other 
 the next read on.
 """
 
+import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,20 +13,21 @@ from itertools import accumulate
 
 import sqlalchemy as sa
 
-from diffuserve.domain.jobs.job import Band, Job, QueueEstimate
+from diffuserve.domain.jobs.job import Band, Job, JobStatus, QueueEstimate
 from diffuserve.domain.workers.exactness import is_exact
-from diffuserve.domain.workers.readiness import is_ready, status_of
+from diffuserve.domain.workers.readiness import ModelStatus, is_ready, status_of
 from diffuserve.domain.workers.worker import Worker, WorkerState
-from diffuserve.jobs.database import schema
-from diffuserve.jobs.database.connections import Database
+from diffuserve.jobs.database import queries, schema
+from diffuserve.jobs.database.connections import IDS, Database
 from diffuserve.jobs.database.lane_change import LaneChange, Moved
 from diffuserve.jobs.policy.estimate import LaneSize, RunningWork, TenantStanding, WorkAhead, estimate_wait
 from diffuserve.jobs.reads.operations import Operations
+from diffuserve.jobs.reads.past_estimates import PastEstimates
 from diffuserve.jobs.reads.recent_changes import RecentChanges
 from diffuserve.jobs.reads.shared_reads import SharedReads
 from diffuserve.jobs.records import lane_of
 
-ready, leases, lanes = schema.ready, schema.leases, schema.lanes
+jobs, ready, leases, lanes = schema.jobs, schema.ready, schema.leases, schema.lanes
 
 OUTLOOK_SECONDS = 1.0
 """Age that an estimate may have: it is a range at best, and reading the queue takes milliseconds."""
@@ -34,6 +36,7 @@ _MAX_PARTS = 1_000
 _RUNNING = sa.select(
     leases.c.model, sa.func.count().label("num"), sa.func.sum(leases.c.charged).label("seconds")
 ).group_by(leases.c.model)
+_ENDS = sa.select(jobs.c.id, jobs.c.status, jobs.c.finished_at).where(jobs.c.id.in_(IDS))
 
 _OwnLane = tuple[str, str]
 """A lane's key, and its tenant."""
@@ -142,9 +145,20 @@ class Outlook:
         self._recent = recent
         self._queue: SharedReads[None, QueueState] = SharedReads(self._read_queue, OUTLOOK_SECONDS)
         self._own: SharedReads[_OwnLane, OwnQueue] = SharedReads(self._read_own, OUTLOOK_SECONDS)
+        self._past = PastEstimates()
+        self._clock_lead = 0.0  # of the store's clock before this process's
 
     async def estimate(self, job: Job) -> QueueEstimate:
-        """Estimate how long a queued job waits."""
+        """Estimate how long a queued job waits, and learn from how long it then does."""
+        estimate = await self._estimate(job)
+        self._past.note(job.model, job.id, time.monotonic() + self._clock_lead, estimate)
+        return self._past.widen(job.model, estimate)
+
+    async def foresee(self, job: Job) -> QueueEstimate:
+        """Estimate how long a job would wait that does not exist."""
+        return self._past.widen(job.model, await self._estimate(job))
+
+    async def _estimate(self, job: Job) -> QueueEstimate:
         read = await self._queue.get(None)
         own = await self._own.get((lane_of(job), job.tenant_id))
         queue = read.after(self._recent.since(read.mark))
@@ -169,6 +183,9 @@ class Outlook:
         handicaps: dict[str, dict[str, float]] = defaultdict(dict)
         for row in await self._database.rows(sa.select(schema.handicaps)):
             handicaps[row.model][row.tenant_id] = row.seconds
+        now, workers = await self._operations.workers_at()
+        self._clock_lead = now - time.monotonic()
+        await self._learn(workers)
         return QueueState(
             mark=mark,
             lanes=sizes,
@@ -177,8 +194,18 @@ class Outlook:
             floors={row.model: row.vtime for row in floors},
             handicaps=handicaps,
             running={row.model: RunningWork(row.num, row.seconds) for row in running},
-            workers=await self._operations.workers(),
+            workers=workers,
         )
+
+    async def _learn(self, workers: Sequence[Worker]) -> None:
+        """Compare what jobs were told with when they ended; their rows have that of every control plane."""
+        expected = self._operations.expected
+        self._past.forget(lambda model: status_of(model, workers, expected) is not ModelStatus.READY)
+        awaited = self._past.job_ids
+        rows = await queries.rows_of(self._database, _ENDS, awaited)
+        alive = {row.id for row in rows if row.finished_at is None}
+        succeeded = {row.id: row.finished_at for row in rows if row.status == JobStatus.SUCCEEDED}
+        self._past.settle({job_id: succeeded.get(job_id) for job_id in awaited if job_id not in alive})
 
     async def _read_own(self, key: _OwnLane) -> OwnQueue:
         lane, tenant_id = key

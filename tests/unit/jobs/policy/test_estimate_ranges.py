@@ -4,14 +4,15 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import accumulate, product
+from itertools import accumulate, chain, product
 from statistics import median
 
 import pytest
 
 from diffuserve.domain.jobs.job import Band, QueueEstimate
 from diffuserve.jobs.policy.estimate import estimate_wait
-from support.simulated_queue import SimulatedJob, SimulatedQueue, draw_jobs, sharing_workers
+from diffuserve.jobs.reads.past_estimates import PastEstimates
+from support.simulated_queue import MODEL, SimulatedJob, SimulatedQueue, draw_jobs, sharing_workers
 from support.stepping_worker import SteppingWorker, draw_image
 
 _LOADS = (0.5, 0.8, 0.95, 1.1)
@@ -23,6 +24,8 @@ _NUM_IMAGES, _NUM_ROUNDS = 60, 3
 _SHARED_SECONDS = 0.075
 """What an image takes of a worker that steps many together; alone it takes half as much again."""
 _SLOWNESS = (1.0, 1.15, 1.3)
+_CHANGING = ((0.8, 1.0, 1.2, 1.45), (2.0,), (4.5,))
+"""How many times as long as predicted jobs take: where speed changes, and where other programs run."""
 _OVERHEAD = 0.03
 """Seconds from the end of an image until its client knows."""
 _LEAST_ACTUAL = 0.65
@@ -33,17 +36,28 @@ _TOGETHER = ("all at once", "all at once, in three bands")
 Foretold = Sequence[tuple[SimulatedJob, QueueEstimate]]
 
 
-def _foretold(queue: SimulatedQueue, jobs: Sequence[SimulatedJob]) -> Foretold:
-    """Serve jobs, each with the estimate that it had when it was queued."""
+def _foretold(
+    queue: SimulatedQueue, jobs: Sequence[SimulatedJob], past: PastEstimates | None = None
+) -> Foretold:
+    """Serve jobs, each with the estimate that it had when it was queued; with a past they are widened."""
     estimates = []
     for job in jobs:
         queue.run_until(job.arrived_at)
         queue.put(job)
-        ahead = queue.ahead_of(job.job)
-        estimates.append(estimate_wait(job.job, queue.lane_sizes, queue.standings, ahead))
+        estimate = estimate_wait(job.job, queue.lane_sizes, queue.standings, queue.ahead_of(job.job))
+        estimates.append(estimate if past is None else _widened(past, jobs, job, estimate))
         queue.claim()
     queue.run_until(math.inf)
     return list(zip(jobs, estimates, strict=True))
+
+
+def _widened(
+    past: PastEstimates, jobs: Sequence[SimulatedJob], job: SimulatedJob, estimate: QueueEstimate
+) -> QueueEstimate:
+    """Return the estimate as those of the jobs that have ended by now demand."""
+    past.settle({each.job.id: each.ended_at for each in jobs if not math.isnan(each.ended_at)})
+    past.note(MODEL, job.job.id, job.arrived_at, estimate)
+    return past.widen(MODEL, estimate)
 
 
 @cache
@@ -63,6 +77,20 @@ def _stepped(name: str, num_workers: int, slowness: float) -> Foretold:
         jobs = [draw_image(chance, place, band, at) for place, (at, band) in enumerate(arrivals)]
         queue = SimulatedQueue([SteppingWorker(slowness) for _ in range(num_workers)], 16 * num_workers)
         found += _foretold(queue, jobs)
+    return found
+
+
+def _learned(slowness: Sequence[float], num_workers: int) -> Mapping[str, Foretold]:
+    """Return what was foretold by a control plane that learns, by load; it is new to the first one's jobs."""
+    past, found = PastEstimates(), dict[str, list[tuple[SimulatedJob, QueueEstimate]]]()
+    for number, name in product(range(_NUM_ROUNDS + 1), ("at random", "a burst", "bursts in three bands")):
+        chance = random.Random(f"{name} {number} learned")
+        workers = [SteppingWorker(chance.choice(slowness)) for _ in range(num_workers)]
+        arrivals = _arrivals(chance, num_workers)[name]
+        jobs = [draw_image(chance, place, band, at) for place, (at, band) in enumerate(arrivals)]
+        foretold = _foretold(SimulatedQueue(workers, 16 * num_workers), jobs, past)
+        past.settle({job.job.id: job.ended_at for job in jobs})
+        found.setdefault(name, []).extend(foretold if number else ())
     return found
 
 
@@ -133,6 +161,18 @@ def test_ranges_hold_where_engines_step_the_shortest_first(
 ) -> None:
     """From the first image of a burst on, and on machines that take up to a third longer than predicted."""
     _check(_stepped(name, num_workers, slowness), _OVERHEAD, _LEAST_ACTUAL)
+
+
+@pytest.mark.parametrize("slowness", _CHANGING)
+def test_ranges_learn_how_far_off_predictions_are(slowness: Sequence[float]) -> None:
+    for foretold in _learned(slowness, 1).values():
+        _check(foretold, _OVERHEAD, _LEAST_ACTUAL)
+
+
+@pytest.mark.parametrize("slowness", _CHANGING)
+def test_several_workers_that_differ_are_learned_together(slowness: Sequence[float]) -> None:
+    """Over all loads: of a burst that several workers start, the first jobs know too little."""
+    _check([*chain(*_learned(slowness, 3).values())], _OVERHEAD, _LEAST_ACTUAL)
 
 
 def test_of_deadlines_that_are_accepted_few_expire() -> None:
