@@ -66,7 +66,7 @@ def test_a_restored_server_goes_on_with_every_job(kind: Kind) -> None:
     with server(kind.after) as new:
 
         def are_done() -> bool:
-            new.call(expire_leases(new, worker.id))  # again: a server gives restored ones their time anew
+            new.call(expire_leases(new, worker.id))  # again: a server gives a restored one its time anew
             return {status(new, job) for job in (running, queued)} == {"succeeded"}
 
         block_until(are_done)

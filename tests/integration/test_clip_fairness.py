@@ -19,7 +19,7 @@ from support.fake_family.install import install_fake_family, write_fake_model
 from support.plane import Plane, until
 from support.waiting import eventually
 
-NUM_CLIPS, NUM_IMAGES = 16, 3
+NUM_CLIPS, NUM_IMAGES = 8, 3
 HELD = 2  # a step's worth runs, and one waits in the engine: a clip is larger than either
 
 

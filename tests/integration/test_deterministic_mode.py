@@ -41,26 +41,26 @@ def images(engine: Engine, requests: list[GenerationParams]) -> list[list[bytes]
 
 
 def test_a_request_is_bit_equal_alone_and_in_every_batch(engine: Engine) -> None:
-    requests = make_requests(seed=1, count=8)
+    requests = make_requests(seed=1, count=5)
     alone = [images(engine, [request])[0] for request in requests]
     together = images(engine, requests)
     assert engine.stats.mean_requests_per_step > 1
     assert together == alone
-    neighbors = make_requests(seed=2, count=6)
+    neighbors = make_requests(seed=2, count=4)
     order = random.Random(2).sample(requests, k=len(requests))
     shuffled = images(engine, neighbors + order)[len(neighbors) :]
     assert shuffled == [alone[requests.index(request)] for request in order]
 
 
 def test_another_number_of_threads_changes_nothing(engine: Engine) -> None:
-    requests = make_requests(seed=4, count=5)
+    requests = make_requests(seed=4, count=4)
     config = EngineConfig(deterministic=True, token_budget=700, num_threads=3)
     with Engine(engine.pipeline, config) as other:
         assert images(other, requests) == images(engine, requests)
 
 
 def test_other_bounds_of_a_step_change_nothing(engine: Engine) -> None:
-    requests = make_requests(seed=6, count=5)
+    requests = make_requests(seed=6, count=4)
     config = replace(engine.config, max_batch_size=3, same_steps_only=True, max_wait_seconds=0.01)
     with Engine(engine.pipeline, config) as other:
         assert images(other, requests) == images(engine, requests)
@@ -73,7 +73,7 @@ def test_steps_in_turns_change_nothing(engine: Engine) -> None:
 
 
 def test_joining_in_the_middle_changes_nothing(engine: Engine) -> None:
-    requests = make_requests(seed=5, count=5)
+    requests = make_requests(seed=5, count=4)
     alone = [images(engine, [request])[0] for request in requests]
     results: dict[str, GenerationResult] = {}
 

@@ -48,7 +48,7 @@ def client(plane: Plane) -> httpx.AsyncClient:
 
 
 @pytest.mark.usefixtures("family")
-async def test_a_job_of_a_sound_gives_its_file_and_a_picture(
+async def test_a_job_of_a_sound_gives_its_file_and_a_picture_or_is_refused_with_the_remedy(
     plane: Plane, start: Start, tmp_path: Path
 ) -> None:
     model = write_fake_model(tmp_path / "rain", makes="sounds")
@@ -82,15 +82,11 @@ async def test_a_job_of_a_sound_gives_its_file_and_a_picture(
         sound = (await http.get(f"/jobs/{flat_id}")).json()
         assert (sound["image_url"], sound["video_url"]) == (None, None)
         assert (await http.get(sound["audio_url"])).headers["content-type"] == "audio/wav"
+        await check_refusals(http)
 
 
-@pytest.mark.usefixtures("family")
-async def test_what_a_sound_cannot_be_is_refused_with_the_remedy(
-    plane: Plane, start: Start, tmp_path: Path
-) -> None:
-    model = write_fake_model(tmp_path / "rain", makes="sounds")
-    start(engine_command=(), model=str(model), device="cpu", images=UNJUDGED)
-    await eventually(lambda: is_ready(plane))
+async def check_refusals(http: httpx.AsyncClient) -> None:
+    """Assert that what no sound can be is refused with the remedy."""
     sound = {"kind": "audio.generate", "input": {"prompt": "rain"}}
     refused: list[tuple[dict[str, Any], str]] = [
         ({"kind": "image.generate"}, 'rain makes sounds; ask for the kind "audio.generate"'),
@@ -103,11 +99,10 @@ async def test_what_a_sound_cannot_be_is_refused_with_the_remedy(
         ({"num_previews": 1}, "a sound has none"),
         ({"live": True}, "is for clips"),
     ]
-    async with client(plane) as http:
-        for change, told in refused:
-            answer = await http.post("/v1/jobs", json=sound | change)
-            assert answer.status_code in (400, 422), (change, answer.text)
-            assert told in answer.json()["detail"], change
+    for change, told in refused:
+        answer = await http.post("/v1/jobs", json=sound | change)
+        assert answer.status_code in (400, 422), (change, answer.text)
+        assert told in answer.json()["detail"], change
 
 
 @pytest.mark.usefixtures("family")
