@@ -104,17 +104,23 @@ def _complaints(
 
 
 def complaint_of_node(version: str, arguments: Sequence[str]) -> str:
-    """Return why a worker with these arguments would not start on this node, "" if it would."""
+    """Return why a worker with these arguments would not start on this node, "" if it would.
+
+    A node that is too busy to say it in time objects to nothing.
+    """
     if complaint := complaint_of_version(version):
         return complaint
     all_gpus = ("env", "--unset=CUDA_VISIBLE_DEVICES")  # Ray hides them from what has asked for none
-    done = subprocess.run(  # noqa: S603 (the words are arguments, and no shell reads them)
-        [*all_gpus, sys.executable, "-m", "diffuserve", "worker", "--check", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=_CHECK_SECONDS,
-        check=False,
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 (the words are arguments, and no shell reads them)
+            [*all_gpus, sys.executable, "-m", "diffuserve", "worker", "--check", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_CHECK_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ""
     return "" if done.returncode == 0 else _last_line(done.stderr).removeprefix("error: ")
 
 

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.extras import Extra, missing_module
 from diffuserve.fleet import holder
 from diffuserve.settings import Settings
+
+if TYPE_CHECKING:
+    from diffuserve.fleet.ray_worker import RayWorkerSetup
 
 EXAMPLES = """
 Examples:
@@ -80,45 +83,26 @@ def on_ray(  # noqa: PLR0913 (a command has as many arguments as options)
 
     SIGTERM or Ctrl-C ends the fleet: its workers finish what they can in time, and leave.
     """
-    if missing_module(Extra.RAY) is not None:
-        raise InvalidParams("fleet", "ray", f"needs Ray, which is not installed; {Extra.RAY.remedy}")
-    fleet = keep.fleet_name(settings, name)
+    _check_given(nodes_per_worker, node_secret_file)
+    worker = keep.WorkerOptions(
+        fleet=keep.fleet_name(settings, name),
+        gpus=keep.gpus_of(settings, gpus_per_worker),
+        leave_when_idle=leave_when_idle,
+        least=min,
+        key_file=worker_key_file,
+        engine_command=engine_command,
+    )
     bounds = keep.bounds_of(min, max)
-    gpus = keep.gpus_of(settings, gpus_per_worker)
-    if nodes_per_worker > 1 and node_secret_file is None:
-        remedy = "nodes that form one worker prove it by --node-secret-file FILE, which each of them has"
-        raise InvalidParams("node_secret_file", None, remedy)
     model_pool = keep.pool_of(settings, pool, lambda: settings.server)
     if action is FleetAction.KEEP:
         keep.check_pool(model_pool, bounds)
 
     from diffuserve.fleet.ray_cluster import check_cluster, connect  # it imports Ray, which takes a second
     from diffuserve.fleet.ray_launcher import RayLauncher
-    from diffuserve.fleet.ray_worker import RayWorkerSetup
 
-    worker = keep.WorkerOptions(
-        fleet=fleet,
-        gpus=gpus,
-        leave_when_idle=leave_when_idle,
-        least=min,
-        key_file=worker_key_file,
-        engine_command=engine_command,
-    )
-    setup = RayWorkerSetup(
-        fleet=fleet,
-        arguments=(*worker.arguments(settings), "--server", settings.server),
-        settings=_settings_of(settings, gpus, worker_key_file),
-        gpus=gpus,
-        cpus=cpus_per_worker,
-        nodes=nodes_per_worker,
-        node_secret_file=node_secret_file,
-        idle_seconds=leave_when_idle,
-        least=min,
-        engine_command=tuple(shlex.split(engine_command or "")),
-        drain_seconds=settings.worker.drain_seconds,
-    )
+    setup = _setup_of(settings, worker, cpus_per_worker, nodes_per_worker, node_secret_file)
     connect(address or None)
-    launcher, file = RayLauncher(setup), holder.file_of("ray", fleet)
+    launcher, file = RayLauncher(setup), holder.file_of("ray", setup.fleet)
     if action is FleetAction.STATUS:
         keep.show(launcher, as_json)
     elif action is FleetAction.STOP:
@@ -126,6 +110,35 @@ def on_ray(  # noqa: PLR0913 (a command has as many arguments as options)
     else:
         check_cluster(setup, grows)
         keep.keep(launcher, model_pool, bounds, every, settings, file)
+
+
+def _check_given(nodes: int, node_secret_file: Path | None) -> None:
+    """Raise `InvalidParams` without Ray, and for workers of several nodes that prove nothing."""
+    if missing_module(Extra.RAY) is not None:
+        raise InvalidParams("fleet", "ray", f"needs Ray, which is not installed; {Extra.RAY.remedy}")
+    if nodes > 1 and node_secret_file is None:
+        remedy = "nodes that form one worker prove it by --node-secret-file FILE, which each of them has"
+        raise InvalidParams("node_secret_file", None, remedy)
+
+
+def _setup_of(
+    settings: Settings, worker: keep.WorkerOptions, cpus: float, nodes: int, node_secret_file: Path | None
+) -> "RayWorkerSetup":
+    from diffuserve.fleet.ray_worker import RayWorkerSetup
+
+    return RayWorkerSetup(
+        fleet=worker.fleet,
+        arguments=(*worker.arguments(settings), "--server", settings.server),
+        settings=_settings_of(settings, worker.gpus, worker.key_file),
+        gpus=worker.gpus,
+        cpus=cpus,
+        nodes=nodes,
+        node_secret_file=node_secret_file,
+        idle_seconds=worker.leave_when_idle,
+        least=worker.least,
+        engine_command=tuple(shlex.split(worker.engine_command or "")),
+        drain_seconds=settings.worker.drain_seconds,
+    )
 
 
 def _settings_of(settings: Settings, gpus: float, key_file: Path | None) -> Mapping[str, object]:

@@ -76,25 +76,23 @@ def on_slurm(  # noqa: PLR0913 (a command has as many arguments as options)
     """
     action, sbatch_options = action_of(words or ())
     settings = _with_drain(settings)
-    fleet = keep.fleet_name(settings, name)
-    gpus = keep.gpus_of(settings, gpus_per_worker)
     worker = keep.WorkerOptions(
-        fleet=fleet,
-        gpus=gpus,
+        fleet=keep.fleet_name(settings, name),
+        gpus=keep.gpus_of(settings, gpus_per_worker),
         leave_when_idle=leave_when_idle,
         least=min,
         key_file=worker_key_file,
         engine_command=engine_command,
     )
     setup = WorkerSetup(
-        fleet=fleet,
+        fleet=worker.fleet,
         arguments=worker.arguments(settings),
-        gpus=gpus,
+        gpus=worker.gpus,
         drain_seconds=settings.worker.drain_seconds,
     )
     program = shlex.split(command) or [sys.executable, "-m", "diffuserve"]
     script = batch_script(setup, program, server_file.absolute() if server_file else settings.server)
-    launcher, file = SlurmLauncher(setup, script, sbatch_options), holder.file_of("slurm", fleet)
+    launcher, file = SlurmLauncher(setup, script, sbatch_options), holder.file_of("slurm", setup.fleet)
     if action is FleetAction.STATUS:
         keep.show(launcher, as_json)
     elif action is FleetAction.STOP:
@@ -106,7 +104,7 @@ def on_slurm(  # noqa: PLR0913 (a command has as many arguments as options)
         if not command and engine_command is None:  # the nodes run this program, with what it finds here
             from diffuserve.cli.preflight import check_worker_elsewhere
 
-            check_worker_elsewhere(settings.worker.engine_processes, int(gpus) or 1)
+            check_worker_elsewhere(settings.worker.engine_processes, int(setup.gpus) or 1)
         launcher.check(max, address())
         keep.keep(launcher, model_pool, bounds, every, settings, file)
 
