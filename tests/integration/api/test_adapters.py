@@ -204,6 +204,17 @@ async def test_what_a_model_cannot_take_is_refused_at_the_door(
     assert told in refused.json()["errors"][0]["message"]
 
 
+async def test_an_unknown_adapter_is_refused_where_it_is_named(
+    http: httpx.AsyncClient, keys: dict[str, dict[str, str]]
+) -> None:
+    await upload(http, keys["ada"])
+    asked = {"prompt": "a cat <lora:inc:1>", "adapters": [{"name": "ink"}]}
+    refused = await http.post("/v1/jobs", json={"model": "painter", "input": asked}, headers=keys["ada"])
+    [error] = refused.json()["errors"]
+    assert error["field"] == "input.prompt"
+    assert "input.prompt='<lora:inc>': there is no such adapter" in refused.json()["detail"]
+
+
 async def test_nobody_names_a_digest(http: httpx.AsyncClient, keys: dict[str, dict[str, str]]) -> None:
     use = {"name": "local", "digest": "0" * 64}
     asked = {"model": "painter", "prompt": "a cat", "adapters": [use]}

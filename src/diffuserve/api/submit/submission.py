@@ -107,7 +107,8 @@ class Submissions:
     async def _completed(self, submission: Submission, draft: Draft) -> NewJob:
         """Return the job with the adapters and images that it names, and a prompt that may be drawn."""
         if draft.asked.adapters:
-            draft = draft.with_found(await self._with_adapters(submission.tenant_id, draft))
+            with _naming_prompt(len(submission.body.input.adapters or ())):
+                draft = draft.with_found(await self._with_adapters(submission.tenant_id, draft))
         if draft.asked.input_images:
             draft = draft.with_found(await self._with_images(submission, draft.asked))
         return await self.screening.screened(draft.job, submission.body.expand_prompt)
@@ -153,6 +154,18 @@ class Submissions:
         params = requested_params(body.kind, body.input, served.spec)
         params = params if seed is None else replace(params, seed=seed)
         return drafted(tenant_id, body, params, served, plan, models)
+
+
+@contextmanager
+def _naming_prompt(num_listed: int) -> Iterator[None]:
+    """Blame the prompt for an adapter that it names, which comes after those that the request lists."""
+    try:
+        yield
+    except InvalidParams as error:
+        field, _, place = error.field.removesuffix(".name").rpartition(".")
+        if field != "adapters" or int(place) < num_listed:
+            raise
+        raise InvalidParams("prompt", f"<lora:{error.value}>", error.remedy) from error
 
 
 def _check_retention(body: NewJobBody, longest: float) -> None:
