@@ -233,11 +233,17 @@ def _models() -> Iterator[Part]:
         {
             "metadata/name": Inline("models-{{ $.Release.Revision }}"),
             f"{_POD}/containers": Lines(_containers_of_models(job)),
-            f"{_POD}/volumes/0/persistentVolumeClaim/claimName": Inline("{{ $.Values.models.claim }}"),
+            f"{_POD}/volumes/0/persistentVolumeClaim/claimName": Inline(_CLAIM_TO_FILL),
             f"{_POD}/+": _extra("$.Values.control.pod"),
         },
         "$.Values.models.store",
     )
+
+
+_CLAIM_TO_FILL = (
+    '{{ required "models.store fills the volume models.claim, which is empty: name it, or leave the store '
+    'out and give workers --model-store in extraArgs" $.Values.models.claim }}'
+)
 
 
 def _containers_of_models(job: Manifest) -> str:

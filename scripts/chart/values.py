@@ -14,6 +14,8 @@ from diffuserve.settings import Settings
 
 Schema = Mapping[str, Any]
 _TYPES = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
+_TEXT: Schema = {"minLength": 1}
+_HOST: Schema = {"pattern": "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"}
 AUTOSCALERS = ("none", "scaledjob", "keda", "hpa")
 _GROUPS = {
     "control": "The control planes.",
@@ -53,7 +55,7 @@ def values() -> Sequence[Value]:
     host = settings.pop("DIFFUSERVE_PUBLIC_API_URL").removeprefix("https://")
     control = manifest(base, "Deployment", "control")["spec"]
     return (
-        Value("host", host, "Name under which clients reach the service, by https.", {"minLength": 1}),
+        Value("host", host, "Name under which clients reach the service, by https.", _HOST),
         Value(
             "settings",
             settings,
@@ -62,7 +64,7 @@ def values() -> Sequence[Value]:
             "into `control.secret`, and are refused here.",
             _settings_schema(),
         ),
-        Value("control.image", _container(control)["image"], "Image, by tag or digest."),
+        Value("control.image", _container(control)["image"], "Image, by tag or digest.", _TEXT),
         Value("control.replicas", control["replicas"], "Number of control planes.", {"minimum": 1}),
         Value(
             "control.secret", "control", "Secret with DIFFUSERVE_DATABASE_URL and the bucket's credentials."
@@ -108,7 +110,7 @@ def of_workers() -> Sequence[Value]:
     container = _container(spec)
     count: Schema = {"type": ["integer", "null"], "minimum": 0}
     return (
-        Value("image", container["image"], "Image, by tag or digest."),
+        Value("image", container["image"], "Image, by tag or digest.", _TEXT),
         Value("replicas", spec["replicas"], "Number of workers, without an autoscaler.", {"minimum": 0}),
         Value("secret", "worker", "Secret with DIFFUSERVE_API_KEY, a key of the role worker."),
         Value("args", container["args"][2:], "Options of `diffuserve worker`, without the model."),
@@ -245,7 +247,7 @@ def schema_file(declared: Sequence[Value]) -> str:
 
 _OF_A_SET: Mapping[str, Schema] = {
     "name": {"type": "string", "pattern": "^[a-z]([a-z0-9-]{0,40}[a-z0-9])?$"},
-    "model": {"type": "string", "minLength": 1},
+    "model": {"type": "string", **_TEXT},
     "modelId": {"type": "string"},
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from diffuserve.version import __version__
 
 if TYPE_CHECKING:
-    from diffuserve.domain.errors import DiffuserveError
+    from diffuserve.domain.errors import DiffuserveError, InvalidParams, PromptBlocked, RateLimited
     from diffuserve.domain.models.spec import ModelSpec
     from diffuserve.domain.requests.adapter_use import AdapterUse
     from diffuserve.domain.requests.control_use import ControlUse
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from diffuserve.engine.config import EngineConfig
     from diffuserve.engine.engine import Engine
     from diffuserve.engine.outputs import GenerationResult, StepOutput
-    from diffuserve.sdk.async_client import AsyncClient
+    from diffuserve.sdk.async_client import AsyncClient, JobFilters
     from diffuserve.sdk.client import Client
     from diffuserve.sdk.generated_file import GeneratedFile
 
@@ -32,7 +32,11 @@ __all__ = [
     "GeneratedFile",
     "GenerationParams",
     "GenerationResult",
+    "InvalidParams",
+    "JobFilters",
     "ModelSpec",
+    "PromptBlocked",
+    "RateLimited",
     "StepOutput",
     "__version__",
 ]
@@ -48,7 +52,11 @@ _HOMES = {
     "GeneratedFile": "diffuserve.sdk.generated_file",
     "GenerationParams": "diffuserve.domain.requests.params",
     "GenerationResult": "diffuserve.engine.outputs",
+    "InvalidParams": "diffuserve.domain.errors",
+    "JobFilters": "diffuserve.sdk.async_client",
     "ModelSpec": "diffuserve.domain.models.spec",
+    "PromptBlocked": "diffuserve.domain.errors",
+    "RateLimited": "diffuserve.domain.errors",
     "StepOutput": "diffuserve.engine.outputs",
 }
 

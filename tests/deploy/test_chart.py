@@ -252,6 +252,25 @@ def test_values_that_nobody_reads_are_refused_by_name(option: str, told: str) ->
     assert told in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--set=host=https://images.example.com"], "/host"),
+        (["--set=control.image="], "/control/image"),
+        (['--set-json=workers=[{"name":"control","model":"a"}]'], "name of the control planes"),
+        (["--set=workerDefaults.terminationGracePeriodSeconds=600"], "--drain-seconds 600"),
+        (["--set=workerDefaults.extraArgs={--drain-seconds=900}"], "--drain-seconds 900"),
+        (['--set-json=workerDefaults.extraArgs=["--drain-seconds",700]'], "--drain-seconds 700"),
+        (["--set=workerDefaults.minReplicas=3", "--set=workerDefaults.maxReplicas=2"], "maxReplicas 2"),
+        (["--set=models.claim=", "--set=models.store=s3://models"], "models.claim"),
+    ],
+)
+def test_what_a_cluster_would_refuse_is_refused_before(options: list[str], told: str) -> None:
+    done = template(*options)
+    assert done.returncode != 0
+    assert told in done.stderr
+
+
 _SECRETS = {variable_of(name) for name, field in Settings.model_fields.items() if not field.repr}
 _ALSO_WITHOUT_A_PASSWORD = {"DIFFUSERVE_VALKEY_URL"}
 

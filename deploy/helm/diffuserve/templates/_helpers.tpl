@@ -21,9 +21,30 @@
 {{- if has $worker.name $names -}}{{- fail (printf "workers: two entries are named %q: give each a name" $worker.name) -}}{{- end -}}
 {{- $names = append $names $worker.name -}}
 {{- if and $.Values.models.claim (not (include "diffuserve.hasModels" $worker)) -}}{{- fail (printf "workers: the args of %q name no --model-volume, so that the volume %q is not read: args of one's own replace those of workerDefaults; put what you add into extraArgs, or --model-volume into args" $worker.name $.Values.models.claim) -}}{{- end -}}
+{{- with include "diffuserve.fault" $worker }}{{ fail (printf "workers: %s" .) }}{{ end -}}
 {{- $workers = append $workers $worker -}}
 {{- end -}}
 {{- toYaml $workers -}}
+{{- end }}
+
+{{/* What a cluster would refuse of a set of workers, or what would cost it its jobs: nothing if all is well. */}}
+{{- define "diffuserve.fault" -}}
+{{- $drain := 0 -}}
+{{- $before := "" -}}
+{{- range concat (.args | default list) (.extraArgs | default list) -}}
+{{- if eq $before "--drain-seconds" }}{{ $drain = int (toString .) }}{{ end -}}
+{{- if hasPrefix "--drain-seconds=" (toString .) }}{{ $drain = int (trimPrefix "--drain-seconds=" (toString .)) }}{{ end -}}
+{{- $before = toString . -}}
+{{- end -}}
+{{- if eq .name "control" -}}
+"control" is the name of the control planes: give the set another
+{{- else if le (int .terminationGracePeriodSeconds) $drain -}}
+terminationGracePeriodSeconds of {{ quote .name }} is {{ int .terminationGracePeriodSeconds }}, and its --drain-seconds {{ $drain }}: it would be killed with its jobs; give more seconds, or drain for fewer
+{{- else if not (or (kindIs "invalid" .minReplicas) (kindIs "invalid" .maxReplicas)) -}}
+{{- if gt (int .minReplicas) (int .maxReplicas) -}}
+minReplicas of {{ quote .name }} is {{ int .minReplicas }}, and maxReplicas {{ int .maxReplicas }}: give fewer, or more
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* Whether a set of workers is told where its models are: nothing if it is not. */}}
