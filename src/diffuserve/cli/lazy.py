@@ -8,6 +8,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from diffuserve.cli.foreign_options import explain
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.extras import Extra, missing_module
 
@@ -104,5 +105,13 @@ def lazy_group(*commands: LazyCommand) -> type[TyperGroup]:
             """Return the command itself, which is about to run or to be asked for its options."""
             name, outline, rest = super().resolve_command(ctx, args)
             return name, outline and self.commands[str(name)], rest
+
+        def invoke(self, ctx: Any) -> Any:
+            """Run the command; an unknown option is answered with ours, if it means one elsewhere."""
+            try:
+                return super().invoke(ctx)
+            except Exception as error:
+                explain(error)
+                raise
 
     return LazyGroup

@@ -272,6 +272,12 @@ def test_the_doctor_reads_no_weights_to_say_that_a_model_is_well(monkeypatch: py
     assert not TorchFacts(**facts_of_torch("cpu", "", str(bundled_models()["tiny-video"]))).model_problem
 
 
+@pytest.mark.parametrize(("model", "gigabytes"), [("flux-dev", 33.7), ("sdxl", 6.94), ("wan-2.1-14b", 40.2)])
+def test_a_known_model_takes_its_parameters_in_half_precision(model: str, gigabytes: float) -> None:
+    needed = machine.model_facts(model, item_bytes=2).needs[0]
+    assert needed.num_bytes / GB == pytest.approx(gigabytes, rel=0.01)
+
+
 def test_a_torch_that_crashes_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     facts = machine.torch_facts(None, None)
@@ -311,7 +317,7 @@ def test_a_model_is_checked_without_the_hub(tmp_path: Path) -> None:
     assert machine.model_facts("nobody/model@" + "0" * 40) == ModelFacts(
         name="nobody/model@" + "0" * 40, is_here=False
     )
-    assert machine.model_facts("z-image") == ModelFacts(name="z-image", is_here=False)
+    assert machine.model_facts("lumina2") == ModelFacts(name="lumina2", is_here=False)
     assert machine.model_facts("qwen-image").needs
     assert "no model_index.json" in machine.model_facts(str(tmp_path)).problem
     assert "did you mean 'tiny-flux'?" in machine.model_facts("tiny-flx").problem

@@ -33,7 +33,6 @@ _PROBE_SECONDS = 120.0  # torch's import on a busy machine with a cold disk
 _SMI_SECONDS = 20.0
 _WRITTEN_BYTES = 32 * 1024 * 1024
 _NUM_SYNCS = 5
-_PUBLISHED_ITEM_BYTES = 2
 # Of FLUX.1, whose parts are a transformer and a large text encoder, as most have today.
 _QUANTIZED_SHARES = {
     Quantization.NONE: 1.0,
@@ -152,11 +151,11 @@ def stored_dtype(model: str) -> str:
 
 
 def _published_needs(model: str, item_bytes: int) -> tuple[MemoryNeed, ...]:
-    """Return the needs of a known model by its published size; its parts are known once it is here."""
+    """Return the needs of a known model by its published parameters; its parts are known once it is here."""
     known = known_model(model)
-    if known is None or known.gigabytes is None:
+    if known is None or known.num_parameters is None:
         return ()
-    total = known.gigabytes * 1e9 * item_bytes / _PUBLISHED_ITEM_BYTES
+    total = known.num_parameters * item_bytes
     return tuple(
         MemoryNeed(kind, Offload.NONE, round(total * share)) for kind, share in _QUANTIZED_SHARES.items()
     )
