@@ -4,6 +4,7 @@ import http.client
 import threading
 import time
 from collections import deque
+from contextlib import closing
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -119,12 +120,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
     def _forward(self, body: bytes, is_cut: bool = False) -> None:
-        server = http.client.HTTPConnection(urlsplit(self.proxy.server).netloc, timeout=30)
-        server.request(self.command, self.path, body, dict(self.headers))
-        response = server.getresponse()
-        headers = {name: value for name, value in response.getheaders() if name.lower() not in _HOP_BY_HOP}
-        self._respond(response.status, headers, response.read(), is_cut)
-        server.close()
+        with closing(http.client.HTTPConnection(urlsplit(self.proxy.server).netloc, timeout=30)) as server:
+            server.request(self.command, self.path, body, dict(self.headers))
+            response = server.getresponse()
+            kept = [(name, value) for name, value in response.getheaders() if name.lower() not in _HOP_BY_HOP]
+            self._respond(response.status, dict(kept), response.read(), is_cut)
 
     def _respond(self, status: int, headers: dict[str, str], content: bytes, is_cut: bool = False) -> None:
         if is_cut and not content:

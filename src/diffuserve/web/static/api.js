@@ -24,7 +24,15 @@ export class ServerAway extends Error {
   }
 }
 
-// Send a request and return its JSON, null for an empty response. Raise ApiError or ServerAway.
+// A response that did not arrive whole: the server has done what was asked.
+export class ConnectionCut extends Error {
+  constructor() {
+    super("the connection was cut before all of the response had arrived");
+    this.name = "ConnectionCut";
+  }
+}
+
+// Send a request and return its JSON, null for an empty response. Raise ApiError, ServerAway or ConnectionCut.
 export async function request(method, path, body, { signal, headers = {} } = {}) {
   const response = await send(urlOf(path), {
     method,
@@ -44,11 +52,20 @@ export async function readChanged(path, etag) {
 }
 
 async function contentOf(response) {
+  if (response.ok) return whole(response);
   const content = await response.json().catch(() => ({}));
-  if (response.ok) return content;
   if (response.status === 401) endedSession();
   const retryAfter = response.headers.get("retry-after");
   throw new ApiError(response.status, content, retryAfter && Number(retryAfter));
+}
+
+async function whole(response) {
+  try {
+    return await response.json();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ConnectionCut();
+  }
 }
 
 async function send(url, options) {

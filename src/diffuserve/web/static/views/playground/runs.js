@@ -29,12 +29,12 @@ export function openRuns(tenantId) {
   owner = tenantId;
 }
 
-// Submit each body as a job, as one run. Raise ApiError if the first is refused.
+// Submit each body as a job, as one run. Raise as `request` does if the first does not succeed.
 export async function submit(bodies) {
   const jobs = [];
   for (const body of bodies) {
     try {
-      jobs.push(await request("POST", "v1/jobs", body));
+      jobs.push(await submitOnce(body));
     } catch (error) {
       if (!jobs.length) throw error;
       break; // the others run; how many there are is seen
@@ -46,6 +46,16 @@ export async function submit(bodies) {
   });
   keep();
   jobs.forEach((job) => watch(job.id));
+}
+
+// Submit a job. If its response is cut it is found again by its key, which makes no second one.
+async function submitOnce(body) {
+  const key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0"));
+  const send = () => request("POST", "v1/jobs", body, { headers: { "idempotency-key": key.join("") } });
+  return send().catch((error) => {
+    if (error.name !== "ConnectionCut") throw error;
+    return send();
+  });
 }
 
 // Find the runs of this tab again after it was loaded anew.
