@@ -7,8 +7,8 @@ A real `diffuserve serve` draws small images by the bundled model. Loads are a b
 bursts at random in three bands; then jobs with a deadline come together that not all can meet. An end is
 inside if it is between both ends of the range in the first response, a start if it is no earlier than the low
 end less the time from start to end, which jobs share, and no later than the high end. Jobs that had started
-by then were told no range. Ranges follow predicted seconds, which know nothing of other programs: leave the
-machine alone.
+by then were told no range. Predicted seconds know nothing of other programs, and ranges learn of them only
+from jobs that have ended: leave the machine alone.
 """
 
 import argparse
@@ -34,8 +34,8 @@ from diffuserve.bench.outcomes import RequestFault
 _SIDES, _STEPS = (128, 192, 256), (4, 8, 12)
 _BANDS = (None, "standard", "interactive", "batch")
 _LOAD = 0.75
-_LEARN_SECONDS = 15.0
-"""A worker tells the server what jobs cost with its heartbeat, each ten seconds."""
+_LEARN_SECONDS = 20.0
+"""A worker tells the server what jobs cost with its heartbeat, each ten seconds, and then ranges learn."""
 _FINAL = frozenset({"succeeded", "failed", "canceled", "expired"})
 
 

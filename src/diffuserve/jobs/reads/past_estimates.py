@@ -1,4 +1,4 @@
-"""What queued jobs were told of their wait, and how far from it recent ones ended."""
+"""Waits that queued jobs were told, and how far from them recent jobs ended."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -45,6 +45,6 @@ class PastEstimates:
                 self._widenings[model] = widening_after(self._ends[model])
 
     def forget(self, is_void: Callable[[str], bool]) -> None:
-        """Forget what was told of models that are not served any more: no range foretells an outage."""
+        """Forget what jobs of models that nobody serves now were told, since no range foretells an outage."""
         for model in filter(is_void, list(self._told)):
             del self._told[model]
