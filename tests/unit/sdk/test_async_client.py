@@ -269,7 +269,7 @@ async def test_an_image_is_downloaded_whole_or_not_at_all(tmp_path: Path) -> Non
         is_first = request.url.params["index"] == "0"
         return httpx.Response(200, content=b"an image" if is_first else broken())
 
-    async with client(handler) as http:
+    async with client(handler, patience_seconds=0.1) as http:
         await http.download("j1", 0, str(tmp_path / "star.png"))
         with pytest.raises(ServerUnavailable):
             await http.download("j1", 1, tmp_path / "other.png")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from diffuserve.cli.client import connect
 from diffuserve.cli.display.console import Console
 from diffuserve.cli.operate.server_tables import models_of, workers_table
 from diffuserve.cli.operate.server_view import ServerView, jobs_per_minute
@@ -125,7 +126,8 @@ def test_a_look_at_a_server_that_is_away_keeps_the_last_view(server: ServerThrea
     assert "trying again" in screen
 
 
-def test_a_server_that_is_away_is_one_clear_line(invoke: Invoke) -> None:
+def test_a_server_that_is_away_is_one_clear_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "PATIENCE_SECONDS", 0.1)
     outcome = invoke("top", "--once", "--server", "http://127.0.0.1:1")
     assert outcome.code == 1
     assert len(outcome.err.splitlines()) == 1

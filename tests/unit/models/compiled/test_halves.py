@@ -43,7 +43,9 @@ BATCHES = (
 """Batches of other numbers of tokens than blocks are traced with."""
 
 
-@pytest.mark.parametrize(("dtype", "min_db"), [(torch.float32, 110), (torch.bfloat16, 38)])
+@pytest.mark.parametrize(
+    ("dtype", "min_db"), [(torch.float32, 110), pytest.param(torch.bfloat16, 38, marks=pytest.mark.slow)]
+)
 def test_exported_halves_compute_what_blocks_do_for_any_number_of_tokens(
     dtype: torch.dtype, min_db: float
 ) -> None:
