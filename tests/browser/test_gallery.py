@@ -4,11 +4,12 @@ import json
 import re
 import zipfile
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
-from support.browser import Axe, Screenshot, assert_fits, take_in
+from support.browser import Axe, Screenshot, Watcher, assert_fits, take_in
 from support.drawn_jobs import DrawnJobs
 
 MARKUP = "a crimson circle <img src=x onerror=alert(1)> <b>bold</b>"
@@ -51,6 +52,25 @@ def test_new_jobs_come_on_top_and_go_when_they_are_deleted(page: Page, jobs: Dra
     expect(page.get_by_role("img", name="a newcomer")).to_be_visible()
     jobs.delete(job_id)
     expect(tiles(page).first).to_contain_text("a blue star")
+
+
+def test_an_image_whose_url_has_expired_is_asked_for_again(
+    page: Page, jobs: DrawnJobs, watchers: list[Watcher]
+) -> None:
+    """Scroll down in a page that was open for hours: images are fetched when they are first seen."""
+    watchers[0].allow("Failed to load resource: net::ERR")
+    asked: set[str] = set()
+
+    def refuse_once(route: Route) -> None:
+        path = urlsplit(route.request.url).path
+        route.continue_() if path in asked else route.abort()
+        asked.add(path)
+
+    page.route("**/files/**", refuse_once)
+    with page.expect_response(lambda response: "/files/" in response.url and response.ok):
+        page.goto("/gallery?kind=image.generate")
+    expect(page.get_by_role("img", name="a blue star")).to_be_visible()
+    expect(page.get_by_text("The file is not there any more")).to_have_count(0)
 
 
 def test_pages_follow_one_another(page: Page, jobs: DrawnJobs) -> None:

@@ -97,15 +97,23 @@ export class Feed {
 
 const isBelow = (job, head) => head.next !== null && job.id < head.next;
 
-// Every response signs its URLs anew. The first one is kept, so that no image is fetched or shown twice.
+// Every response signs its URLs anew. One is kept for a while, so that no image is fetched or shown twice.
+const KEPT_MS = 600_000; // they are valid for longer, but not for as long as a page may be open
 const urls = new Map();
 export function kept(job) {
   for (const artifact of job.result?.artifacts ?? []) {
     const key = `${job.id}/${artifact.name}/${artifact.sha256}`;
-    if (!urls.has(key)) urls.set(key, artifact.url);
-    artifact.url = urls.get(key);
+    const known = urls.get(key);
+    if (known && Date.now() - known.at < KEPT_MS) artifact.url = known.url;
+    else urls.set(key, { url: artifact.url, at: Date.now() });
   }
   return job;
+}
+
+// Return the URL of a job's file as it is signed now; null if the file is not there any more.
+export async function renewedUrl(job, name) {
+  const read = await request("GET", `v1/jobs/${job.id}`).catch(() => null);
+  return read?.result?.artifacts.find((artifact) => artifact.name === name)?.url ?? null;
 }
 
 // Return the known job if nothing in it has changed, so that its tile is not drawn again.

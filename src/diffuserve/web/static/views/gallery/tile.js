@@ -2,6 +2,7 @@
 import { html, useMemo, useState } from "../../vendor/ui.js";
 import { isFinal } from "../../components/job_state.js";
 import { ProgressBar } from "../../components/progress_bar.js";
+import { renewedUrl } from "./feed.js";
 import { AUDIO, VIDEO, artifactsOf, endOf, outputsOf, pictureOf, promptOf, stateOf } from "./job_words.js";
 
 export function Tile(props) {
@@ -21,7 +22,9 @@ function Drawn({ job, isSelected, onSelect, showsTenant }) {
         <input type="checkbox" checked=${isSelected} onClick=${(event) => onSelect(job.id, event)}
           aria-label=${`Select ${prompt}`} />
       </label>
-      <p class="gallery-caption" title=${prompt}>${prompt}</p>
+      <p class="gallery-caption" title=${prompt}>
+        <a data-view href=${`gallery/${job.id}`} tabindex="-1" aria-hidden="true">${prompt}</a>
+      </p>
       <p class="gallery-facts">${job.model}${showsTenant && job.tenant_id ? ` · ${job.tenant_id}` : ""}</p>
     </li>`;
 }
@@ -37,14 +40,20 @@ function Content({ job, prompt }) {
 function Picture({ job, image, alt }) {
   const [isLooking, setLooking] = useState(false);
   const [isGone, setGone] = useState(false);
+  const [renewed, setRenewed] = useState(null); // the URL, after the first one has expired
   const num = outputsOf(job).length;
   const [clip] = artifactsOf(job, "video").filter(({ content_type: type }) => type.startsWith("video/"));
   const look = () => clip && setLooking(!matchMedia("(prefers-reduced-motion: reduce)").matches);
   const leave = () => setLooking(false);
+  const renew = async () => {
+    const url = renewed ? null : await renewedUrl(job, image.name);
+    setRenewed(url);
+    setGone(!url);
+  };
   if (isGone) return html`<span class="gallery-reason"><span>The file is not there any more</span></span>`;
   return html`
     <span class="gallery-picture" onMouseEnter=${look} onMouseLeave=${leave} onFocusIn=${look} onFocusOut=${leave}>
-      <img src=${image.url} alt=${alt} loading="lazy" decoding="async" onError=${() => setGone(true)} />
+      <img key=${renewed} src=${renewed ?? image.url} alt=${alt} loading="lazy" decoding="async" onError=${renew} />
       ${isLooking && html`<video src=${clip.url} autoplay loop muted playsinline aria-hidden="true" />`}
       ${job.kind === VIDEO && html`<span class="gallery-badge">▶ clip</span>`}
       ${job.kind === AUDIO && html`<span class="gallery-badge">♪ sound</span>`}

@@ -38,8 +38,11 @@ const ELSEWHERE = [
   ...["seed", "num_images", "num_frames", "fps", "strength", "adapters", "image_prompt_scale"],
 ];
 const isAmongMore = ({ name }) => !ELSEWHERE.includes(name);
-const PLACEHOLDER = "Describe the image that you want to see";
-const SOUND_PLACEHOLDER = "Describe the sound that you want to hear";
+const PLACEHOLDERS = {
+  [IMAGE]: "Describe the image that you want to see",
+  [VIDEO]: "Describe the clip that you want to see",
+  [AUDIO]: "Describe the sound that you want to hear",
+};
 const COUNTED = { [IMAGE]: "Images", [VIDEO]: "Clips", [AUDIO]: "Sounds" };
 
 export function Form({ onSubmit, isBusy }) {
@@ -74,7 +77,7 @@ function Prompt({ model: chosen, onSubmit }) {
   const press = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && onSubmit(event);
   return html`
     <${Field} name="prompt" label="Prompt">
-      <textarea id=${idOf("prompt")} ref=${area} rows="2" placeholder=${example ?? placeholderOf(chosen)}
+      <textarea id=${idOf("prompt")} ref=${area} rows="2" placeholder=${example ?? PLACEHOLDERS[kind.value ?? IMAGE]}
         maxlength=${chosen?.limits.max_prompt_characters} value=${prompt ?? ""} onInput=${read}
           onKeyDown=${press}
         ...${faultOf("prompt")} />
@@ -97,8 +100,6 @@ function Prompt({ model: chosen, onSubmit }) {
 
 const Example = ({ text, label }) => html`
   <button type="button" class="example" onClick=${() => change({ prompt: text })}>${label}</button>`;
-
-const placeholderOf = (chosen) => (chosen?.limits.max_seconds > 0 ? SOUND_PLACEHOLDER : PLACEHOLDER);
 
 function fit(area) {
   area.style.height = "auto";

@@ -118,7 +118,7 @@ function Model({ model, worker, isBusy, onOrder, onChoose }) {
   const isTooLarge = model.num_bytes !== null && room !== null && model.num_bytes > room;
   const size = model.num_bytes === null ? "size not known yet" : bytes(model.num_bytes);
   const misfit = `does not fit here: ${size}, and models here may have ${bytes(room)}`;
-  const state = isResident ? "in memory" : isTooLarge ? misfit : model.is_here ? "on disk" : "to be had";
+  const state = isResident ? "in memory" : isTooLarge ? misfit : model.is_here ? "on disk" : "not fetched yet";
   const choose = () => {
     chooseModel(served);
     onChoose();
