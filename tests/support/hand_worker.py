@@ -88,13 +88,12 @@ class HandWorker:
     async def report(
         self, lease: Lease, step: int, total: int, preview: bytes | None = None, image: int = 0
     ) -> httpx.Response:
+        """Report a preview and the progress, one after the other as workers do."""
         body: dict[str, Any] = {"phase": "denoise", "step": step, "total": total}
         if preview is not None:
-            body |= {
-                "preview": base64.b64encode(preview).decode(),
-                "preview_index": step,
-                "preview_image": image,
-            }
+            encoded = base64.b64encode(preview).decode()
+            shown = {"preview": encoded, "preview_index": step, "preview_image": image}
+            await self._post(lease, "events", body | shown)
         return await self._post(lease, "events", body)
 
     async def report_all(self, *advanced: tuple[Lease, int], **more: object) -> httpx.Response:
