@@ -196,6 +196,7 @@ def test_an_unavailable_server_is_one_clear_line(
     assert run(monkeypatch, *command, "--server", "http://127.0.0.1:1") == 1
     errors = capsys.readouterr().err
     assert errors.startswith("error: http://127.0.0.1:1 does not respond")
+    assert "--server or DIFFUSERVE_SERVER" in errors
     assert len(errors.splitlines()) == 1
 
 
