@@ -235,3 +235,13 @@ with contextlib.suppress(Exception):
     {command}
 """
     assert not {"httpx", "httpcore"} & modules_after(f"exec({code!r})")
+
+
+@pytest.mark.parametrize("name", ["triton", "torchserve", "modal", "comfyui"])
+def test_what_cannot_be_written_for_another_server_is_one_clear_line(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "integrations", name, "/proc/images.py") == 2
+    assert capsys.readouterr().err.startswith(
+        "error: place='/proc/images.py': cannot be written (No such file"
+    )
