@@ -196,6 +196,7 @@ def test_an_unavailable_server_is_one_clear_line(
     assert run(monkeypatch, *command, "--server", "http://127.0.0.1:1") == 1
     errors = capsys.readouterr().err
     assert errors.startswith("error: http://127.0.0.1:1 does not respond")
+    assert "--server or DIFFUSERVE_SERVER" in errors
     assert len(errors.splitlines()) == 1
 
 
@@ -234,3 +235,13 @@ with contextlib.suppress(Exception):
     {command}
 """
     assert not {"httpx", "httpcore"} & modules_after(f"exec({code!r})")
+
+
+@pytest.mark.parametrize("name", ["triton", "torchserve", "modal", "comfyui"])
+def test_what_cannot_be_written_for_another_server_is_one_clear_line(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "integrations", name, "/proc/images.py") == 2
+    assert capsys.readouterr().err.startswith(
+        "error: place='/proc/images.py': cannot be written (No such file"
+    )

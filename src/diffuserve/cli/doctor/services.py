@@ -77,11 +77,11 @@ async def server_facts(settings: Settings) -> ServerFacts | None:
     """Ask the server that was named with an option or a variable; `None` if none was."""
     if "server" not in settings.model_fields_set:
         return None
-    try:
-        async with connect(settings) as client:
+    async with connect(settings) as client:
+        try:
             return await _ask(client)
-    except DiffuserveError as error:
-        return ServerFacts(url=settings.server, problem=str(error))
+        except DiffuserveError as error:
+            return ServerFacts(url=settings.server, problem=str(error))
 
 
 async def _ask(client: AsyncClient) -> ServerFacts:

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -212,16 +212,15 @@ async def _submit(submission: SubmitOptions, submitted: list[str]) -> int:
         wanted["exact"] = True
     async with connect(submission.settings) as client:
         model = await served_name(client, submission.model)
-        await _tell_unlearned(client, model, submission.params)
         params = await _uploaded(client, submission.params)
+        wanted |= {"model": model, "priority": submission.priority, "kind": submission.kind}
         with _serving_told(submission.model):
-            job = await client.submit(
-                params, model=model, priority=submission.priority, kind=submission.kind, **wanted
-            )
+            told = await _tell_foreseen(client, params, wanted)
+            job = await client.submit(params, **wanted)
     submitted.append(job.id)
     _tell_replaced(job)
     if submission.is_waited_for:
-        return await _await_images(submission, job.id)
+        return await _await_images(submission, job.id, told)
     if job.queue is not None and job.queue.reason:
         from diffuserve.cli.client.watch import warn  # it imports progress bars
 
@@ -237,18 +236,19 @@ def _tell_replaced(job: "JobResource") -> None:
         Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
 
 
-async def _tell_unlearned(client: "AsyncClient", model: str | None, params: GenerationParams) -> None:
-    """Warn of a size that the model has not learned, before it is drawn: that may take long, and fail."""
-    sides = [side for side in (params.width, params.height) if side]
-    served = await client.models() if sides else []
-    meant = [each for each in served if each.id == model or (model is None and len(served) == 1)]
-    for learned in filter(None, (each.learned_sizes for each in meant)):
-        if not all(learned.min <= side <= learned.max for side in sides):
-            size = "x".join(map(str, sides))
-            text = (
-                f"warning: {meant[0].id} has learned {learned.min} to {learned.max} pixels a side, not {size}"
-            )
-            Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
+async def _tell_foreseen(
+    client: "AsyncClient", params: GenerationParams, fields: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Say what a job of a size of its own will warn of, before it is drawn, and return it.
+
+    A job of the model's size costs no request for that.
+    """
+    if params.width is None and params.height is None:
+        return ()
+    foreseen = (await client.estimate(params, **fields)).warnings
+    for warning in foreseen:
+        Console(stderr=True).print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    return foreseen
 
 
 async def _uploaded(client: "AsyncClient", params: GenerationParams) -> GenerationParams:
@@ -280,7 +280,7 @@ def _serving_told(model: str | None) -> Iterator[None]:
         raise ModelNotFound(f"{error}; `diffuserve serve --model {model}` serves it") from error
 
 
-async def _await_images(submission: SubmitOptions, job_id: str) -> int:
+async def _await_images(submission: SubmitOptions, job_id: str, told: Collection[str]) -> int:
     from diffuserve.cli.client.connect import WAITING_PATIENCE_SECONDS, connect
     from diffuserve.cli.client.watch import JobBars, follow
     from diffuserve.cli.draw.fetch import fetch_images
@@ -307,6 +307,8 @@ async def _await_images(submission: SubmitOptions, job_id: str) -> int:
         text = f"warning: {job.model} draws it, in place of {job.requested_model}"
         console.print(text, style="yellow", highlight=False, soft_wrap=True)
     for warning in job.result.warnings if job.result else ():
+        if warning in told:
+            continue
         console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     if job.status is JobStatus.SUCCEEDED:
         return 0

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from diffuserve.cli.display.echo import echo
+from diffuserve.cli.integrations.group import writing
 from diffuserve.integrations.comfyui.node_folder import write_nodes
 
 EXAMPLES = """
@@ -23,4 +24,5 @@ def comfyui(
 
     Start ComfyUI with DIFFUSERVE_SERVER, and DIFFUSERVE_API_KEY where the server asks for a key.
     """
-    echo(str(write_nodes(folder, name)))
+    with writing(folder):
+        echo(str(write_nodes(folder, name)))

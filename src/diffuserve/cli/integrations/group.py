@@ -1,12 +1,15 @@
 """`diffuserve integrations`: what Triton, TorchServe, Modal and others need to run our engine."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import typer
 
 from diffuserve.cli.lazy import LazyCommand, lazy_group
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.extras import Extra
 from diffuserve.settings import Settings
 
@@ -64,6 +67,16 @@ integrations = typer.Typer(
         ),
     ),
 )
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Raise `InvalidParams` for a place in which the block cannot write."""
+    try:
+        yield
+    except OSError as error:
+        remedy = f"cannot be written ({error.strerror}); give a place in which you may create files"
+        raise InvalidParams("place", str(place), remedy) from error
 
 
 def told(settings: Settings) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ import typer
 
 from diffuserve.cli import options
 from diffuserve.cli.display.echo import echo
-from diffuserve.cli.integrations.group import ENGINE_SETTINGS, told
+from diffuserve.cli.integrations.group import ENGINE_SETTINGS, told, writing
 from diffuserve.integrations.modal.app_file import write_app
 from diffuserve.settings import Settings
 
@@ -32,4 +32,5 @@ def modal(
 
     Give paths as they are in Modal's containers.
     """
-    echo(write_app(file, {"model": settings.engine_process.model, **told(settings)}, gpu))
+    with writing(file):
+        echo(write_app(file, {"model": settings.engine_process.model, **told(settings)}, gpu))

@@ -7,7 +7,7 @@ import typer
 
 from diffuserve.cli import options
 from diffuserve.cli.display.echo import echo
-from diffuserve.cli.integrations.group import ENGINE_SETTINGS, told
+from diffuserve.cli.integrations.group import ENGINE_SETTINGS, told, writing
 from diffuserve.integrations.torchserve.archive import write_archive
 from diffuserve.settings import Settings
 
@@ -33,4 +33,5 @@ def torchserve(
     TorchServe starts the engine with these settings, and with what its environment says of others. Give
     paths as they are on TorchServe's machine.
     """
-    echo(write_archive(folder, name, told(settings)))
+    with writing(folder):
+        echo(write_archive(folder, name, told(settings)))

@@ -7,7 +7,7 @@ import typer
 
 from diffuserve.cli import options
 from diffuserve.cli.display.echo import echo
-from diffuserve.cli.integrations.group import ENGINE_SETTINGS, told
+from diffuserve.cli.integrations.group import ENGINE_SETTINGS, told, writing
 from diffuserve.integrations.triton.repository import write_repository
 from diffuserve.settings import Settings
 
@@ -35,4 +35,5 @@ def triton(
     """
     given = dict(told(settings))
     device = given.pop("device", None)
-    echo(write_repository(folder, name, given, device))
+    with writing(folder):
+        echo(write_repository(folder, name, given, device))

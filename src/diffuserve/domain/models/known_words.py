@@ -1,7 +1,7 @@
 """The words that a small model knows, as its folder declares them, and what is said of the others."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -22,6 +22,12 @@ _MOST_TOLD, _MOST_NEAR = 5, 3
 _CLOSE, _MOST_LONGER = 0.8, 1
 _Name = Annotated[Printable, Field(min_length=1, max_length=100)]
 _Names = Annotated[tuple[_Name, ...], Field(max_length=10_000)]
+_INFLECTIONS = (
+    *(("s", ""), ("es", ""), ("ies", "y"), ("ves", "f"), ("ves", "fe"), ("'s", ""), ("s'", "")),
+    *(("ing", ""), ("ing", "e"), ("ed", ""), ("ed", "e"), ("ied", "y")),
+)
+_DOUBLING = ("ing", "ed")
+_SHORTEST_BASE = 2
 _LEAST_SHARED, _LONGEST_ENDING = 4, 3  # letters
 
 
@@ -43,8 +49,8 @@ class KnownWords:
         return [word for word in found if not self.knows(word)]
 
     def knows(self, word: str) -> bool:
-        """Return whether a word, in lower case, is known or asks for nothing."""
-        return word in self._known or word in _FILLERS
+        """Return whether a word, in lower case, is known, inflects a known one, or asks for nothing."""
+        return word in _FILLERS or any(base in self._known for base in _bases(word))
 
     def instead_of(self, word: str) -> list[str]:
         """Return up to three names: near in meaning, then in spelling; mostly none."""
@@ -68,6 +74,17 @@ class KnownWords:
     @cached_property
     def _known(self) -> frozenset[str]:
         return frozenset(self.words) | {word for name in self._names for word in name.split()}
+
+
+def _bases(word: str) -> Iterator[str]:
+    """Yield a word, and the words that it may inflect: its singular, and its verb."""
+    yield word
+    for ending, replacement in _INFLECTIONS:
+        base = word.removesuffix(ending)
+        if base != word and len(base) >= _SHORTEST_BASE:
+            yield base + replacement
+            if ending in _DOUBLING and base[-1] == base[-2]:
+                yield base[:-1]  # as in running
 
 
 @dataclass(frozen=True)

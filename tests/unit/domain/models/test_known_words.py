@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.known_words import KnownWords, Vocabulary
@@ -28,12 +30,42 @@ def test_what_is_known_is_not_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "known"),
+    [
+        *(("foxes", "fox"), ("dogs", "dog"), ("cherries", "cherry"), ("wolves", "wolf"), ("knives", "knife")),
+        *(
+            ("fox's", "fox"),
+            ("smiling", "smile"),
+            ("running", "run"),
+            ("painted", "paint"),
+            ("waved", "wave"),
+        ),
+    ],
+)
+def test_inflections_of_a_known_word_are_known(word: str, known: str) -> None:
+    assert KnownWords(groups=(((known,),),)).knows(word)
+
+
+@given(st.from_regex(r"[a-z]{2,12}", fullmatch=True))
+def test_a_word_is_known_with_its_own_plural_alone(word: str) -> None:
+    words = KnownWords(groups=(((word,),),))
+    assert words.knows(word)
+    assert words.knows(f"{word}s")
+    assert not words.knows(f"{word}xyz")
+
+
+@pytest.mark.parametrize("word", ["ring", "red", "dress", "sing"])
+def test_what_only_ends_like_an_inflection_is_not_known(word: str) -> None:
+    assert not KnownWords(groups=((("r",), ("dr",), ("s",)),)).knows(word)
+
+
+@pytest.mark.parametrize(
     ("word", "instead"),
     [
         ("lighthouse", ["house"]),  # it ends so
         ("animal", ["cat", "dog"]),
         ("castel", ["castle"]),
-        ("cats", ["cat"]),
+        ("catz", ["cat"]),
         ("zither", []),
         ("dogma", []),
     ],
@@ -48,7 +80,7 @@ def test_only_what_is_really_near_is_offered(word: str, instead: list[str]) -> N
 @pytest.mark.parametrize(
     ("prompt", "told"),
     [
-        ("an oak and a cats", "toy does not know 'oak', 'cats' (it knows cat); plants knows 'oak'"),
+        ("an oak and a catz", "toy does not know 'oak', 'catz' (it knows cat); plants knows 'oak'"),
         ("a star, a rose, a tree", "toy does not know 'star', 'rose', 'tree'; plants knows 'rose', 'tree'"),
         (
             "boo coo doo foo goo hoo joo",
