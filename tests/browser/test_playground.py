@@ -584,6 +584,9 @@ def test_an_order_shows_before_the_worker_has_heard_of_it_and_a_refusal_only_unt
     report_orders(hand, {"id": other.id, "model": "sketch", "state": "loaded"})
     expect(menu.get_by_text("sketch is loaded")).to_be_visible()
     expect(menu.get_by_role("alert")).to_have_count(0)
+    expect(menu.get_by_text("loaded again after a restart")).to_be_visible()
+    menu.get_by_role("button", name="Do not load sketch again").click()
+    expect(menu.get_by_text("loaded again after a restart")).to_have_count(0)
 
 
 def test_on_a_phone_the_result_comes_into_view(

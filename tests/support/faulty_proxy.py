@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, assert_never
+from typing import Any, Self, assert_never
 from urllib.parse import urlsplit
 
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "server", "date"})
@@ -61,7 +61,7 @@ class FaultyProxy:
         self.requests.append((method, path))
         return self._next.popleft() if self._next else self.always
 
-    def __enter__(self) -> "FaultyProxy":
+    def __enter__(self) -> Self:
         handler = type("Handler", (_Handler,), {"proxy": self})
         self._listener = _Listener(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._listener.server_address[1]}"

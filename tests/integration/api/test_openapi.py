@@ -206,6 +206,7 @@ def names() -> set[str]:
         "POST /v1/workers/{worker_id}/drain",
         "POST /v1/workers/{worker_id}/leave",
         "POST /v1/workers/{worker_id}/models",
+        "GET /v1/workers/{worker_id}/order",
         "POST /v1/workers/{worker_id}/order",
         "DELETE /v1/workers/{worker_id}/order",
         "GET /v1/workers/{worker_id}/control",

@@ -400,6 +400,20 @@ async def test_openais_client_reads_the_events_of_clips(
         client.webhooks.unwrap(received.body + b" ", dict(received.headers))
 
 
+@pytest.mark.usefixtures("sender", "worker")
+async def test_openais_client_verifies_and_reads_the_events_of_jobs_too(
+    http: httpx.AsyncClient, receiver: WebhookReceiver
+) -> None:
+    body = {"input": {"prompt": "a star"}, "webhook": {"url": receiver.url}}
+    job = (await http.post("/v1/jobs", json=body)).raise_for_status().json()
+    await http.post(f"/v1/jobs/{job['id']}/cancel")
+    [received] = await receiver.wait_for(1)
+    secret = (await http.get("/v1/webhooks/secret")).json()["secret"]
+    client = AsyncOpenAI(api_key="any", webhook_secret=secret)
+    read: Any = client.webhooks.unwrap(received.body, dict(received.headers))
+    assert (read.type, read.data.id, read.data.status) == ("job.canceled", job["id"], "canceled")
+
+
 @pytest.mark.usefixtures("sender")
 async def test_openais_client_reads_the_events_of_batches_from_files(
     app: FastAPI, client: AsyncOpenAI, http: httpx.AsyncClient, receiver: WebhookReceiver

@@ -11,7 +11,7 @@ from diffuserve.api.auth.quota import RequestRates
 from diffuserve.api.batches.body_parser import BatchRequest, Item
 from diffuserve.api.batches.inputs import with_inputs
 from diffuserve.api.batches.item_adapters import with_adapters
-from diffuserve.api.batches.item_parser import BatchItemParser
+from diffuserve.api.batches.item_parser import BatchItemParser, CheckedItems
 from diffuserve.api.batches.judging import judge_items
 from diffuserve.api.batches.request_bodies import BatchOptions
 from diffuserve.api.files.inputs import InputImages
@@ -63,11 +63,7 @@ class BatchSubmissions:
         if options.output_format is not None:
             check_format_fits(options.kind, options.output_format)
         plan = await self.catalog.plan(tenant_id)
-        if len(items) > plan.max_queued:  # checking the items first would take long
-            raise TooLarge(
-                f"{len(items):,} items are more than the {plan.max_queued:,} jobs that the queue of tenant "
-                f"{tenant_id!r} has room for, even empty; split the batch"
-            )
+        _check_fits(len(items), plan.max_queued, tenant_id)  # checking the items first would take long
         parser = BatchItemParser(request, served, plan, tenant_id, await self.catalog.models())
         checked = await parser.check_all()
         if checked.exact:
@@ -85,14 +81,21 @@ class BatchSubmissions:
         num_stored = 0 if batch is None else batch.num_stored
         if batch is None or num_stored < new.num_items:
             await self.rates.charge_items(tenant_id, new.num_items - num_stored)  # before images are decoded
-            if checked.with_adapters:
-                parser = await with_adapters(self.adapters, parser, checked.with_adapters)
-            if checked.with_images:
-                parser = await with_inputs(self.inputs, parser, checked.with_images)
-                new = replace(new, cost_seconds=(await parser.check_all()).cost_seconds)
+            parser, new = await self._completed(parser, checked, new)
             batch = await self._store(parser, new, num_stored)
         self.metrics.accepted.labels(served.spec.name, options.priority).inc(len(items))
         return await self.store.batches.get(batch.id)
+
+    async def _completed(
+        self, parser: BatchItemParser, checked: CheckedItems, new: NewBatch
+    ) -> tuple[BatchItemParser, NewBatch]:
+        """Return a parser that knows the items' adapters and images, and the batch at what it then costs."""
+        if checked.with_adapters:
+            parser = await with_adapters(self.adapters, parser, checked.with_adapters)
+        if checked.with_images:
+            parser = await with_inputs(self.inputs, parser, checked.with_images)
+            new = replace(new, cost_seconds=(await parser.check_all()).cost_seconds)
+        return parser, new
 
     async def _check_exact(self, request: BatchRequest, model: str, number: int) -> None:
         """Raise `RequestValidationError`, which names item `number`, if no worker can run exact jobs."""
@@ -136,6 +139,15 @@ class BatchSubmissions:
             return None
         self.address_policy.check("webhook.url", options.webhook.url)
         return Webhook(options.webhook.url, (WebhookEvent.BATCH_COMPLETED,), base_url)
+
+
+def _check_fits(num_items: int, max_queued: int, tenant_id: str) -> None:
+    """Raise `TooLarge` for more items than a tenant may ever have in the queue."""
+    if num_items > max_queued:
+        raise TooLarge(
+            f"{num_items:,} items are more than the {max_queued:,} jobs that the queue of tenant "
+            f"{tenant_id!r} has room for, even empty; split the batch"
+        )
 
 
 def _fingerprint(options: BatchOptions, items: Sequence[Item]) -> str:

@@ -3,7 +3,7 @@
 import secrets
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, Field
 
 from diffuserve.api.auth.dependencies import OperatorCaller, WorkerCaller, checked_owner
@@ -13,7 +13,7 @@ from diffuserve.api.http.path_params import WorkerId
 from diffuserve.api.http.responses import json_response
 from diffuserve.api.submit.request_bodies import ModelName
 from diffuserve.api.workers.worker_validation import check_registration
-from diffuserve.domain.workers.model_orders import ModelOrder
+from diffuserve.domain.workers.model_orders import KeptOrders, ModelOrder
 from diffuserve.domain.workers.worker import ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.jobs.store import JobStore
 
@@ -50,10 +50,24 @@ async def order_model(worker_id: WorkerId, body: OrderBody, store: Used, caller:
     return json_response(order, 202)
 
 
+@router.get("/{worker_id}/order", summary="List the models that a worker keeps", response_model=KeptOrders)
+async def list_kept_orders(worker_id: WorkerId, store: Used, caller: OperatorCaller) -> Response:
+    """List the orders that the worker has carried out, and gets again when it starts anew. For operators."""
+    return json_response(KeptOrders(data=await store.leases.kept_orders(worker_id)))
+
+
 @router.delete("/{worker_id}/order", summary="Cancel a worker's order of a model", status_code=204)
-async def cancel_order(worker_id: WorkerId, store: Used, caller: OperatorCaller) -> Response:
-    """Have the worker stop fetching; what has arrived is kept for the next time. For operators."""
-    await store.leases.cancel_order(worker_id)
+async def cancel_order(
+    worker_id: WorkerId,
+    store: Used,
+    caller: OperatorCaller,
+    model: Annotated[ModelName | None, Query(description="By default that of the last order.")] = None,
+) -> Response:
+    """Have the worker stop fetching, and not load the model again when it starts anew. For operators.
+
+    What has arrived stays on its disk, and a model in memory is served until the worker ends.
+    """
+    await store.leases.cancel_order(worker_id, model)
     return Response(status_code=204)
 
 

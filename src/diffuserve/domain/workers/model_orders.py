@@ -37,6 +37,13 @@ class ModelOrder(Resource):
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeptOrders(Resource):
+    """Orders that were carried out, the first one first; a worker of the same name gets them again."""
+
+    data: tuple[ModelOrder, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class OrderProgress:
     """Progress of the order with this `id`: bytes that have arrived, and the `reason` if it failed."""
 
@@ -84,7 +91,7 @@ def check_order(
     """
     if report is None:
         raise Conflict(f"worker {worker} takes no orders of models; start it with --model-orders")
-    if given is not None and not _is_over(report.progress, given):
+    if given is not None and not is_over(report.progress, given):
         raise Conflict(f"worker {worker} is at {given.model}; wait for it, or cancel that order")
     found = next((listed for listed in report.models if listed.name == model), None)
     if found is None:
@@ -98,6 +105,11 @@ def check_order(
         raise InvalidParams("accept_license", accepts_license, remedy)
 
 
+def is_over(progress: OrderProgress | None, order: ModelOrder) -> bool:
+    """Return whether a worker that is so far has ended an order."""
+    return progress is not None and progress.id == order.id and progress.state.is_final
+
+
 def misfit(num_bytes: int | None, room_bytes: int | None) -> str:
     """Return why a model does not fit into a worker's memory, and the remedy; empty if it does."""
     if num_bytes is None or room_bytes is None or num_bytes <= room_bytes:
@@ -106,7 +118,3 @@ def misfit(num_bytes: int | None, room_bytes: int | None) -> str:
         f"takes about {num_bytes / 1e9:.1f} GB for its weights, and the models of this worker may have "
         f"{room_bytes / 1e9:.1f} GB; order it from a worker with more memory, or choose a smaller model"
     )
-
-
-def _is_over(progress: OrderProgress | None, order: ModelOrder) -> bool:
-    return progress is not None and progress.id == order.id and progress.state.is_final

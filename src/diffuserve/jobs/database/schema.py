@@ -183,8 +183,7 @@ ready = sa.Table(
     double("cost_seconds"),
     number("step_tokens"),
     double("enqueued_at"),
-    double("deadline", null=True),
-    double("rises_at", null=True),
+    *(double(name, null=True) for name in ("deadline", "rises_at")),
     *(text(name, server_default="") for name in ("adapters", "hint")),
     sa.Index("ready_by_lane", "lane", "seq", unique=True),
     partial_index("ready_by_deadline", "deadline", where="deadline IS NOT NULL"),
@@ -246,8 +245,7 @@ tenants = sa.Table(
     text("id", primary_key=True),
     text("plan", null=True),
     double("weight", null=True),
-    number("max_running", null=True),
-    number("max_queued", null=True),
+    *(number(name, null=True) for name in ("max_running", "max_queued")),
     double("vtime", default="0"),
     count("next_seq"),
     count("num_queued"),
@@ -256,13 +254,7 @@ tenants = sa.Table(
 
 # How far virtual time has advanced by model. A tenant that was idle resumes from here, so that idleness earns
 # no credit.
-floors = sa.Table(
-    "floors",
-    metadata,
-    text("model", primary_key=True),
-    double("vtime"),
-    postgresql_with=_HOT,
-)
+floors = sa.Table("floors", metadata, text("model", primary_key=True), double("vtime"), postgresql_with=_HOT)
 
 # How much later than in `tenants` a tenant's virtual time is on a model on which it was idle.
 handicaps = sa.Table(
@@ -291,8 +283,13 @@ workers = sa.Table(
     text("role", server_default="all"),
     count("num_promised"),
     double("promised_at", null=True),
-    text("model_order", null=True),
+    *(text(name, null=True) for name in ("model_order", "orders_to_come")),
     postgresql_with=_HOT,
+)
+
+# JSON of the orders of models that workers of a name have carried out, and get again when they start anew.
+kept_orders = sa.Table(
+    "kept_orders", metadata, text("worker_name", primary_key=True), text("orders"), double("kept_at")
 )
 
 models = sa.Table(

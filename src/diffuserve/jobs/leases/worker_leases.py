@@ -31,6 +31,7 @@ from diffuserve.jobs.leases.checkpoints import KeepCheckpoint, load_checkpoint
 from diffuserve.jobs.leases.claim import Claimed, ClaimJobs
 from diffuserve.jobs.leases.finish import CompleteJob, FailJob, HandOverJob, ReleaseJob
 from diffuserve.jobs.records import JSON_COLUMNS
+from diffuserve.jobs.workers.kept_orders import KEPT_FOR, orders_in
 from diffuserve.jobs.workers.leaving import LeaveWorker
 from diffuserve.jobs.workers.model_orders import CancelOrder, OfferMore, PlaceOrder
 from diffuserve.jobs.workers.registry import (
@@ -121,9 +122,16 @@ class WorkerLeases:
         """Give this worker an order of a model. Raise `WorkerNotFound`, and what `check_order` raises."""
         await self._writer.run(PlaceOrder(worker_id, order, accepts_license))
 
-    async def cancel_order(self, worker_id: str) -> None:
-        """Take this worker's order of a model back. Raise `WorkerNotFound`."""
-        await self._writer.run(CancelOrder(worker_id))
+    async def cancel_order(self, worker_id: str, model: str | None = None) -> None:
+        """Take this worker's order of a model back, by default its last one. Raise `WorkerNotFound`."""
+        await self._writer.run(CancelOrder(worker_id, model))
+
+    async def kept_orders(self, worker_id: str) -> tuple[ModelOrder, ...]:
+        """Return the orders that this worker gets again when it starts anew. Raise `WorkerNotFound`."""
+        rows = await self._database.rows(KEPT_FOR, {"worker": worker_id})
+        if not rows:
+            raise WorkerNotFound(f"no worker {worker_id}")
+        return orders_in(rows[0].orders)
 
     async def offer_more(self, worker_id: str, offers: Sequence[ModelOffer]) -> None:
         """Add models to those that this worker offers. Raise `WorkerNotFound` and `ModelConflict`."""

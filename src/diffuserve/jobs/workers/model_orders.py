@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import orjson
 import sqlalchemy as sa
 
-from diffuserve.domain.codec import from_json
 from diffuserve.domain.errors import Conflict, DiffuserveError, WorkerNotFound
 from diffuserve.domain.workers.model_orders import ModelOrder, check_order
 from diffuserve.domain.workers.worker import ModelOffer
@@ -14,6 +13,7 @@ from diffuserve.jobs.database import schema
 from diffuserve.jobs.database.command import SingleCommand
 from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.records import dump
+from diffuserve.jobs.workers.kept_orders import order_of, withdraw
 from diffuserve.jobs.workers.offers import conflict_of, store_offer
 from diffuserve.jobs.workers.registry_bounds import room_for_models
 from diffuserve.jobs.workers.reports import report_of
@@ -49,13 +49,27 @@ class PlaceOrder(SingleCommand[None]):
 
 @dataclass(frozen=True)
 class CancelOrder(SingleCommand[None]):
-    """Take a worker's order back: it stops fetching. The outcome is `WorkerNotFound` for an unknown one."""
+    """Take an order of a model back, by default a worker's last one: it is neither fetched nor kept.
+
+    The outcome is `WorkerNotFound` for an unknown worker.
+    """
 
     worker_id: str
+    model: str | None = None
 
     def apply(self, transaction: Transaction) -> DiffuserveError | None:
-        is_known = _give(transaction, self.worker_id, None)
-        return None if is_known else WorkerNotFound(f"no worker {self.worker_id}")
+        columns = (workers.c.id, workers.c.name, workers.c.model_order, workers.c.orders_to_come)
+        rows = transaction.rows(sa.select(*columns).where(workers.c.id == self.worker_id))
+        if not rows:
+            return WorkerNotFound(f"no worker {self.worker_id}")
+        [row] = rows
+        given = order_of(row.model_order)
+        model = self.model or (None if given is None else given.model)
+        if model is not None:
+            withdraw(transaction, row, model)
+        if given is not None and given.model == model:
+            _give(transaction, self.worker_id, None)
+        return None
 
 
 @dataclass(frozen=True)
@@ -84,11 +98,5 @@ class OfferMore(SingleCommand[None]):
         return None
 
 
-def order_of(stored: str | None) -> ModelOrder | None:
-    """Return the order in a row of `workers`."""
-    return None if stored is None else from_json(ModelOrder, stored)
-
-
-def _give(transaction: Transaction, worker_id: str, order: str | None) -> bool:
-    given = sa.update(workers).where(workers.c.id == worker_id).values(model_order=order)
-    return bool(transaction.rows(given.returning(workers.c.id)))
+def _give(transaction: Transaction, worker_id: str, order: str | None) -> None:
+    transaction.execute(sa.update(workers).where(workers.c.id == worker_id).values(model_order=order))

@@ -23,7 +23,7 @@ from diffuserve.jobs.database.command import Command, SingleCommand
 from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.records import dump
 from diffuserve.jobs.workers import registry_bounds
-from diffuserve.jobs.workers.model_orders import order_of
+from diffuserve.jobs.workers.kept_orders import taken_up, told_order
 from diffuserve.jobs.workers.offers import conflict_of, save_fits, store_offer
 from diffuserve.jobs.workers.reports import dated, report_of
 
@@ -61,13 +61,14 @@ class RegisterWorker(SingleCommand[None]):
         if refusal := registry_bounds.make_room(transaction, self.worker_id, self.registration):
             return refusal
         insert = transaction.upsert(workers).on_conflict_do_nothing()
-        transaction.execute(insert, self._row(transaction.now))
+        coming = taken_up(transaction, self.registration.name)
+        transaction.execute(insert, self._row(transaction.now, coming))
         for offer in self.registration.models:
             store_offer(transaction, offer)
         registry_bounds.forget_models(transaction)
         return None
 
-    def _row(self, now: float) -> dict[str, Any]:
+    def _row(self, now: float, orders_to_come: str | None) -> dict[str, Any]:
         registration = self.registration
         return {
             "id": self.worker_id,
@@ -81,6 +82,7 @@ class RegisterWorker(SingleCommand[None]):
             "is_spot": registration.is_spot,
             "price_per_hour": registration.price_per_hour,
             "role": registration.role,
+            "orders_to_come": orders_to_come,
         }
 
 
@@ -110,7 +112,7 @@ class RecordHeartbeat(Command[ControlCommands]):
         fits = [(roles[command.worker_id], command.heartbeat.fits) for command in accepted]
         save_fits(transaction, fits)
         return [
-            error or _control_commands(command, live, known[command.worker_id])
+            error or _control_commands(transaction, command, live, known[command.worker_id])
             for command, error in zip(commands, errors, strict=True)
         ]
 
@@ -182,7 +184,7 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float, num_leases: in
 
 def _known_workers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, sa.Row[Any]]:
     """Return those of the workers that are known, by id."""
-    own = ("id", "is_draining", "models", "role", "report", "model_order")
+    own = ("id", "name", "is_draining", "models", "role", "report", "model_order", "orders_to_come")
     known = sa.select(*(workers.c[name] for name in own), *usage.TIME_COLUMNS).where(
         workers.c.id.in_(worker_ids)
     )
@@ -238,7 +240,9 @@ def _lease_rows(
     ]
 
 
-def _control_commands(command: RecordHeartbeat, live: LiveLeases, worker: sa.Row[Any]) -> ControlCommands:
+def _control_commands(
+    transaction: Transaction, command: RecordHeartbeat, live: LiveLeases, worker: sa.Row[Any]
+) -> ControlCommands:
     """Name the leases that the worker believes it holds and does not, and what it is told about others."""
     lost = tuple(
         lease.job_id
@@ -246,7 +250,8 @@ def _control_commands(command: RecordHeartbeat, live: LiveLeases, worker: sa.Row
         if (command.worker_id, lease.job_id, lease.lease_token) not in live
     )
     own = [row for row in live.values() if row.worker_id == command.worker_id]
-    return replace(commands_of(own, worker.is_draining, lost), order=order_of(worker.model_order))
+    order = told_order(transaction, worker, command.heartbeat.report)
+    return replace(commands_of(own, worker.is_draining, lost), order=order)
 
 
 def commands_of(

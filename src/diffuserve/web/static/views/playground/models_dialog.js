@@ -10,7 +10,7 @@ import { chooseModel, loadServer } from "./state.js";
 const LOOK_MS = 1500;
 const ENDS = ["loaded", "failed", "canceled"];
 
-const workers = signal(null); // those that are there
+const workers = signal(null); // those that are there, with the orders that are kept for them
 
 export function ModelsMenu() {
   const [isOpen, open] = useState(false);
@@ -36,10 +36,14 @@ export function ModelsMenu() {
 }
 
 const look = () =>
-  request("GET", "v1/workers").then(
-    ({ data }) => (workers.value = data.filter(({ state }) => state !== "lost")),
-    () => null,
-  );
+  request("GET", "v1/workers")
+    .then(({ data }) => Promise.all(data.filter(({ state }) => state !== "lost").map(withKept)))
+    .then((found) => (workers.value = found), () => null);
+
+const withKept = async (worker) => {
+  const { data } = worker.report.orders ? await request("GET", `v1/workers/${worker.id}/order`) : { data: [] };
+  return { ...worker, kept: data.map(({ model }) => model) };
+};
 
 function Workers({ onChoose }) {
   const takers = workers.value.filter(({ report }) => report.orders);
@@ -60,9 +64,9 @@ function Worker({ worker, onChoose }) {
   const isTold = ordered === null || ordered.id === progress?.id;
   const shown = isTold ? progress : { ...ordered, state: "ordered" };
   const isBusy = shown !== null && !ENDS.includes(shown.state);
-  const act = (method, body) => {
+  const act = (method, body, query = "") => {
     setError(null);
-    return request(method, `v1/workers/${worker.id}/order`, body).then((given) => {
+    return request(method, `v1/workers/${worker.id}/order${query}`, body).then((given) => {
       setOrdered(given); // null once it is canceled
       return look();
     }, setError);
@@ -92,7 +96,8 @@ function Worker({ worker, onChoose }) {
         ${models.map(
           (model) => html`
           <${Model} key=${model.name} model=${model} worker=${worker} isBusy=${isBusy}
-            onOrder=${() => order(model)} onChoose=${onChoose} />`,
+            onOrder=${() => order(model)} onChoose=${onChoose}
+            onForget=${() => act("DELETE", undefined, `?model=${encodeURIComponent(model.name)}`)} />`,
         )}
       </ul>
     </section>`;
@@ -110,7 +115,7 @@ function Progress({ progress: { model, state, bytes_read: read, bytes_total: tot
     </div>`;
 }
 
-function Model({ model, worker, isBusy, onOrder, onChoose }) {
+function Model({ model, worker, isBusy, onOrder, onChoose, onForget }) {
   const { room_bytes: room } = worker.report.orders;
   const names = [model.name, model.hub_id.split("/").at(-1)]; // what it is served as
   const served = worker.models.find((name) => names.includes(name));
@@ -119,6 +124,7 @@ function Model({ model, worker, isBusy, onOrder, onChoose }) {
   const size = model.num_bytes === null ? "size not known yet" : bytes(model.num_bytes);
   const misfit = `does not fit here: ${size}, and models here may have ${bytes(room)}`;
   const state = isResident ? "in memory" : isTooLarge ? misfit : model.is_here ? "on disk" : "not fetched yet";
+  const isKept = worker.kept.includes(model.name);
   const choose = () => {
     chooseModel(served);
     onChoose();
@@ -127,9 +133,10 @@ function Model({ model, worker, isBusy, onOrder, onChoose }) {
     <li>
       <div>
         <b>${model.name}</b>
-        <p class="hint">${model.makes} · ${size} · ${model.license} · ${state}</p>
+        <p class="hint">${model.makes} · ${size} · ${model.license} · ${state}${isKept && " · loaded again after a restart"}</p>
       </div>
       ${served && html`<button type="button" class="small" onClick=${choose} aria-label=${`Use ${model.name}`}>Use</button>`}
+      ${isKept && html`<button type="button" class="small" onClick=${onForget} aria-label=${`Do not load ${model.name} again`}>Forget</button>`}
       ${
         !isResident &&
         html`<button type="button" class="small" disabled=${isBusy || isTooLarge} onClick=${onOrder}
