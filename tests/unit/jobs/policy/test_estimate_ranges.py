@@ -177,7 +177,7 @@ def test_several_workers_that_differ_are_learned_together(slowness: Sequence[flo
 
 
 def _check_deadlines(asked: Sequence[tuple[SimulatedJob, float, QueueEstimate]]) -> None:
-    """Of jobs that are accepted with so many seconds few expire, and few that would be met are refused."""
+    """Assert that few of the accepted jobs expire, and that few are refused whose deadline would be met."""
     accepted = [(job, seconds) for job, seconds, estimate in asked if sum(_range_of(estimate)) / 2 <= seconds]
     num_expired = sum(
         job.started_at - job.arrived_at > seconds - job.job.cost_seconds for job, seconds in accepted
