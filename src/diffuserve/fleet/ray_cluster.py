@@ -25,7 +25,7 @@ _CHECK_SECONDS = 120.0
 def connect(address: str | None) -> None:
     """Join the cluster at an address, or the one on this machine.
 
-    Raise `InvalidParams` if there is none, or if its versions of Ray or Python are others.
+    Raise `InvalidParams` if there is none, or if its versions of Ray or Python, or its token, are others.
     """
     found = address or canonicalize_bootstrap_address("auto")
     if found is None or not _responds(found):
@@ -38,7 +38,7 @@ def connect(address: str | None) -> None:
         ray.init(found, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        remedy = f"{reason}; run the fleet with the cluster's own versions of Ray and Python"
+        remedy = f"{reason}; run the fleet with the cluster's own versions of Ray and Python, and its token"
         raise InvalidParams("address", found, remedy) from error
 
 
