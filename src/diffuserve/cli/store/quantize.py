@@ -46,7 +46,13 @@ def quantize(
     with console.status(f"quantizing {model}"):
         from diffuserve.models.quantized_folder import write_quantized
 
-        write_quantized(model, folder, quantization)
+        try:
+            write_quantized(model, folder, quantization)
+        except OSError as error:
+            remedy = (
+                f"cannot be written ({error.strerror}); give a folder that you may make, on a disk with room"
+            )
+            raise InvalidParams("folder", str(folder), remedy) from error
     after = ModelFolder(folder).num_weight_bytes()
     console.print(
         f"{human_bytes(after)} of weights instead of {human_bytes(before)}. "

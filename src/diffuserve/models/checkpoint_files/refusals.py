@@ -74,7 +74,7 @@ _REFUSALS = (
     _Refusal("weights that GPTQ or AWQ has quantized", _AS_PUBLISHED, _ends(".qweight", ".qzeros")),
     _Refusal(
         "a LoRA, which changes another model",
-        "give it to `generate` or `serve` by --adapter-files, or merge it into its model and import that",
+        "give it to `generate` by --adapter or `serve` by --adapter-files, or import a model that has it",
         _any(
             (
                 _holds(".lora_up.", ".lora_down.", ".lora_A.", ".lora_B.", ".lora.up.", "_lora."),

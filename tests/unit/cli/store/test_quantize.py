@@ -21,4 +21,7 @@ def test_none_and_folders_that_are_there_are_refused(invoke: Invoke, tmp_path: P
     refused = invoke("quantize", "tiny-flux", str(tmp_path))
     assert refused.code != 0
     assert "is there already" in refused.err
+    refused = invoke("quantize", "tiny-flux", "/proc/new")
+    assert refused.code != 0
+    assert "folder='/proc/new': cannot be written (No such file" in refused.err
     assert not (tmp_path / "new").exists()
