@@ -89,7 +89,7 @@ class BatchSubmissions:
     async def _completed(
         self, parser: BatchItemParser, checked: CheckedItems, new: NewBatch
     ) -> tuple[BatchItemParser, NewBatch]:
-        """Return a parser that knows the adapters and images of the items, and the batch at what it costs then."""
+        """Return a parser that knows the adapters and images of the items, and what the batch costs then."""
         if checked.with_adapters:
             parser = await with_adapters(self.adapters, parser, checked.with_adapters)
         if checked.with_images:
