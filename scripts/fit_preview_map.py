@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from diffuserve import Engine, GenerationParams
-from diffuserve.models.base import Pipeline, packed
-from diffuserve.models.flux.pipeline import FluxPipeline
+from diffuserve.models.families.flux.pipeline import FluxPipeline
+from diffuserve.models.families.packed_images.latents import unpack_latents
 from diffuserve.models.frames import Frames
-from diffuserve.models.packed_images.latents import unpack_latents
+from diffuserve.models.pipelines.base import Pipeline, packed
 
 COLORS = (
     "red",

@@ -36,7 +36,7 @@ from support.waiting import HANG_SECONDS
 
 if TYPE_CHECKING:
     from diffuserve.engine.engine import Engine
-    from diffuserve.models.base import PackedPipeline, Pipeline
+    from diffuserve.models.pipelines.base import PackedPipeline, Pipeline
     from diffuserve.testing.fake_pipeline import FakePipeline
 
 # A shell starts what runs in its background deaf to Ctrl-C, and children would inherit that.
@@ -166,7 +166,7 @@ def small_any(tmp_path_factory: pytest.TempPathFactory) -> "Pipeline":
 def _loaded(folder: Path) -> "PackedPipeline":
     import torch
 
-    from diffuserve.models.base import packed
+    from diffuserve.models.pipelines.base import packed
     from diffuserve.models.registry import load_pipeline
 
     return packed(load_pipeline(str(folder), LoadPlan(torch.device("cpu"), torch.float32)))

@@ -14,8 +14,8 @@ from benchmarks.gpu.kernels import SQUARE
 from benchmarks.gpu.predicted import GPUS, KERNELS, SCHNELL, SERVED, Efficiency, image_seconds, step_seconds
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
-from diffuserve.models.flux.config import TRANSFORMER_LAYERS
-from diffuserve.models.layers.quantized_linear import quantize_layers
+from diffuserve.models.families.flux.config import TRANSFORMER_LAYERS
+from diffuserve.models.layers.quantized.quantized_linear import quantize_layers
 from diffuserve.models.offload.components import Component, place
 from support.packed_step import MODELS, CountedStep, count_step
 

@@ -24,10 +24,10 @@ from benchmarks.shared.report import markdown_table, read_conditions, write_repo
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.loading import load_model, parse_plan
 from diffuserve.engine.model_runner import image_generators
-from diffuserve.models.base import DenoiseInput, PackedPipeline, packed
-from diffuserve.models.layers.adapters import Uses
-from diffuserve.models.layers.lora_pair import LoraPair
-from diffuserve.models.packed_images.pipeline import PackedImagePipeline
+from diffuserve.models.families.packed_images.pipeline import PackedImagePipeline
+from diffuserve.models.layers.adapted.adapters import Uses
+from diffuserve.models.layers.adapted.lora_pair import LoraPair
+from diffuserve.models.pipelines.base import DenoiseInput, PackedPipeline, packed
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
 RANK, REQUESTS = 16, 8

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.shared.places import RESULTS
 from benchmarks.shared.report import markdown_table, read_conditions, write_counted
-from diffuserve.models.any_pipeline.proven import RESUME, SHARE_PASSES
+from diffuserve.models.families.any_pipeline.proven import RESUME, SHARE_PASSES
 from support.tiny_pipelines import TINY_PIPELINES, TinyPipeline, tiny_folder
 from support.tiny_pipelines.requests import TinyRequest, mixed_requests
 from support.tiny_pipelines.watched_engine import Levels, WatchedEngine, bare_levels, decibels

@@ -46,7 +46,7 @@ from diffuserve.models.bundled import bundled_models
 from diffuserve.models.checkpoint_files.import_plan import plan_import
 from diffuserve.models.checkpoint_files.write_model import write_model
 from diffuserve.models.folders.folder import SETTINGS_FILE
-from diffuserve.models.layers.quantization import quantize_weight
+from diffuserve.models.layers.quantized.quantization import quantize_weight
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from support.gguf_files import random_blocks, write_gguf
 from support.original_layouts import flux_layout, read_part

@@ -25,13 +25,15 @@ from diffuserve.domain.models.residency import Residency
 from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.autoencoder.decoder import ImageDecoder
 from diffuserve.models.autoencoder.encoder import ImageEncoder
-from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.transformer import FluxTransformer
+from diffuserve.models.families.flux.config import FluxConfig
+from diffuserve.models.families.flux.transformer import FluxTransformer
+from diffuserve.models.families.stable_diffusion.config import UNetConfig
+from diffuserve.models.families.stable_diffusion.unet import UNet
+from diffuserve.models.families.wan.config import WanTransformerConfig
+from diffuserve.models.families.wan.transformer import WanTransformer
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.offload.components import Component, place
 from diffuserve.models.offload.copier import SyncCopier
-from diffuserve.models.stable_diffusion.config import UNetConfig
-from diffuserve.models.stable_diffusion.unet import UNet
 from diffuserve.models.text.clip import ClipTextEncoder
 from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.t5 import T5Encoder
@@ -39,8 +41,6 @@ from diffuserve.models.text.t5_config import T5Config, Umt5Config
 from diffuserve.models.video_autoencoder.config import VideoVaeConfig
 from diffuserve.models.video_autoencoder.decoder import VideoDecoder
 from diffuserve.models.video_autoencoder.encoder import VideoEncoder
-from diffuserve.models.wan.config import WanTransformerConfig
-from diffuserve.models.wan.transformer import WanTransformer
 
 META = torch.device("meta")
 MODELS = ("FLUX.1", "SDXL", "Wan 2.2 A14B")

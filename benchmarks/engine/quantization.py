@@ -27,7 +27,7 @@ from benchmarks.shared.report import markdown_table, read_conditions, write_coun
 from diffuserve import Engine, GenerationParams
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers.linear import Linear
-from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.layers.quantized.quantized_linear import QuantizedLinear
 
 sys.path.insert(0, str(ROOT / "training" / "tiny_flux"))
 sys.path.insert(0, str(ROOT / "training" / "tiny_video"))

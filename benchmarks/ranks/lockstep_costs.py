@@ -14,7 +14,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, StepCommand
-from diffuserve.models.base import packed
+from diffuserve.models.pipelines.base import packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks

@@ -13,7 +13,7 @@ from diffuserve.models.folders.folder import open_configs
 from diffuserve.models.registry import find_capabilities, known_families, read_spec
 from reference.markdown import code, table
 
-_OWN = "diffuserve.models."
+_OWN = "diffuserve.models.families."
 _QWEN_3_4B = {
     "model_type": "qwen3",
     "vocab_size": 151_936,

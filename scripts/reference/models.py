@@ -3,13 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from diffuserve.models.any_pipeline.proven import RESUME, SHARE_PASSES
-from diffuserve.models.any_pipeline.reading.abilities import guidance, images
-from diffuserve.models.any_pipeline.reading.layers import makes_layers
-from diffuserve.models.any_pipeline.reading.modular import modular_names
-from diffuserve.models.any_pipeline.reading.signature import Signature, pipeline_names, read_signature
-from diffuserve.models.any_pipeline.reading.sources import installed_version
-from diffuserve.models.any_pipeline.reading.tasks import (
+from diffuserve.models.families.any_pipeline.proven import RESUME, SHARE_PASSES
+from diffuserve.models.families.any_pipeline.reading.abilities import guidance, images
+from diffuserve.models.families.any_pipeline.reading.layers import makes_layers
+from diffuserve.models.families.any_pipeline.reading.modular import modular_names
+from diffuserve.models.families.any_pipeline.reading.signature import (
+    Signature,
+    pipeline_names,
+    read_signature,
+)
+from diffuserve.models.families.any_pipeline.reading.sources import installed_version
+from diffuserve.models.families.any_pipeline.reading.tasks import (
     FRAMES,
     Task,
     control_argument,

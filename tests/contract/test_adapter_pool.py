@@ -12,8 +12,8 @@ from diffuserve.domain.errors import InvalidAdapter, InvalidParams
 from diffuserve.models.adapters.load_turns import MAX_OVERTAKEN
 from diffuserve.models.adapters.pool import AdapterPool, Wanted
 from diffuserve.models.adapters.sources import AdapterSource
-from diffuserve.models.layers.adapters import Adapter, Delta, Uses
-from diffuserve.models.layers.lora_pair import Components
+from diffuserve.models.layers.adapted.adapters import Adapter, Delta, Uses
+from diffuserve.models.layers.adapted.lora_pair import Components
 from support.adapters import digest_of
 
 VALUES = 16  # of each adapter

@@ -20,7 +20,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine.stages import CpuStageExecutor, Stage, StageRun, T, Task
-from diffuserve.models.base import DenoiseInput, PackedPipeline, packed
+from diffuserve.models.pipelines.base import DenoiseInput, PackedPipeline, packed
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.images import psnr
 

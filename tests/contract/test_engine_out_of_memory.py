@@ -14,8 +14,8 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
-from diffuserve.models.base import DenoiseInput
 from diffuserve.models.frames import Frames, Sound
+from diffuserve.models.pipelines.base import DenoiseInput
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.waiting import HANG_SECONDS
 

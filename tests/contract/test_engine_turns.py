@@ -12,7 +12,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.policy.step_order import StepOrder
-from diffuserve.models.base import Pipeline
+from diffuserve.models.pipelines.base import Pipeline
 from diffuserve.samplers.base import Memory, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
 from diffuserve.testing.fake_pipeline import FakePipeline

@@ -72,7 +72,7 @@ def test_the_table_of_models_is_what_there_is() -> None:
     named = {name for _, names, *_ in table for name in re.findall(r"`([^`]+)`", names)}
     assert bundled_models().keys() <= named <= {*ALIASES, *bundled_models()}
     built_in = [each.module for each in known_families().values() if each.module.startswith("diffuserve.")]
-    families = {module.split(".")[2] for module in built_in}
+    families = {module.split(".")[3] for module in built_in}
     titles = {row[0] for row in table if not row[0].startswith("bundled")}
     assert {family: FAMILIES.get(family) for family in families} == FAMILIES
     assert titles == set.union(*FAMILIES.values())

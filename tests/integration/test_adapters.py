@@ -25,7 +25,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import load_model, parse_plan
 from diffuserve.engine.requests.checkpoint import Checkpoint
 from diffuserve.models.adapters.sources import AdapterSources
-from diffuserve.models.layers.lora_pair import Components, LoraPair
+from diffuserve.models.layers.adapted.lora_pair import Components, LoraPair
 from diffuserve.protocol.config import EngineProcessConfig
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from support.adapters import digest_of, sources_of

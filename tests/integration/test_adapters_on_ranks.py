@@ -16,8 +16,8 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import adapter_pool
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
 from diffuserve.engine_process.ranks.rank_adapters import RankAdapters
-from diffuserve.models.base import packed
-from diffuserve.models.layers.lora_pair import Components
+from diffuserve.models.layers.adapted.lora_pair import Components
+from diffuserve.models.pipelines.base import packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.plan import ParallelPlan

@@ -17,14 +17,14 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
-from diffuserve.models.any_pipeline.adapters.batch_adapters import UnevenRows
-from diffuserve.models.any_pipeline.pipeline import AnyPipeline
-from diffuserve.models.any_pipeline.proven import MIX_ADAPTERS, SHARE_PASSES
-from diffuserve.models.any_pipeline.running import passes
-from diffuserve.models.any_pipeline.running.call import Call
-from diffuserve.models.any_pipeline.running.merging import run_merged
-from diffuserve.models.layers.adapters import Uses
-from diffuserve.models.layers.lora_pair import Components, LoraPair
+from diffuserve.models.families.any_pipeline.adapters.batch_adapters import UnevenRows
+from diffuserve.models.families.any_pipeline.pipeline import AnyPipeline
+from diffuserve.models.families.any_pipeline.proven import MIX_ADAPTERS, SHARE_PASSES
+from diffuserve.models.families.any_pipeline.running import passes
+from diffuserve.models.families.any_pipeline.running.call import Call
+from diffuserve.models.families.any_pipeline.running.merging import run_merged
+from diffuserve.models.layers.adapted.adapters import Uses
+from diffuserve.models.layers.adapted.lora_pair import Components, LoraPair
 from support.any_runs import check, finished, load_tiny, request_of, step
 from support.any_runs import drawn as drawn_alone
 from support.tiny_pipelines import TINY_PIPELINES, bare_pipeline, tiny_folder

@@ -16,12 +16,12 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.output.job_output import job_failure
-from diffuserve.models.any_pipeline import arguments as words
-from diffuserve.models.any_pipeline import pipeline
-from diffuserve.models.any_pipeline.running import passes
-from diffuserve.models.any_pipeline.running.call import Call
-from diffuserve.models.any_pipeline.running.merging import run_merged
-from diffuserve.models.base import Pipeline
+from diffuserve.models.families.any_pipeline import arguments as words
+from diffuserve.models.families.any_pipeline import pipeline
+from diffuserve.models.families.any_pipeline.running import passes
+from diffuserve.models.families.any_pipeline.running.call import Call
+from diffuserve.models.families.any_pipeline.running.merging import run_merged
+from diffuserve.models.pipelines.base import Pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.telemetry.log_config import LogConfig, LogFormat, LogLevel
 from diffuserve.telemetry.logs import configure_logs

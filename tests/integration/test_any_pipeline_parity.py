@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from diffuserve.engine.outputs import GenerationResult
-from diffuserve.models.any_pipeline.proven import SHARE_PASSES
+from diffuserve.models.families.any_pipeline.proven import SHARE_PASSES
 from support.tiny_pipelines import TINY_PIPELINES, bare_pipeline, tiny_folder
 from support.tiny_pipelines.requests import TinyRequest, mixed_requests
 from support.tiny_pipelines.watched_engine import WatchedEngine, bare_levels, decibels

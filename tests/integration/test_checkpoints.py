@@ -22,7 +22,7 @@ from diffuserve.engine.requests.checkpoint import Checkpoint, max_file_bytes
 from diffuserve.engine.requests.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner
 from diffuserve.media.input_image import input_image
-from diffuserve.models.base import packed
+from diffuserve.models.pipelines.base import packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.fingerprint import hash_model
 from diffuserve.models.weights.load_plan import LoadPlan

@@ -15,7 +15,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.requests.checkpoint import max_file_bytes
 from diffuserve.engine.requests.checkpoint_file import read_checkpoint, write_checkpoint
-from diffuserve.models.stable_diffusion.unet_input import ControlRows, UNetInput
+from diffuserve.models.families.stable_diffusion.unet_input import ControlRows, UNetInput
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.controlnet_checkpoints import write_flux_controlnet, write_unet_controlnet
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint

@@ -17,10 +17,10 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.input_image import input_image
-from diffuserve.models.flux import pipeline as flux_pipeline
+from diffuserve.models.families.flux import pipeline as flux_pipeline
+from diffuserve.models.families.packed_images import passes as packed_passes
+from diffuserve.models.families.packed_images import pipeline as packed_pipeline
 from diffuserve.models.layers.joint.packing import PackedInput, pack_layout
-from diffuserve.models.packed_images import passes as packed_passes
-from diffuserve.models.packed_images import pipeline as packed_pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
 from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint

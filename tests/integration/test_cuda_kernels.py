@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from benchmarks.gpu.predicted import PUBLISHED, published_rows
-from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.transformer import FluxTransformer
+from diffuserve.models.families.flux.config import FluxConfig
+from diffuserve.models.families.flux.transformer import FluxTransformer
 from diffuserve.models.layers.joint.packing import Grid, SequenceShape
 from support.packed_step import FLUX_SCHNELL, MODELS, count_step, predicted_bytes
 

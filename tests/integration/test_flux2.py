@@ -19,8 +19,8 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.model_runner import image_generators
 from diffuserve.media.input_image import as_image, input_image
-from diffuserve.models.base import DenoiseInput, packed
-from diffuserve.models.input_tensors import cropped_tensor
+from diffuserve.models.pipelines.base import DenoiseInput, packed
+from diffuserve.models.pipelines.input_tensors import cropped_tensor
 from diffuserve.models.quantized_folder import write_quantized
 from diffuserve.testing.flux2_checkpoints import Flux2Kind, write_flux2_checkpoint
 from support.images import psnr

@@ -19,7 +19,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.model_runner import image_generators
 from diffuserve.media.input_image import as_image
-from diffuserve.models.base import DenoiseInput, packed
+from diffuserve.models.pipelines.base import DenoiseInput, packed
 from diffuserve.testing.checkpoints import FluxKind, write_flux_checkpoint
 from support.images import psnr
 from support.photos import photo, rectangle

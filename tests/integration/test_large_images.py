@@ -5,7 +5,7 @@ import pytest
 
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
-from diffuserve.models.layers import strip_sizes
+from diffuserve.models.layers.strips import strip_sizes
 
 
 def test_an_image_in_strips_is_the_whole_one(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
-from diffuserve.models.base import DenoiseInput, PackedPipeline, packed
+from diffuserve.models.pipelines.base import DenoiseInput, PackedPipeline, packed
 
 MEBIBYTE = 2**20
 

@@ -19,7 +19,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.warm_up import warm_up
-from diffuserve.models.base import Pipeline
+from diffuserve.models.pipelines.base import Pipeline
 from diffuserve.models.registry import check_model, load_pipeline, num_weight_bytes
 from diffuserve.models.weights.fingerprint import hash_weights
 from diffuserve.models.weights.load_plan import LoadPlan

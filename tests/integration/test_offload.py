@@ -19,11 +19,11 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import input_image
-from diffuserve.models import offloaded
-from diffuserve.models.base import Pipeline
-from diffuserve.models.flux.pipeline import FluxPipeline
+from diffuserve.models.families.flux.pipeline import FluxPipeline
 from diffuserve.models.offload import components as offload
 from diffuserve.models.offload.copier import Copier, CudaCopier, SyncCopier
+from diffuserve.models.pipelines import offloaded
+from diffuserve.models.pipelines.base import Pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
 from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint

@@ -7,7 +7,7 @@ import torch
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.offload import Offload
-from diffuserve.models.any_pipeline.proven import OFFLOAD
+from diffuserve.models.families.any_pipeline.proven import OFFLOAD
 from diffuserve.models.offload.copier import CudaCopier, SyncCopier
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan

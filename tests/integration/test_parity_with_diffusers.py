@@ -14,8 +14,8 @@ from PIL.Image import Image
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
-from diffuserve.models.base import PackedPipeline, packed
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.pipelines.base import PackedPipeline, packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint

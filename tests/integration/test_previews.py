@@ -11,7 +11,7 @@ from PIL import Image
 
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
-from diffuserve.models.base import DenoiseInput, packed
+from diffuserve.models.pipelines.base import DenoiseInput, packed
 from support.latents import first_latents
 
 PARAMS = GenerationParams(prompt="a large blue star on a yellow background", num_inference_steps=4, seed=3)

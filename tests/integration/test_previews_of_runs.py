@@ -13,9 +13,9 @@ from torch import Tensor
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
-from diffuserve.models.any_pipeline import previews
-from diffuserve.models.any_pipeline.family import ANY_PIPELINE
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.families.any_pipeline import previews
+from diffuserve.models.families.any_pipeline.family import ANY_PIPELINE
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.fake_pipeline import FakePipeline

@@ -9,8 +9,8 @@ from torch import nn
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.quantization import Quantization
-from diffuserve.models.any_pipeline.pipeline import AnyPipeline
-from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.families.any_pipeline.pipeline import AnyPipeline
+from diffuserve.models.layers.quantized.quantized_linear import QuantizedLinear
 from diffuserve.models.registry import open_quantizable
 from support.any_runs import drawn, load_tiny, request_of
 from support.tiny_pipelines import TINY_PIPELINES, tiny_folder

@@ -21,8 +21,8 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.model_runner import image_generators
 from diffuserve.media.input_image import as_image
-from diffuserve.models.base import DenoiseInput, packed
-from diffuserve.models.qwen_image import edit_text
+from diffuserve.models.families.qwen_image import edit_text
+from diffuserve.models.pipelines.base import DenoiseInput, packed
 from diffuserve.testing.qwen_image_checkpoints import QwenImageKind, write_qwen_image_checkpoint
 from support.images import psnr
 from support.photos import photo, rectangle

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.any_pipeline.pipeline import AnyPipeline
-from diffuserve.models.any_pipeline.proven import RESUME, RESUMING_SOLVERS
+from diffuserve.models.families.any_pipeline.pipeline import AnyPipeline
+from diffuserve.models.families.any_pipeline.proven import RESUME, RESUMING_SOLVERS
 from support.any_runs import finished, load_tiny, request_of, step
 from support.tiny_pipelines import TINY_PIPELINES
 

@@ -12,10 +12,10 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
-from diffuserve.models.base import Conditioning, PackedPipeline, packed
-from diffuserve.models.layers.adapters import Uses
-from diffuserve.models.stable_diffusion.pipeline import StableDiffusionPipeline
-from diffuserve.models.stable_diffusion.unet_input import UNetInput
+from diffuserve.models.families.stable_diffusion.pipeline import StableDiffusionPipeline
+from diffuserve.models.families.stable_diffusion.unet_input import UNetInput
+from diffuserve.models.layers.adapted.adapters import Uses
+from diffuserve.models.pipelines.base import Conditioning, PackedPipeline, packed
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from support.images import psnr
 

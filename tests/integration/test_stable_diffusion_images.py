@@ -21,7 +21,7 @@ from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.requests.admission import new_state
 from diffuserve.engine.requests.request_state import DEFAULT_OPTIONS
 from diffuserve.media.input_image import as_image, input_image
-from diffuserve.models.base import Conditioning, packed
+from diffuserve.models.pipelines.base import Conditioning, packed
 from diffuserve.testing.unet_checkpoints import Kind, write_unet_checkpoint
 from support.images import psnr
 from support.unet_reference import draw_with, load, load_reference

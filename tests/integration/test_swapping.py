@@ -9,7 +9,7 @@ import torch
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
-from diffuserve.models.any_pipeline.pipeline import AnyPipeline
+from diffuserve.models.families.any_pipeline.pipeline import AnyPipeline
 from support.tiny_pipelines import tiny_folder
 
 SLOW = GenerationParams(prompt="a red circle", seed=1, width=64, height=64, num_inference_steps=8)

@@ -22,11 +22,11 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import load_model, parse_plan
 from diffuserve.engine.model_runner import image_generators
-from diffuserve.models.base import DenoiseInput
-from diffuserve.models.layers.adapters import Uses, of_prompts
-from diffuserve.models.layers.lora_pair import Components, LoraPair
-from diffuserve.models.stable_diffusion.pipeline import StableDiffusionPipeline
-from diffuserve.models.stable_diffusion.rows import make_rows
+from diffuserve.models.families.stable_diffusion.pipeline import StableDiffusionPipeline
+from diffuserve.models.families.stable_diffusion.rows import make_rows
+from diffuserve.models.layers.adapted.adapters import Uses, of_prompts
+from diffuserve.models.layers.adapted.lora_pair import Components, LoraPair
+from diffuserve.models.pipelines.base import DenoiseInput
 from diffuserve.testing.unet_checkpoints import Kind, write_unet_checkpoint
 from support.adapters import sources_of
 from support.images import psnr

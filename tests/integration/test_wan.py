@@ -17,11 +17,11 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.input_image import as_image, input_image
-from diffuserve.models.base import Conditioning, DenoiseInput, packed
-from diffuserve.models.layers.adapters import Uses
+from diffuserve.models.families.wan.pipeline import WanPipeline
+from diffuserve.models.families.wan.transformer import PackedWanInput
+from diffuserve.models.layers.adapted.adapters import Uses
+from diffuserve.models.pipelines.base import Conditioning, DenoiseInput, packed
 from diffuserve.models.registry import load_pipeline
-from diffuserve.models.wan.pipeline import WanPipeline
-from diffuserve.models.wan.transformer import PackedWanInput
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from support.images import psnr

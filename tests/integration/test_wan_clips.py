@@ -13,8 +13,8 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.costs.memory import check_memory
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.models.base import packed
 from diffuserve.models.frames import Frames
+from diffuserve.models.pipelines.base import packed
 from diffuserve.models.registry import check_model
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 

@@ -16,7 +16,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import input_image
-from diffuserve.models.wan.scheduler import EULER
+from diffuserve.models.families.wan.scheduler import EULER
 from diffuserve.testing.wan_checkpoints import WanKind, write_wan_checkpoint
 from support.images import psnr
 from support.wan_reference import WanReference

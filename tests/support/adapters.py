@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 
 from diffuserve.models.adapters.sources import AdapterSource, AdapterSources
-from diffuserve.models.layers.lora_pair import Components
+from diffuserve.models.layers.adapted.lora_pair import Components
 
 
 def digest_of(name: str) -> str:

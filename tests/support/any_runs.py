@@ -12,13 +12,13 @@ from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.media.input_image import input_image
-from diffuserve.models.any_pipeline.family import ANY_PIPELINE
-from diffuserve.models.any_pipeline.pipeline import AnyPipeline, AnyRequest
-from diffuserve.models.base import RunningStep
+from diffuserve.models.families.any_pipeline.family import ANY_PIPELINE
+from diffuserve.models.families.any_pipeline.pipeline import AnyPipeline, AnyRequest
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers.adapters import Uses
-from diffuserve.models.offloaded import load_offloaded
-from diffuserve.models.run_progress import RunProgress
+from diffuserve.models.layers.adapted.adapters import Uses
+from diffuserve.models.pipelines.base import RunningStep
+from diffuserve.models.pipelines.offloaded import load_offloaded
+from diffuserve.models.pipelines.run_progress import RunProgress
 from diffuserve.models.weights.load_plan import LoadPlan
 from support.tiny_pipelines import TinyPipeline, tiny_folder
 

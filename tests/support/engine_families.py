@@ -3,7 +3,7 @@
 import pytest
 
 from diffuserve.engine.engine import Engine
-from diffuserve.models.base import Pipeline
+from diffuserve.models.pipelines.base import Pipeline
 from diffuserve.testing.fake_pipeline import FakePipeline
 
 FAMILIES = ("flux", "flux2", "qwen image", "stable diffusion", "wan", "z-image", "any pipeline", "fake")

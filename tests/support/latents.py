@@ -4,7 +4,7 @@ from torch import Tensor
 
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.model_runner import image_generators
-from diffuserve.models.base import PackedPipeline
+from diffuserve.models.pipelines.base import PackedPipeline
 
 
 def first_latents(pipeline: PackedPipeline, params: GenerationParams) -> Tensor:

@@ -11,7 +11,7 @@ import diffusers
 import torch
 from torch import nn
 
-from diffuserve.models.layers.lora_pair import LoraPair
+from diffuserve.models.layers.adapted.lora_pair import LoraPair
 
 Pairs = Mapping[str, LoraPair]
 

@@ -9,14 +9,20 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.models.cost import Workload
-from diffuserve.models.base import map_tensors
-from diffuserve.models.flux import positions as flux_positions
-from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.transformer import FluxTransformer
-from diffuserve.models.flux2 import positions as flux2_positions
-from diffuserve.models.flux2.config import Flux2Config
-from diffuserve.models.flux2.transformer import Flux2Transformer
-from diffuserve.models.layers.adapters import NO_ADAPTERS, Adapter, Delta, PassAdapters, Uses
+from diffuserve.models.families.flux import positions as flux_positions
+from diffuserve.models.families.flux.config import FluxConfig
+from diffuserve.models.families.flux.transformer import FluxTransformer
+from diffuserve.models.families.flux2 import positions as flux2_positions
+from diffuserve.models.families.flux2.config import Flux2Config
+from diffuserve.models.families.flux2.transformer import Flux2Transformer
+from diffuserve.models.families.packed_images.transformer import PackedTransformer, TransformerConfig
+from diffuserve.models.families.qwen_image import positions as qwen_image_positions
+from diffuserve.models.families.qwen_image.config import QwenImageConfig
+from diffuserve.models.families.qwen_image.transformer import QwenImageTransformer
+from diffuserve.models.families.z_image import positions as z_image_positions
+from diffuserve.models.families.z_image.config import ZImageConfig
+from diffuserve.models.families.z_image.transformer import ZImageTransformer
+from diffuserve.models.layers.adapted.adapters import NO_ADAPTERS, Adapter, Delta, PassAdapters, Uses
 from diffuserve.models.layers.attention import (
     AttentionKernel,
     varlen_flash,
@@ -35,13 +41,7 @@ from diffuserve.models.layers.joint.packing import (
 from diffuserve.models.layers.joint.sharding import shard_layout
 from diffuserve.models.layers.linear import name_layers
 from diffuserve.models.layers.segments import Segments
-from diffuserve.models.packed_images.transformer import PackedTransformer, TransformerConfig
-from diffuserve.models.qwen_image import positions as qwen_image_positions
-from diffuserve.models.qwen_image.config import QwenImageConfig
-from diffuserve.models.qwen_image.transformer import QwenImageTransformer
-from diffuserve.models.z_image import positions as z_image_positions
-from diffuserve.models.z_image.config import ZImageConfig
-from diffuserve.models.z_image.transformer import ZImageTransformer
+from diffuserve.models.pipelines.base import map_tensors
 from support.kernel_counter import KernelCounter, fake_cuda
 from support.rank_step import FirstRank, SharedStep
 

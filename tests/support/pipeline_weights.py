@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from diffuserve.models.base import Pipeline
+from diffuserve.models.pipelines.base import Pipeline
 
 
 def weights(pipeline: Pipeline) -> Mapping[str, Tensor]:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from diffuserve.domain.models.description import Description
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.base import DenoiseInput, PackedPipeline, packed
 from diffuserve.models.folders.folder import ALONE, Companions
-from diffuserve.models.layers.adapters import Adapter, of_prompts
-from diffuserve.models.layers.lora_pair import Components
+from diffuserve.models.layers.adapted.adapters import Adapter, of_prompts
+from diffuserve.models.layers.adapted.lora_pair import Components
+from diffuserve.models.pipelines.base import DenoiseInput, PackedPipeline, packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks

@@ -9,12 +9,12 @@ import torch
 from diffusers import WanTransformer3DModel
 from torch import Tensor, nn
 
+from diffuserve.models.families.wan.config import WanTransformerConfig
+from diffuserve.models.families.wan.packing import ClipShape, pack_layout, patchify, unpatchify
+from diffuserve.models.families.wan.transformer import PackedWanInput, WanTransformer, load_transformer
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.folders.pretrained import load_module
 from diffuserve.models.layers.attention import AttentionKernel, choose_kernel
-from diffuserve.models.wan.config import WanTransformerConfig
-from diffuserve.models.wan.packing import ClipShape, pack_layout, patchify, unpatchify
-from diffuserve.models.wan.transformer import PackedWanInput, WanTransformer, load_transformer
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import redraw_weights, save_module
 

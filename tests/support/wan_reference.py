@@ -10,8 +10,8 @@ import torch
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.media.input_image import as_image
+from diffuserve.models.families.wan.scheduler import flow_config
 from diffuserve.models.frames import Frames
-from diffuserve.models.wan.scheduler import flow_config
 
 _REFERENCE_SAMPLERS: Mapping[str, str] = {
     "dpmpp_2m": "DPMSolverMultistepScheduler",

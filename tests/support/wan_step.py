@@ -6,11 +6,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from diffuserve.models.base import map_tensors
-from diffuserve.models.wan.config import TEXT_TOKENS, WanTransformerConfig
-from diffuserve.models.wan.packing import ClipLayout, ClipShape, pack_layout
-from diffuserve.models.wan.sharding import shard_layout
-from diffuserve.models.wan.transformer import PackedWanInput, WanTransformer
+from diffuserve.models.families.wan.config import TEXT_TOKENS, WanTransformerConfig
+from diffuserve.models.families.wan.packing import ClipLayout, ClipShape, pack_layout
+from diffuserve.models.families.wan.sharding import shard_layout
+from diffuserve.models.families.wan.transformer import PackedWanInput, WanTransformer
+from diffuserve.models.pipelines.base import map_tensors
 from support.rank_step import CUDA, FirstRank, SharedStep
 
 WAN_14B = WanTransformerConfig()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from compose import evenly_of, spots_of
-from diffuserve.models.packed_images.latents import unpack_latents
+from diffuserve.models.families.packed_images.latents import unpack_latents
 from emoji_denoiser import Predict
 from emoji_showing import draw
 from emoji_walks import Batch, Studio

@@ -9,7 +9,7 @@ from einops import rearrange
 from PIL import Image
 from torch import Tensor
 
-from diffuserve.models.packed_images.latents import unpack_latents
+from diffuserve.models.families.packed_images.latents import unpack_latents
 from emoji_denoiser import Predict
 from emoji_walks import Batch, Studio
 from pictures import Picture, Range, caption, draw_picture

@@ -9,7 +9,7 @@ from diffusers import AutoencoderKL
 from torch import Tensor
 
 from compose import compose
-from diffuserve.models.packed_images.latents import pack_latents
+from diffuserve.models.families.packed_images.latents import pack_latents
 from emoji_autoencoder import crowd
 from emoji_text import Lesson
 from latents import shows_thing

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import judge as plain_judge
-from diffuserve.models.packed_images.latents import unpack_latents
+from diffuserve.models.families.packed_images.latents import unpack_latents
 from emoji_denoiser import Predict
 from emoji_judging import NUM_AT_ONCE, cuts_of, evenly_placed
 from emoji_showing import draw

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from compose import compose
-from diffuserve.models.packed_images.latents import unpack_latents
+from diffuserve.models.families.packed_images.latents import unpack_latents
 from emoji_denoiser import Predict
 from emoji_showing import draw
 from emoji_walks import Studio

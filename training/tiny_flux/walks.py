@@ -14,7 +14,7 @@ walking costs nothing beside the lessons.
 import torch
 from torch import Tensor
 
-from diffuserve.models.packed_images.latents import pack_latents
+from diffuserve.models.families.packed_images.latents import pack_latents
 from latents import Latents
 from layout import noise_with
 

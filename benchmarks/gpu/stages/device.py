@@ -16,7 +16,7 @@ from benchmarks.gpu.stages.images import MIN_PSNR, drawn
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
-from diffuserve.models.base import packed
+from diffuserve.models.pipelines.base import packed
 
 _PLENTY = 2**50  # bytes and tokens: the engine shall not make steps small by itself
 _NUM_STREAMED, _NUM_CROWDED, _NUM_FITTING = 6, 8, 3

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from benchmarks.gpu.stages.finding import CUDA, Setting
 from diffuserve.domain.requests.params import GenerationParams
-from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.transformer import FluxTransformer
+from diffuserve.models.families.flux.config import FluxConfig
+from diffuserve.models.families.flux.transformer import FluxTransformer
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.testing.checkpoints import redraw_weights, save_module, write_flux_checkpoint
 

@@ -15,8 +15,8 @@ from benchmarks.gpu.stages.finding import CUDA, DTYPES, Finding, Findings, Setti
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.layers import fused_ops
 from diffuserve.models.layers.attention import choose_kernel
-from diffuserve.models.layers.quantization import quantize_tokens
-from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.layers.quantized.quantization import quantize_tokens
+from diffuserve.models.layers.quantized.quantized_linear import QuantizedLinear
 from diffuserve.models.layers.segments import CrossSegments, Segments
 
 _MAX_ERROR = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}

@@ -12,7 +12,7 @@ from benchmarks.gpu.stages.finding import Finding, Findings, Setting
 from benchmarks.gpu.stages.flux_size import TEXT_TOKENS, Size, size_of, write_model
 from benchmarks.gpu.stages.machine import matmul_ceiling
 from diffuserve.engine.engine import Engine
-from diffuserve.models.flux.config import FluxConfig
+from diffuserve.models.families.flux.config import FluxConfig
 
 _GIB = 2**30
 

@@ -36,9 +36,9 @@ from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.step_loop import StepLoop
 from diffuserve.models.adapters.pool import Wanted
 from diffuserve.models.adapters.sources import AdapterSources
-from diffuserve.models.base import Pipeline
 from diffuserve.models.folders.companions import companions_of
-from diffuserve.models.layers.adapters import Uses
+from diffuserve.models.layers.adapted.adapters import Uses
+from diffuserve.models.pipelines.base import Pipeline
 from diffuserve.models.weights.fingerprint import hash_model, with_companions
 
 if TYPE_CHECKING:

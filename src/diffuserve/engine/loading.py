@@ -14,10 +14,10 @@ from diffuserve.domain.models.quantization import parse_quantization
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.adapters.pool import AdapterPool, OnRoom, unheard
 from diffuserve.models.adapters.sources import AdapterSources, adapter_sources
-from diffuserve.models.base import Pipeline
 from diffuserve.models.folders.folder import ALONE, Companions
 from diffuserve.models.machine.devices import choose_device, is_emulated, parse_dtype
 from diffuserve.models.machine.host import keep_freed_memory, one_thread
+from diffuserve.models.pipelines.base import Pipeline
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.vocabulary import read_vocabulary
 from diffuserve.models.weights.load_plan import LoadPlan

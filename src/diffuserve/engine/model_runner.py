@@ -14,12 +14,12 @@ from diffuserve.engine.requests.clip_decoding import ClipDecoding
 from diffuserve.engine.requests.phases import RequestPhase
 from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.runner import Runner, StepOutcome, StepResult, TurnResult
-from diffuserve.models.base import Conditioning, PackedPipeline, map_tensors
 from diffuserve.models.folders.folder import first_line
 from diffuserve.models.frames import Media, media_of
-from diffuserve.models.layers.adapters import Uses, of_prompts
+from diffuserve.models.layers.adapted.adapters import Uses, of_prompts
 from diffuserve.models.machine.devices import to_device
 from diffuserve.models.machine.isolation import is_device_fault, is_out_of_memory, isolate
+from diffuserve.models.pipelines.base import Conditioning, PackedPipeline, map_tensors
 
 _NOISE_SHOWN = 0.5  # the part of the noise kept in a preview; the prediction stays legible
 

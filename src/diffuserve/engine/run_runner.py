@@ -11,7 +11,8 @@ from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.swapping import progress_of
 from diffuserve.engine.runner import Runner, StepOutcome, StepResult, TurnResult
-from diffuserve.models.base import (
+from diffuserve.models.frames import Media
+from diffuserve.models.pipelines.base import (
     Conditioning,
     Pipeline,
     RunningPipeline,
@@ -19,7 +20,6 @@ from diffuserve.models.base import (
     RunningStep,
     packed,
 )
-from diffuserve.models.frames import Media
 
 
 class RunRunner(Runner):

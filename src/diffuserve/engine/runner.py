@@ -12,8 +12,8 @@ from diffuserve.engine.requests.clip_decoding import ClipDecoding
 from diffuserve.engine.requests.request_progress import RequestProgress
 from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.requests.swapping import progress_of
-from diffuserve.models.base import Conditioning, Pipeline
 from diffuserve.models.frames import Media
+from diffuserve.models.pipelines.base import Conditioning, Pipeline
 from diffuserve.samplers.base import Memory
 
 

@@ -34,11 +34,11 @@ from diffuserve.engine_process.output.job_output import EngineRequest, JobOutput
 from diffuserve.engine_process.output.writers import OrderedWriters
 from diffuserve.engine_process.traced_steps import TracedSteps
 from diffuserve.engine_process.warm_up import warm_up
-from diffuserve.models.base import Pipeline
 from diffuserve.models.compiled.store import use_compiled_blocks
 from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.folders.folder import Companions
 from diffuserve.models.machine.devices import choose_device, parse_dtype
+from diffuserve.models.pipelines.base import Pipeline
 from diffuserve.models.weights.fingerprint import with_companions
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.protocol.config import EngineProcessConfig

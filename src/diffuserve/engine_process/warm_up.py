@@ -12,7 +12,7 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.engine_process.output.image_output import ImageOutput
-from diffuserve.models.base import packed
+from diffuserve.models.pipelines.base import packed
 
 log = logging.getLogger(__name__)
 

@@ -16,14 +16,14 @@ from diffuserve.domain.models.parts import Parts
 from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers.quantized_layers import QuantizedLayers
+from diffuserve.models.layers.quantized.quantized_layers import QuantizedLayers
 from diffuserve.models.weights.load_plan import LoadPlan
 
 if TYPE_CHECKING:
     import torch
 
-    from diffuserve.models.base import Pipeline
     from diffuserve.models.compiled.halves import CompilableBlocks
+    from diffuserve.models.pipelines.base import Pipeline
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.folders.read_files import small_files
-from diffuserve.models.layers.quantization import can_quantize, quantize_weight
-from diffuserve.models.layers.quantized_layers import QuantizedLayers
+from diffuserve.models.layers.quantized.quantization import can_quantize, quantize_weight
+from diffuserve.models.layers.quantized.quantized_layers import QuantizedLayers
 from diffuserve.models.registry import open_quantizable
 from diffuserve.models.weights.stored_quantization import stored_quantization
 

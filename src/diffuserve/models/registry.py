@@ -30,7 +30,7 @@ from diffuserve.models.folders.folder import (
     open_configs,
     open_model,
 )
-from diffuserve.models.layers.quantized_layers import QuantizedLayers
+from diffuserve.models.layers.quantized.quantized_layers import QuantizedLayers
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.memory_need import MemoryNeed, memory_needs, part_bytes
 from diffuserve.models.weights.read_ahead import start_reading
@@ -40,18 +40,18 @@ from diffuserve.parallel.plan import ParallelPlan, check_passes, check_shared, e
 if TYPE_CHECKING:
     import torch
 
-    from diffuserve.models.base import Pipeline
     from diffuserve.models.compiled.halves import CompilableBlocks
+    from diffuserve.models.pipelines.base import Pipeline
 
 log = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "diffuserve.families"
-_FLUX = "diffuserve.models.flux.family:FLUX"
-_FLUX2 = "diffuserve.models.flux2.family:FLUX2"
-_QWEN_IMAGE = "diffuserve.models.qwen_image.family:QWEN_IMAGE"
-_STABLE_DIFFUSION = "diffuserve.models.stable_diffusion.family:STABLE_DIFFUSION"
-_WAN = "diffuserve.models.wan.family:WAN"
-_Z_IMAGE = "diffuserve.models.z_image.family:Z_IMAGE"
+_FLUX = "diffuserve.models.families.flux.family:FLUX"
+_FLUX2 = "diffuserve.models.families.flux2.family:FLUX2"
+_QWEN_IMAGE = "diffuserve.models.families.qwen_image.family:QWEN_IMAGE"
+_STABLE_DIFFUSION = "diffuserve.models.families.stable_diffusion.family:STABLE_DIFFUSION"
+_WAN = "diffuserve.models.families.wan.family:WAN"
+_Z_IMAGE = "diffuserve.models.families.z_image.family:Z_IMAGE"
 _PIPELINES = {
     "Flux2KleinInpaintPipeline": _FLUX2,
     "Flux2KleinPipeline": _FLUX2,
@@ -80,7 +80,9 @@ _PIPELINES = {
     "ZImagePipeline": _Z_IMAGE,
 }
 _BUILT_IN = tuple(EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _PIPELINES.items())
-_ANY_PIPELINE = EntryPoint("any", "diffuserve.models.any_pipeline.family:ANY_PIPELINE", ENTRY_POINT_GROUP)
+_ANY_PIPELINE = EntryPoint(
+    "any", "diffuserve.models.families.any_pipeline.family:ANY_PIPELINE", ENTRY_POINT_GROUP
+)
 """The family of the classes that have none of their own."""
 
 
@@ -105,7 +107,7 @@ def load_pipeline(model: str, plan: LoadPlan) -> "Pipeline":
     if plan.offload is Offload.NONE:
         return load(plan)
     _check_offload(folder, able, plan.offload, parallel)
-    from diffuserve.models.offloaded import load_offloaded
+    from diffuserve.models.pipelines.offloaded import load_offloaded
 
     return load_offloaded(load, plan)
 

@@ -26,9 +26,9 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.input_image import InputImage
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.media.input_image import as_image
-from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, PipelineDefaults
 from diffuserve.models.frames import Frames, Sound
-from diffuserve.models.layers.adapters import Uses
+from diffuserve.models.layers.adapted.adapters import Uses
+from diffuserve.models.pipelines.base import Conditioning, DenoiseInput, InitialLatents, PipelineDefaults
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler

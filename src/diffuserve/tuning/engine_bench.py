@@ -25,9 +25,9 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.costs.cost_model import load_fit, save_fit
 from diffuserve.engine.engine import Engine
-from diffuserve.models.base import Pipeline
 from diffuserve.models.machine.cpu_products import cpu_has_bf16
 from diffuserve.models.machine.devices import dtype_name
+from diffuserve.models.pipelines.base import Pipeline
 from diffuserve.tuning.kept import TunedOptions
 from diffuserve.tuning.predicted_rate import Compute, Saturated
 from diffuserve.tuning.tuner import Trial

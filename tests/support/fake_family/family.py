@@ -16,7 +16,7 @@ from diffuserve.models.folders.settings_file import build_spec
 from diffuserve.models.weights.load_plan import LoadPlan
 
 if TYPE_CHECKING:
-    from diffuserve.models.base import Pipeline
+    from diffuserve.models.pipelines.base import Pipeline
 
 STEPS = "steps"
 """File of a model's folder which, if it is there, gets a byte for each step of each request."""

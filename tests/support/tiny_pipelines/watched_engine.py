@@ -16,9 +16,9 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
-from diffuserve.models.any_pipeline.pipeline import AnyRequest
-from diffuserve.models.any_pipeline.running.passes import Passes
-from diffuserve.models.layers.lora_pair import Components
+from diffuserve.models.families.any_pipeline.pipeline import AnyRequest
+from diffuserve.models.families.any_pipeline.running.passes import Passes
+from diffuserve.models.layers.adapted.lora_pair import Components
 from diffuserve.models.weights.load_plan import LoadPlan
 from support.adapters import sources_of
 from support.any_runs import load_any

@@ -12,9 +12,9 @@ from diffuserve.engine.requests.admission import new_state
 from diffuserve.engine.requests.request_state import DEFAULT_OPTIONS, RequestState
 from diffuserve.engine.stages import make_stage_executor
 from diffuserve.engine.steps.prompt_encoder import PromptEncoder
-from diffuserve.models.base import packed
-from diffuserve.models.flux.text import FluxConditioning
-from diffuserve.models.layers.adapters import Adapter, Uses
+from diffuserve.models.families.flux.text import FluxConditioning
+from diffuserve.models.layers.adapted.adapters import Adapter, Uses
+from diffuserve.models.pipelines.base import packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint

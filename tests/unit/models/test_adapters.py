@@ -16,10 +16,10 @@ from diffuserve.domain.models.spec import ModelSpec
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.loading import load_model, parse_plan
 from diffuserve.engine.model_runner import image_generators
-from diffuserve.models.base import DenoiseInput, PackedPipeline, packed
-from diffuserve.models.layers.adapters import Uses, of_prompts
+from diffuserve.models.layers.adapted.adapters import Uses, of_prompts
+from diffuserve.models.layers.adapted.lora_pair import LoraPair
 from diffuserve.models.layers.linear import Linear
-from diffuserve.models.layers.lora_pair import LoraPair
+from diffuserve.models.pipelines.base import DenoiseInput, PackedPipeline, packed
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.flux2_checkpoints import write_flux2_checkpoint
 from diffuserve.testing.qwen_image_checkpoints import write_qwen_image_checkpoint

@@ -28,7 +28,7 @@ def test_importing_the_registry_loads_no_torch_and_no_family() -> None:
     assert loaded_modules("import diffuserve.models.registry") == []
     statement = (
         "import diffuserve.models.registry;"
-        "assert not any(name.startswith('diffuserve.models.flux') for name in sys.modules)"
+        "assert not any(name.startswith('diffuserve.models.families.flux') for name in sys.modules)"
     )
     assert loaded_modules(statement) == []
 

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.packed_images.shift import SizeShift
+from diffuserve.models.families.packed_images.shift import SizeShift
 from diffuserve.samplers.base import Sampler
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler, FlowMatchEulerBetweenEnds
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from diffuserve.models.packed_images.latents import pack_latents, unpack_latents
+from diffuserve.models.families.packed_images.latents import pack_latents, unpack_latents
 from latents import Latents
 from layout import NUM_TRAITS, noise_with, traits_of
 from walks import Walks

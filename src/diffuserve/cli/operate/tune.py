@@ -38,7 +38,7 @@ from diffuserve.tuning.kept import (
 from diffuserve.tuning.tuner import OnTry, Tuner, TuningPlan, TuningRun
 
 if TYPE_CHECKING:
-    from diffuserve.models.base import Pipeline
+    from diffuserve.models.pipelines.base import Pipeline
     from diffuserve.tuning.engine_bench import EngineBench
 
 EXAMPLES = """

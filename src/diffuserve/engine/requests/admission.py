@@ -17,7 +17,7 @@ from diffuserve.engine.requests.request_state import DEFAULT_OPTIONS, RequestSta
 from diffuserve.engine.requests.swapping import go_on_from
 from diffuserve.media.input_image import load_input
 from diffuserve.models.adapters.sources import AdapterSources
-from diffuserve.models.base import PackedPipeline, Pipeline, packed
+from diffuserve.models.pipelines.base import PackedPipeline, Pipeline, packed
 
 Request = str | GenerationParams
 """A request, or its prompt alone."""

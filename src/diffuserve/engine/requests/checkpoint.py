@@ -14,8 +14,8 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.outputs import Timings
 from diffuserve.engine.requests.request_progress import RequestProgress, saved_generator
 from diffuserve.engine.requests.request_state import RequestState
-from diffuserve.models.base import PackedPipeline, Pipeline
 from diffuserve.models.machine.devices import dtype_name
+from diffuserve.models.pipelines.base import PackedPipeline, Pipeline
 from diffuserve.samplers.base import NoiseSchedule
 
 

@@ -22,7 +22,7 @@ from diffuserve.engine.requests.tensor_file import (
     read_tensors,
     write_tensors,
 )
-from diffuserve.models.run_progress import RunProgress
+from diffuserve.models.pipelines.run_progress import RunProgress
 from diffuserve.samplers.base import NoiseSchedule
 
 _LISTS = ("memory", "guides", "generators")

@@ -6,8 +6,8 @@ import torch
 
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.requests.request_state import RequestState
-from diffuserve.models.base import PackedPipeline
 from diffuserve.models.frames import Frames, Sound
+from diffuserve.models.pipelines.base import PackedPipeline
 
 
 class ClipDecoding:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diffuserve.domain.errors import CheckpointUnusable
 from diffuserve.domain.sendable import Sendable
-from diffuserve.models.run_progress import RunProgress
+from diffuserve.models.pipelines.run_progress import RunProgress
 from diffuserve.samplers.base import Memory
 
 

@@ -15,10 +15,10 @@ from diffuserve.engine.policy.scheduler import Candidate
 from diffuserve.engine.policy.turns import Turn, next_turn
 from diffuserve.engine.requests.phases import MOVES, RequestPhase
 from diffuserve.engine.requests.request_progress import RequestProgress
-from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.frames import Media
-from diffuserve.models.layers.adapters import Uses
-from diffuserve.models.run_progress import RunProgress
+from diffuserve.models.layers.adapted.adapters import Uses
+from diffuserve.models.pipelines.base import Conditioning, DenoiseInput
+from diffuserve.models.pipelines.run_progress import RunProgress
 from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
 
 

@@ -9,8 +9,8 @@ from diffuserve.engine.costs.cost_model import CostModel
 from diffuserve.engine.requests.request_state import RequestState
 from diffuserve.engine.runner import Runner
 from diffuserve.engine.stages import Stage, StageExecutor
-from diffuserve.models.base import Conditioning
-from diffuserve.models.layers.adapters import key_of, of_prompts
+from diffuserve.models.layers.adapted.adapters import key_of, of_prompts
+from diffuserve.models.pipelines.base import Conditioning
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from diffuserve.storage.base import content_type_of
 from diffuserve.version import __version__
 
 if TYPE_CHECKING:
-    from diffuserve.models.base import Pipeline
+    from diffuserve.models.pipelines.base import Pipeline
 
 THUMBNAIL_PIXELS = 256
 T = TypeVar("T")

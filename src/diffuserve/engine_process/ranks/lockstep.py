@@ -39,10 +39,10 @@ from diffuserve.engine.runner import StepOutcome, StepResult, TurnResult
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.engine_process.ranks.rank_adapters import RankAdapters, no_adapters
 from diffuserve.engine_process.ranks.slab_decoding import EVERY_RANK, decode_in_slabs
-from diffuserve.models.base import Conditioning, PackedPipeline, map_tensors
 from diffuserve.models.frames import Media
-from diffuserve.models.layers.adapters import of_prompts
+from diffuserve.models.layers.adapted.adapters import of_prompts
 from diffuserve.models.machine.isolation import is_out_of_memory, isolate
+from diffuserve.models.pipelines.base import Conditioning, PackedPipeline, map_tensors
 from diffuserve.parallel.heartbeats import BROKEN_GROUP
 from diffuserve.parallel.ranks import OtherRankFailed, Ranks
 

@@ -8,8 +8,8 @@ from diffuserve.domain.errors import InvalidAdapter
 from diffuserve.domain.requests.adapter_use import AdapterUse
 from diffuserve.models.adapters.pool import AdapterPool
 from diffuserve.models.adapters.sources import AdapterSources, FindFile
-from diffuserve.models.layers.adapters import Adapter, Uses
-from diffuserve.models.layers.lora_pair import Components
+from diffuserve.models.layers.adapted.adapters import Adapter, Uses
+from diffuserve.models.layers.adapted.lora_pair import Components
 
 
 class RankAdapters:

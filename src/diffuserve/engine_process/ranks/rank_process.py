@@ -17,9 +17,9 @@ from diffuserve.engine_process.model.load_reporter import LoadReporter
 from diffuserve.engine_process.output.image_output import in_background, open_image_output
 from diffuserve.engine_process.ranks.lockstep import FollowerRank, LeadRunner, rank_parts
 from diffuserve.engine_process.ranks.rank_adapters import RankAdapters
-from diffuserve.models.base import PackedPipeline, packed
 from diffuserve.models.folders.companions import companions_of
 from diffuserve.models.machine.devices import choose_device, parse_dtype
+from diffuserve.models.pipelines.base import PackedPipeline, packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.vocabulary import read_vocabulary
 from diffuserve.models.weights.load_plan import LoadPlan

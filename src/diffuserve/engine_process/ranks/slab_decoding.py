@@ -2,8 +2,8 @@
 
 from diffuserve.engine.model_runner import finite
 from diffuserve.engine.requests.request_state import RequestState
-from diffuserve.models.base import PackedPipeline
 from diffuserve.models.frames import Media, media_of
+from diffuserve.models.pipelines.base import PackedPipeline
 from diffuserve.parallel.ranks import GroupBroken, Ranks
 
 EVERY_RANK = -1

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidAdapter
-from diffuserve.models.layers.adapted_convolution import AdaptedConv2d
-from diffuserve.models.layers.adapters import Adapter, ConvolutionDelta, Delta
+from diffuserve.models.layers.adapted.adapted_convolution import AdaptedConv2d
+from diffuserve.models.layers.adapted.adapters import Adapter, ConvolutionDelta, Delta
+from diffuserve.models.layers.adapted.lora_pair import Components, LoraPair
 from diffuserve.models.layers.linear import Linear
-from diffuserve.models.layers.lora_pair import Components, LoraPair
-from diffuserve.models.layers.quantized_linear import QuantizedLinear, input_dtype
+from diffuserve.models.layers.quantized.quantized_linear import QuantizedLinear, input_dtype
 from diffuserve.models.weights.loading import Placement
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from diffuserve.domain.errors import InvalidAdapter, InvalidParams
 from diffuserve.models.adapters.load_turns import AdapterClaim, LoadTurns
 from diffuserve.models.adapters.sources import AdapterSource
-from diffuserve.models.layers.adapters import Adapter, Uses
-from diffuserve.models.layers.lora_pair import Components
+from diffuserve.models.layers.adapted.adapters import Adapter, Uses
+from diffuserve.models.layers.adapted.lora_pair import Components
 
 PlaceAdapter = Callable[[str, Components], Adapter]
 """Brings an adapter, which messages name, to the device. It may raise `InvalidAdapter`."""

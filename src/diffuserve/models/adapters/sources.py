@@ -12,7 +12,7 @@ from diffuserve.models.adapters.files.adapter_plan import AdapterPlan
 from diffuserve.models.adapters.files.read_adapter import read_adapter
 from diffuserve.models.adapters.named_files import named_files, plan_named, unknown_adapter
 from diffuserve.models.folders.folder import ModelFolder, open_model
-from diffuserve.models.layers.lora_pair import Components
+from diffuserve.models.layers.adapted.lora_pair import Components
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pydantic import Field, with_config
 
 from diffuserve.domain.models.config import SCHEMA, Width, parse_config
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers.strip_sizes import needs_strips, strip_bytes
+from diffuserve.models.layers.strips.strip_sizes import needs_strips, strip_bytes
 
 _LIVE_FEATURES = 4
 _Widths = Annotated[tuple[Annotated[int, Field(ge=1, le=8_192)], ...], Field(min_length=1, max_length=8)]

@@ -24,8 +24,8 @@ from diffuserve.models.autoencoder.blocks import (
     without_padding_rows,
 )
 from diffuserve.models.autoencoder.config import AutoencoderConfig
-from diffuserve.models.layers.slabs import Slabs
-from diffuserve.models.layers.strips import ConvolvedRows, FeatureRows, Strips, UpsampledRows
+from diffuserve.models.layers.strips.slabs import Slabs
+from diffuserve.models.layers.strips.strips import ConvolvedRows, FeatureRows, Strips, UpsampledRows
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import load_weights
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.models.autoencoder.encoder import LatentDistribution
-from diffuserve.models.layers.slabs import Slabs
-from diffuserve.models.layers.strip_sizes import needs_strips
-from diffuserve.models.layers.strips import DECODER_ENTRIES
+from diffuserve.models.layers.strips.slabs import Slabs
+from diffuserve.models.layers.strips.strip_sizes import needs_strips
+from diffuserve.models.layers.strips.strips import DECODER_ENTRIES
 from diffuserve.models.offload.components import Component
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.loading import num_parameters

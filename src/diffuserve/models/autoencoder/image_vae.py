@@ -9,7 +9,7 @@ from diffuserve.models.autoencoder.decoder import ImageDecoder, load_decoder
 from diffuserve.models.autoencoder.encoder import load_encoder
 from diffuserve.models.autoencoder.image_autoencoder import Encoded, ImageAutoencoder, Latents, Pixels
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers.slabs import Slabs
+from diffuserve.models.layers.strips.slabs import Slabs
 from diffuserve.models.weights.load_plan import LoadPlan
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile, FewBits
 from diffuserve.models.checkpoint_files.tensor_writer import PlannedTensor
-from diffuserve.models.layers.quantization import STORED_DTYPES, QuantizedWeight
+from diffuserve.models.layers.quantized.quantization import STORED_DTYPES, QuantizedWeight
 
 _CUTS = ("split", "split_with_sizes", "chunk")
 _JOIN = "cat"

@@ -92,7 +92,7 @@ class _ScaledFile:
     def read_quantized(self, name: str) -> Any:
         import torch
 
-        from diffuserve.models.layers.quantization import QuantizedWeight
+        from diffuserve.models.layers.quantized.quantization import QuantizedWeight
 
         scale = self.scales[name]
         stored = torch.ones(1) if scale is None else self.file.read(scale)

@@ -16,7 +16,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.extras import Extra
 from diffuserve.domain.models.quantization import SMALL_GROUP, Quantization
 from diffuserve.models.checkpoint_files.gguf_header import GgufTensor
-from diffuserve.models.layers.quantization import (
+from diffuserve.models.layers.quantized.quantization import (
     QuantizedWeight,
     pack_groups,
     quantize_weight,

@@ -10,7 +10,7 @@ from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile
 from diffuserve.models.checkpoint_files.deferred import Deferred
 from diffuserve.models.checkpoint_files.few_bits import FewBitsReader
 from diffuserve.models.checkpoint_files.tensor_writer import PlannedTensor
-from diffuserve.models.layers.quantized_layers import QuantizedLayers
+from diffuserve.models.layers.quantized.quantized_layers import QuantizedLayers
 
 _PLAIN = {"F64", "F32", "F16", "BF16"}
 _KEPT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -23,7 +23,7 @@ from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.folders.model_paths import INDEX_FILE
 from diffuserve.models.folders.pretrained import expected_shapes
 from diffuserve.models.folders.read_files import small_files
-from diffuserve.models.layers.quantized_layers import QuantizedLayers
+from diffuserve.models.layers.quantized.quantized_layers import QuantizedLayers
 from diffuserve.models.registry import known_families, load_family
 
 log = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ import torch
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
-from diffuserve.models.base import Pipeline
 from diffuserve.models.compiled.halves import CompilableBlocks, Compiled, compile_half, load_half
 from diffuserve.models.machine.devices import dtype_name
+from diffuserve.models.pipelines.base import Pipeline
 from diffuserve.private_files import make_private_folder
 
 log = logging.getLogger(__name__)

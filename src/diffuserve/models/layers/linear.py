@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.layers.adapted_convolution import AdaptedConv2d
-from diffuserve.models.layers.adapters import AdaptedRows, Delta, RowAdapters, with_others
-from diffuserve.models.layers.stacked_adapters import add_stacked, between_products
+from diffuserve.models.layers.adapted.adapted_convolution import AdaptedConv2d
+from diffuserve.models.layers.adapted.adapters import AdaptedRows, Delta, RowAdapters, with_others
+from diffuserve.models.layers.adapted.stacked_adapters import add_stacked, between_products
 from diffuserve.models.machine.cpu_products import fuses_gelu, gelu_, linear, linear_gelu, takes_products
 
 

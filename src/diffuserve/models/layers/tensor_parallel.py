@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from diffuserve.models.layers.adapters import RowAdapters
+from diffuserve.models.layers.adapted.adapters import RowAdapters
 from diffuserve.models.layers.linear import Linear
 from diffuserve.parallel.ranks import TensorRanks
 

@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.layers.adapters import RowAdapters
+from diffuserve.models.layers.adapted.adapters import RowAdapters
 from diffuserve.models.layers.linear import Linear, PositionsLinear, name_layers
-from diffuserve.models.layers.quantized_linear import quantize_layers
+from diffuserve.models.layers.quantized.quantized_linear import quantize_layers
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.text.clip_config import ClipConfig, ClipLayersConfig
 from diffuserve.models.text.quantized_layers import CLIP_LAYERS

@@ -3,7 +3,7 @@
 Activations stay as they are: an encoder runs once for a prompt, and every step depends on its result.
 """
 
-from diffuserve.models.layers.quantized_layers import QuantizedLayers
+from diffuserve.models.layers.quantized.quantized_layers import QuantizedLayers
 
 T5_LAYERS = QuantizedLayers(
     r"encoder\.block\.\d+\.layer\.\d\.(SelfAttention\.[qkvo]|DenseReluDense\.(wi|wi_[01]|wo))",

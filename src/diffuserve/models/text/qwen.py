@@ -20,7 +20,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.gated_feed_forward import GATED_SHARDS, GatedFeedForward
 from diffuserve.models.layers.linear import Linear, cpu_tilings, set_tiling
-from diffuserve.models.layers.quantized_linear import quantize_layers
+from diffuserve.models.layers.quantized.quantized_linear import quantize_layers
 from diffuserve.models.layers.rms_norm import TokenRmsNorm
 from diffuserve.models.layers.rotary import rotate_halves, section_rotations
 from diffuserve.models.layers.segments import CausalSegments

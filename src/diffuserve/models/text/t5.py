@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.layers.quantized_linear import input_dtype, quantize_layers
+from diffuserve.models.layers.quantized.quantized_linear import input_dtype, quantize_layers
 from diffuserve.models.layers.tensor_parallel import Sharding, TensorShard, shard_layers
 from diffuserve.models.offload.components import Component, Ring
 from diffuserve.models.text.quantized_layers import T5_LAYERS

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.layers.strips import (
+from diffuserve.models.layers.strips.strips import (
     ConvolvedRows,
     FeatureRows,
     PointRows,

@@ -6,7 +6,7 @@ They are those of our decoder, which skips products with the zeros before a clip
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diffuserve.models.layers.strip_sizes import needs_strips, strip_bytes
+from diffuserve.models.layers.strips.strip_sizes import needs_strips, strip_bytes
 from diffuserve.models.video_autoencoder.config import MAX_STACKED, TAPS, TEMPORAL_SCALE, VideoVaeConfig
 
 _LEVEL_BYTES = 16  # per pixel and channel, for converting the output to 8 bits

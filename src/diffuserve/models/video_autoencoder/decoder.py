@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.layers.slabs import Slabs
-from diffuserve.models.layers.strips import (
+from diffuserve.models.layers.strips.slabs import Slabs
+from diffuserve.models.layers.strips.strips import (
     ConvolvedRows,
     FeatureRows,
     PointRows,

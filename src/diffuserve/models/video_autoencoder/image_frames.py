@@ -18,8 +18,8 @@ from diffuserve.models.autoencoder.image_autoencoder import (
     Pixels,
 )
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers.slabs import Slabs
-from diffuserve.models.layers.strips import DECODER_ENTRIES
+from diffuserve.models.layers.strips.slabs import Slabs
+from diffuserve.models.layers.strips.strips import DECODER_ENTRIES
 from diffuserve.models.offload.components import Component
 from diffuserve.models.video_autoencoder.config import VideoVaeConfig
 from diffuserve.models.video_autoencoder.cost import image_bytes

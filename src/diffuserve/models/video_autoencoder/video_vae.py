@@ -10,9 +10,9 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folders.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.frames import Frames
-from diffuserve.models.layers.slabs import Slabs
-from diffuserve.models.layers.strip_sizes import needs_strips
-from diffuserve.models.layers.strips import DECODER_ENTRIES
+from diffuserve.models.layers.strips.slabs import Slabs
+from diffuserve.models.layers.strips.strip_sizes import needs_strips
+from diffuserve.models.layers.strips.strips import DECODER_ENTRIES
 from diffuserve.models.machine.devices import is_emulated
 from diffuserve.models.offload.components import Component
 from diffuserve.models.video_autoencoder.blocks import FrameCache

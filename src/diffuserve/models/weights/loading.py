@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.dtypes import SAFETENSORS_DTYPES
 from diffuserve.models.folders.folder import first_line
-from diffuserve.models.layers.quantization import QuantizedWeight, quantize_weight
-from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.layers.quantized.quantization import QuantizedWeight, quantize_weight
+from diffuserve.models.layers.quantized.quantized_linear import QuantizedLinear
 from diffuserve.models.layers.tensor_parallel import RowLinear, TensorShard
 from diffuserve.models.weights.device_reader import ByteRange, bytes_of, read_to_device
 from diffuserve.models.weights.load_plan import LoadPlan

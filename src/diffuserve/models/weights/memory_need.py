@@ -12,7 +12,7 @@ from pathlib import Path
 
 from diffuserve.domain.models.offload import Offload
 from diffuserve.domain.models.quantization import Quantization
-from diffuserve.models.layers.quantized_layers import QuantizedLayers
+from diffuserve.models.layers.quantized.quantized_layers import QuantizedLayers
 from diffuserve.models.weights.stored_tensors import StoredTensor, stored_tensors
 
 _LAYER = re.compile(r"(.*?\.\d+)\.")

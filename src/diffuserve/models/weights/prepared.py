@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.layers.quantized.quantized_linear import QuantizedLinear
 from diffuserve.models.weights.device_reader import ByteRange, bytes_of, read_to_device
 from diffuserve.models.weights.stored_tensors import stored_tensors
 

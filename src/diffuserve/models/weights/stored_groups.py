@@ -9,8 +9,8 @@ from safetensors import safe_open
 from torch import nn
 
 from diffuserve.domain.models.quantization import SMALL_GROUP, Quantization
-from diffuserve.models.layers.quantization import GROUP, group_size, quantize_weight
-from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.layers.quantized.quantization import GROUP, group_size, quantize_weight
+from diffuserve.models.layers.quantized.quantized_linear import QuantizedLinear
 from diffuserve.models.weights.stored_quantization import stored_weights
 
 log = logging.getLogger(__name__)

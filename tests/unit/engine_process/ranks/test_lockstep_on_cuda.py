@@ -9,7 +9,7 @@ import torch
 
 from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine_process.ranks.lockstep import DecodeCommand, FollowerRank, JoiningRequest, StepCommand
-from diffuserve.models.base import PackedPipeline, packed
+from diffuserve.models.pipelines.base import PackedPipeline, packed
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.parallel.ranks import Ranks

@@ -17,8 +17,8 @@ from diffuserve.models.autoencoder.config import AutoencoderConfig
 from diffuserve.models.autoencoder.decoder import ImageDecoder, load_decoder
 from diffuserve.models.autoencoder.encoder import ImageEncoder, LatentDistribution, load_encoder
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers import strip_sizes
-from diffuserve.models.layers.slabs import Slabs
+from diffuserve.models.layers.strips import strip_sizes
+from diffuserve.models.layers.strips.slabs import Slabs
 from diffuserve.models.weights.load_plan import LoadPlan
 from support.live_tensors import LiveTensors
 

@@ -16,7 +16,7 @@ from diffuserve.models.checkpoint_files.few_bits import Rows, pieces_after
 from diffuserve.models.checkpoint_files.import_plan import plan_import
 from diffuserve.models.checkpoint_files.open_checkpoint import open_checkpoint
 from diffuserve.models.checkpoint_files.write_model import write_model
-from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.layers.quantized.quantized_linear import QuantizedLinear
 from diffuserve.models.registry import check_model, load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.testing.checkpoints import write_flux_checkpoint

@@ -9,17 +9,17 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from diffuserve.domain.errors import DeviceUnavailable, InvalidModel
-from diffuserve.models.base import Pipeline
 from diffuserve.models.compiled.halves import compile_half
 from diffuserve.models.compiled.store import CompiledKey, compile_blocks, use_compiled_blocks
-from diffuserve.models.flux.compiled import flux_halves
-from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.pipeline import FluxPipeline
-from diffuserve.models.flux.positions import layout_rules
-from diffuserve.models.flux.transformer import FluxTransformer
+from diffuserve.models.families.flux.compiled import flux_halves
+from diffuserve.models.families.flux.config import FluxConfig
+from diffuserve.models.families.flux.pipeline import FluxPipeline
+from diffuserve.models.families.flux.positions import layout_rules
+from diffuserve.models.families.flux.transformer import FluxTransformer
+from diffuserve.models.families.packed_images.compiled import DOUBLE_HALVES, SINGLE_HALVES, use_compiled
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.joint.packing import Grid, PackedInput, SequenceShape, pack_layout
-from diffuserve.models.packed_images.compiled import DOUBLE_HALVES, SINGLE_HALVES, use_compiled
+from diffuserve.models.pipelines.base import Pipeline
 from diffuserve.models.registry import load_pipeline, open_compilable
 from diffuserve.models.weights.load_plan import LoadPlan
 from support.compiled_halves import decibels, exported

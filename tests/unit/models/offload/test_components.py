@@ -16,9 +16,9 @@ from diffuserve.domain.requests.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.models.layers.linear import Linear
-from diffuserve.models.layers.quantized_layers import QuantizedLayers
-from diffuserve.models.layers.quantized_linear import QuantizedLinear, quantize_layers
-from diffuserve.models.layers.quantized_products import CudaIntProduct
+from diffuserve.models.layers.quantized.quantized_layers import QuantizedLayers
+from diffuserve.models.layers.quantized.quantized_linear import QuantizedLinear, quantize_layers
+from diffuserve.models.layers.quantized.quantized_products import CudaIntProduct
 from diffuserve.models.offload.block_slots import slotted
 from diffuserve.models.registry import check_model
 from diffuserve.models.weights.load_plan import LoadPlan

@@ -20,7 +20,7 @@ from diffuserve.domain.models.quantization import Quantization
 from diffuserve.models.folders.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Linear
-from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.layers.quantized.quantized_linear import QuantizedLinear
 from diffuserve.models.offload.components import place
 from diffuserve.models.offload.copier import SyncCopier
 from diffuserve.models.text.quantized_layers import QWEN_LAYERS

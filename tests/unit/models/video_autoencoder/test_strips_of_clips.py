@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffuserve.models.layers import strip_sizes
-from diffuserve.models.layers.slabs import Slabs
+from diffuserve.models.layers.strips import strip_sizes
+from diffuserve.models.layers.strips.slabs import Slabs
 from diffuserve.models.video_autoencoder.blocks import CausalConv, FrameCache
 from diffuserve.models.video_autoencoder.config import VideoVaeConfig
 from diffuserve.models.video_autoencoder.cost import decode_bytes, image_bytes

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from diffuserve.domain.models.quantization import Quantization
-from diffuserve.models.base import Pipeline
+from diffuserve.models.pipelines.base import Pipeline
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.prepared import NewCopy, NotPrepared, PreparedCopy, WholeCopy

@@ -11,8 +11,8 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.models.quantization import SMALL_GROUP, Quantization
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.layers.quantization import quantize_weight
-from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.layers.quantized.quantization import quantize_weight
+from diffuserve.models.layers.quantized.quantized_linear import QuantizedLinear
 from diffuserve.models.registry import load_pipeline
 from diffuserve.models.weights.load_plan import LoadPlan
 from diffuserve.models.weights.prepared import NewCopy, WholeCopy

@@ -10,7 +10,7 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidAdapter, InvalidModel
 from diffuserve.models.adapters.files.adapter_plan import AdapterPlan, PlannedPair
 from diffuserve.models.checkpoint_files.checkpoint_file import CheckpointFile
-from diffuserve.models.layers.lora_pair import LoraPair
+from diffuserve.models.layers.adapted.lora_pair import LoraPair
 
 Pairs = dict[str, LoraPair]
 

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Complex64, Float
 from torch import Tensor, nn
 
-from diffuserve.models.layers.adapters import RowAdapters
+from diffuserve.models.layers.adapted.adapters import RowAdapters
 from diffuserve.models.layers.joint.joint_row import RawQkv
 from diffuserve.models.layers.linear import Linear
 

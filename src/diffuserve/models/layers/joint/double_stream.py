@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from diffuserve.models.layers.adapters import NO_ADAPTERS, PassAdapters, RowAdapters
+from diffuserve.models.layers.adapted.adapters import NO_ADAPTERS, PassAdapters, RowAdapters
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.joint.attention import JointAttention
 from diffuserve.models.layers.joint.joint_row import image_of, join_qkv, text_of

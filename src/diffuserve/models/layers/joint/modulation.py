@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from diffuserve.models.layers.adapters import RowAdapters
+from diffuserve.models.layers.adapted.adapters import RowAdapters
 from diffuserve.models.layers.fused_ops import is_fused
 from diffuserve.models.layers.linear import Linear
 from diffuserve.models.layers.rms_norm import TokenRmsNorm

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Complex64, Float, Int
 from torch import Tensor
 
-from diffuserve.models.layers.adapters import NO_ADAPTERS, PassAdapters
+from diffuserve.models.layers.adapted.adapters import NO_ADAPTERS, PassAdapters
 from diffuserve.models.layers.joint.block_changes import BlockChanges
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.machine.devices import to_device

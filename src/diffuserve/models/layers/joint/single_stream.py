@@ -10,7 +10,7 @@ from typing import ClassVar
 from jaxtyping import Complex64, Float
 from torch import Tensor, nn
 
-from diffuserve.models.layers.adapters import NO_ADAPTERS, PassAdapters, RowAdapters
+from diffuserve.models.layers.adapted.adapters import NO_ADAPTERS, PassAdapters, RowAdapters
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.joint.double_stream import clip
 from diffuserve.models.layers.joint.joint_row import RawQkv

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.transformer import FluxTransformer, Levels
+from diffuserve.models.families.flux.config import FluxConfig
+from diffuserve.models.families.flux.transformer import FluxTransformer, Levels
 from diffuserve.models.folders.folder import ModelFolder
-from diffuserve.models.layers.adapters import RowAdapters
+from diffuserve.models.layers.adapted.adapters import RowAdapters
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.joint import schedule_factors
 from diffuserve.models.layers.joint.schedule_factors import ScheduleFactors

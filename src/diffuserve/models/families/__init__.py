@@ -1,0 +1,1 @@
+"""Families of models: one architecture each, and one for every other pipeline of diffusers."""

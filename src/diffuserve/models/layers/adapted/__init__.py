@@ -1,0 +1,1 @@
+"""Layers with low-rank adapters of requests."""

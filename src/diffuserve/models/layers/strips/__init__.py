@@ -1,0 +1,1 @@
+"""Images computed in strips of rows, on one rank or on several."""

@@ -1,0 +1,1 @@
+"""Pipelines: the contract with the engine, and what those of all families share."""
