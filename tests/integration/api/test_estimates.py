@@ -54,12 +54,12 @@ async def test_an_estimate_with_a_deadline_asks_for_the_queue_once(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Job] = []
-    estimate = Outlook.estimate
+    foresee = Outlook.foresee
 
     async def counted(outlook: Outlook, job: Job) -> QueueEstimate:
         asked.append(job)
-        return await estimate(outlook, job)
+        return await foresee(outlook, job)
 
-    monkeypatch.setattr(Outlook, "estimate", counted)
+    monkeypatch.setattr(Outlook, "foresee", counted)
     (await http.post("/v1/jobs/estimate", json=BODY | {"deadline": 3600})).raise_for_status()
     assert len(asked) == 1

@@ -151,12 +151,12 @@ class Outlook:
     async def estimate(self, job: Job) -> QueueEstimate:
         """Estimate how long a queued job waits, and learn from how long it then does."""
         estimate = await self._estimate(job)
-        self._past.note(job.model, job.id, time.monotonic() + self._clock_lead, estimate)
-        return self._past.widen(job.model, estimate)
+        self._past.note(job, time.monotonic() + self._clock_lead, estimate)
+        return self._past.widen(job, estimate)
 
     async def foresee(self, job: Job) -> QueueEstimate:
         """Estimate how long a job would wait that does not exist."""
-        return self._past.widen(job.model, await self._estimate(job))
+        return self._past.widen(job, await self._estimate(job))
 
     async def _estimate(self, job: Job) -> QueueEstimate:
         read = await self._queue.get(None)

@@ -12,7 +12,7 @@ import pytest
 from diffuserve.domain.jobs.job import Band, QueueEstimate
 from diffuserve.jobs.policy.estimate import estimate_wait
 from diffuserve.jobs.reads.past_estimates import PastEstimates
-from support.simulated_queue import MODEL, SimulatedJob, SimulatedQueue, draw_jobs, sharing_workers
+from support.simulated_queue import SimulatedJob, SimulatedQueue, draw_jobs, sharing_workers
 from support.stepping_worker import SteppingWorker, draw_image
 
 _LOADS = (0.5, 0.8, 0.95, 1.1)
@@ -56,8 +56,8 @@ def _widened(
 ) -> QueueEstimate:
     """Return the estimate as those of the jobs that have ended by now demand."""
     past.settle({each.job.id: each.ended_at for each in jobs if not math.isnan(each.ended_at)})
-    past.note(MODEL, job.job.id, job.arrived_at, estimate)
-    return past.widen(MODEL, estimate)
+    past.note(job.job, job.arrived_at, estimate)
+    return past.widen(job.job, estimate)
 
 
 @cache
