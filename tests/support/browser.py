@@ -1,16 +1,19 @@
 """Checks that tests in a real browser share: accessibility, faults of a page, screenshots."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from playwright.sync_api import ConsoleMessage, Page, Request, ViewportSize
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 PHONE = ViewportSize(width=360, height=740)
 DESK = ViewportSize(width=1280, height=800)
 
+_SETTLES_MS = 2_000
 _SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 _AXE = files("axe_playwright_python") / "axe.min.js"
 _RUN_AXE = """() => axe.run(document, {resultTypes: ['violations'], preload: false})
@@ -83,8 +86,10 @@ def assert_accessible(page: Page) -> None:
 
 def assert_fits(page: Page) -> None:
     """Assert that nothing is wider than the window, but for what scrolls by itself."""
+    with suppress(PlaywrightTimeoutError):  # the page may be drawing itself for another window still
+        page.wait_for_function(f"({_OVERFLOWING})().length === 0", timeout=_SETTLES_MS)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
-    assert page.evaluate(_OVERFLOWING) == []
+    assert page.evaluate(_OVERFLOWING) == [], page.evaluate(_OVERFLOWING)
 
 
 def take_in(page: Page, *, dark: bool = False, phone: bool = False) -> None:

@@ -43,4 +43,4 @@ def test_no_module_outside_the_models_names_a_family() -> None:
 
 
 def test_the_search_finds_a_name() -> None:
-    assert any("FluxFamily" in found for found in names_in(PACKAGE / "models" / "flux" / "family.py"))
+    assert any("FluxFamily" in found for found in names_in(PACKAGE / "models/families/flux/family.py"))

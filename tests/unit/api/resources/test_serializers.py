@@ -63,7 +63,7 @@ from diffuserve.domain.resources.webhook import (
 from diffuserve.domain.resources.worker import WorkerList
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.domain.unit_cost import CostReport, measured_costs
-from diffuserve.domain.workers.model_orders import ModelOrder
+from diffuserve.domain.workers.model_orders import KeptOrders, ModelOrder
 from diffuserve.domain.workers.peers import PeerAddress, PeerAdvice, Share
 from diffuserve.domain.workers.readiness import ModelStatus
 from diffuserve.domain.workers.worker import (
@@ -320,7 +320,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
             eta_s_high=2.0,
             warnings=("small",),
         ),
-        ModelOrder(id="order_1", model="tiny-sd"),
+        KeptOrders(data=(ModelOrder(id="order_1", model="tiny-sd"),)),
         CostReport(costs=tuple(measured_costs(make_usage())), usage=make_usage()),
         deleted,
     ]
