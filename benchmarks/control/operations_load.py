@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from diffuserve.domain.jobs.job import IMAGE_GENERATE, Band, JobError, JobStatus, Phase
 from diffuserve.domain.safety import FilterInfo
 from diffuserve.domain.workers.worker import WorkerReport, WorkerRole, WorkerState
-from diffuserve.jobs.database import schema
+from diffuserve.jobs.database import count_tables, schema
 from diffuserve.jobs.database.connections import Transaction
 from diffuserve.jobs.database.tallies import BUCKET_SECONDS
 from diffuserve.jobs.database.tally import TallyKind
@@ -54,7 +54,7 @@ async def fill(store: JobStore, size: Size) -> None:
     await _insert(
         store, schema.tenants, [{"id": _tenant(n), "weight": 1 + n % 4} for n in range(size.num_tenants)]
     )
-    await _insert(store, schema.tallies, list(_tally_rows(size, now, chance)))
+    await _insert(store, count_tables.tallies, list(_tally_rows(size, now, chance)))
     await _insert(store, schema.webhook_endpoints, [_endpoint_row(n, now) for n in range(size.num_tenants)])
     await _insert(store, schema.webhook_deliveries, list(_delivery_rows(size, now)))
 

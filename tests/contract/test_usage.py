@@ -10,7 +10,7 @@ from diffuserve.domain.jobs.job import Artifact, JobResult
 from diffuserve.domain.resources.usage import UsageField, UsageResource
 from diffuserve.domain.workers.machines import MachineKind
 from diffuserve.domain.workers.worker import Completion, Heartbeat, Lease
-from diffuserve.jobs.database import schema, usage
+from diffuserve.jobs.database import count_tables, usage
 from diffuserve.jobs.database.usage import day_of
 from diffuserve.jobs.reads import usage_reader
 from diffuserve.jobs.reads.usage_reader import UsageQuery
@@ -187,6 +187,6 @@ async def test_use_is_kept_for_a_year(job_store: JobStore, clock: FakeClock) -> 
     for days, left in ((usage.MEMORY.days, 1), (1, 0)):
         clock.advance(days * 86_400.0)
         await job_store.housekeeping.find_outdated(10)
-        for table in (schema.usage, schema.worker_time):
+        for table in (count_tables.usage, count_tables.worker_time):
             count = await job_store.database.rows(sa.select(sa.func.count()).select_from(table))
             assert count[0][0] == left, table.name

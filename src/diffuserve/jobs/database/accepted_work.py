@@ -6,12 +6,12 @@ from functools import cache
 
 import sqlalchemy as sa
 
-from diffuserve.jobs.database import schema
+from diffuserve.jobs.database import count_tables
 from diffuserve.jobs.database.connections import Transaction, upsert
 from diffuserve.jobs.policy.scaling import HOUR, WEEK, WEEKS, bucket_of
 from diffuserve.jobs.records import JobRecord
 
-accepted_work = schema.accepted_work
+accepted_work = count_tables.accepted_work
 
 _MEMORY_SECONDS = WEEKS * WEEK + HOUR
 

@@ -6,6 +6,9 @@ from typing import Any, get_args, get_type_hints
 
 import sqlalchemy as sa
 
+HOT = {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.01, "autovacuum_vacuum_threshold": 200}
+"""For rows that change all the time: free space for updates in place, early vacuums (PostgreSQL only)."""
+
 
 def text(name: str, *, null: bool = False, **options: object) -> sa.Column[str]:
     """Declare a column of text."""

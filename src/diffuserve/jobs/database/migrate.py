@@ -5,8 +5,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.jobs.database import count_tables, schema
 from diffuserve.jobs.database.connections import Database
-from diffuserve.jobs.database.schema import metadata
 
 HEAD = "0105"
 """The newest migration. A database that has it needs neither the others nor Alembic."""
@@ -63,7 +63,8 @@ def _bring_up_to_date(connection: sa.Connection) -> None:
 
 def build(connection: sa.Connection) -> None:
     """Create the newest schema in an empty database, without running migrations."""
-    metadata.create_all(connection)
+    schema.metadata.create_all(connection)
+    count_tables.metadata.create_all(connection)
     _VERSIONS.create(connection)
     connection.execute(_VERSIONS.insert().values(version_num=HEAD))
 

@@ -7,13 +7,10 @@ import sqlalchemy as sa
 
 from diffuserve.domain.jobs.input_file import FilePurpose
 from diffuserve.domain.jobs.job import VIDEO_GENERATE, JobStatus
-from diffuserve.jobs.database.columns import columns_of, count, double, flag, number, partial_index, text
+from diffuserve.jobs.database.columns import HOT, columns_of, count, double, flag, number, partial_index, text
 from diffuserve.jobs.records import JobRecord
 
 metadata = sa.MetaData()
-
-# For rows that change all the time: free space for updates in place, and early vacuums (PostgreSQL only).
-_HOT = {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.01, "autovacuum_vacuum_threshold": 200}
 
 _IS_CLIP = f"kind = '{VIDEO_GENERATE}'"
 IS_IMAGE = f"purpose = '{FilePurpose.VISION}'"
@@ -171,7 +168,7 @@ webhook_deliveries = sa.Table(
     sa.Index("webhook_deliveries_by_endpoint", "endpoint_id", "id"),
     partial_index("webhook_deliveries_due", "tenant_id", "next_at", "id", where="next_at IS NOT NULL"),
     partial_index("webhook_deliveries_failing", "last_attempt_at", where=HAS_FAILED),
-    postgresql_with=_HOT,
+    postgresql_with=HOT,
 )
 
 ready = sa.Table(
@@ -183,12 +180,13 @@ ready = sa.Table(
     double("cost_seconds"),
     number("step_tokens"),
     double("enqueued_at"),
-    *(double(name, null=True) for name in ("deadline", "rises_at")),
+    double("deadline", null=True),
+    double("rises_at", null=True),
     *(text(name, server_default="") for name in ("adapters", "hint")),
     sa.Index("ready_by_lane", "lane", "seq", unique=True),
     partial_index("ready_by_deadline", "deadline", where="deadline IS NOT NULL"),
     partial_index("ready_by_rise", "rises_at", where="rises_at IS NOT NULL"),
-    postgresql_with=_HOT,
+    postgresql_with=HOT,
 )
 
 delayed = sa.Table(
@@ -197,7 +195,7 @@ delayed = sa.Table(
     text("job_id", primary_key=True),
     double("due_at"),
     sa.Index("delayed_by_time", "due_at"),
-    postgresql_with=_HOT,
+    postgresql_with=HOT,
 )
 
 # One row for each band × tenant × model × phase that has ready jobs, so that a choice reads O(lanes) rows,
@@ -215,7 +213,7 @@ lanes = sa.Table(
     double("head_at"),
     double("head_since"),
     *(text(name, server_default="") for name in ("head_adapters", "head_hint")),
-    postgresql_with=_HOT,
+    postgresql_with=HOT,
 )
 
 # No index on `expires_at`: with one, PostgreSQL could not renew a lease in place (HOT), and a heartbeat
@@ -236,7 +234,7 @@ leases = sa.Table(
     count("step"),
     count("total"),
     sa.Index("leases_by_worker", "worker_id"),
-    postgresql_with=_HOT,
+    postgresql_with=HOT,
 )
 
 tenants = sa.Table(
@@ -245,16 +243,23 @@ tenants = sa.Table(
     text("id", primary_key=True),
     text("plan", null=True),
     double("weight", null=True),
-    *(number(name, null=True) for name in ("max_running", "max_queued")),
+    number("max_running", null=True),
+    number("max_queued", null=True),
     double("vtime", default="0"),
     count("next_seq"),
     count("num_queued"),
-    postgresql_with=_HOT,
+    postgresql_with=HOT,
 )
 
 # How far virtual time has advanced by model. A tenant that was idle resumes from here, so that idleness earns
 # no credit.
-floors = sa.Table("floors", metadata, text("model", primary_key=True), double("vtime"), postgresql_with=_HOT)
+floors = sa.Table(
+    "floors",
+    metadata,
+    text("model", primary_key=True),
+    double("vtime"),
+    postgresql_with=HOT,
+)
 
 # How much later than in `tenants` a tenant's virtual time is on a model on which it was idle.
 handicaps = sa.Table(
@@ -263,7 +268,7 @@ handicaps = sa.Table(
     text("tenant_id", primary_key=True),
     text("model", primary_key=True),
     double("seconds"),
-    postgresql_with=_HOT,
+    postgresql_with=HOT,
 )
 
 # `num_promised` jobs were told to make room, the last at `promised_at`, and no claim has used it yet.
@@ -283,13 +288,18 @@ workers = sa.Table(
     text("role", server_default="all"),
     count("num_promised"),
     double("promised_at", null=True),
-    *(text(name, null=True) for name in ("model_order", "orders_to_come")),
-    postgresql_with=_HOT,
+    text("model_order", null=True),
+    text("orders_to_come", null=True),
+    postgresql_with=HOT,
 )
 
 # JSON of the orders of models that workers of a name have carried out, and get again when they start anew.
 kept_orders = sa.Table(
-    "kept_orders", metadata, text("worker_name", primary_key=True), text("orders"), double("kept_at")
+    "kept_orders",
+    metadata,
+    text("worker_name", primary_key=True),
+    text("orders"),
+    double("kept_at"),
 )
 
 models = sa.Table(
@@ -336,54 +346,6 @@ audit = sa.Table(
     text("prompt_hash"),
     text("job_id"),
     sa.Index("audit_by_time", "created_at"),
-)
-
-# Jobs and attempts that ended in the twenty seconds from `started_at` on, counted as they end.
-tallies = sa.Table(
-    "tallies",
-    metadata,
-    sa.Column("started_at", sa.BigInteger, primary_key=True, autoincrement=False),
-    text("kind", primary_key=True),
-    text("key", primary_key=True),
-    count("num"),
-    double("seconds", default="0"),
-    postgresql_with=_HOT,
-)
-
-# Attempts that ended, and how long workers were registered, by UTC's day.
-_AMOUNTS = ("seconds", "cost")
-usage = sa.Table(
-    "usage",
-    metadata,
-    *(text(name, primary_key=True) for name in ("day", "tenant_id", "model", "kind", "outcome")),
-    *map(count, ("num_attempts", "num_images")),
-    *(double(name, default="0") for name in _AMOUNTS),
-    postgresql_with=_HOT,
-)
-worker_time = sa.Table(
-    "worker_time",
-    metadata,
-    *(text(name, primary_key=True) for name in ("day", "kind")),
-    *(double(name, default="0") for name in _AMOUNTS),
-    postgresql_with=_HOT,
-)
-
-# Predicted device-seconds of the jobs accepted in the five minutes from `started_at` on.
-accepted_work = sa.Table(
-    "accepted_work",
-    metadata,
-    sa.Column("started_at", sa.BigInteger, primary_key=True, autoincrement=False),
-    text("model", primary_key=True),
-    double("seconds", default="0"),
-    postgresql_with=_HOT,
-)
-
-# State of the server each ten seconds of the last hour, as JSON for charts.
-operations_history = sa.Table(
-    "operations_history",
-    metadata,
-    sa.Column("started_at", sa.BigInteger, primary_key=True, autoincrement=False),
-    text("point"),
 )
 
 # Which replica runs the reaper, and when it last did.

@@ -9,11 +9,11 @@ from functools import cache
 
 import sqlalchemy as sa
 
-from diffuserve.jobs.database import schema
+from diffuserve.jobs.database import count_tables
 from diffuserve.jobs.database.connections import Transaction, upsert
 from diffuserve.jobs.database.tally import TallyCount, TallyKind
 
-tallies = schema.tallies
+tallies = count_tables.tallies
 
 BUCKET_SECONDS = 20
 MINUTE_SECONDS = 60.0

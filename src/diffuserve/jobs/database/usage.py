@@ -13,11 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.workers.machines import MachineKind
-from diffuserve.jobs.database import schema
+from diffuserve.jobs.database import count_tables, schema
 from diffuserve.jobs.database.connections import IDS, Transaction, upsert
 from diffuserve.jobs.database.tally import AttemptCount, AttemptKey
 
-usage, worker_time, workers = schema.usage, schema.worker_time, schema.workers
+usage, worker_time, workers = count_tables.usage, count_tables.worker_time, schema.workers
 
 TIME_COLUMNS = (workers.c.heartbeat_at, workers.c.is_spot, workers.c.price_per_hour)
 """What `count_time` reads of a worker."""

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.codec import from_json
 from diffuserve.domain.models.cost import CostFit
-from diffuserve.jobs.database import schema
+from diffuserve.jobs.database import count_tables, schema
 from diffuserve.jobs.database.connections import Database
 from diffuserve.jobs.policy.scaling import (
     BUCKET_SECONDS,
@@ -19,7 +19,7 @@ from diffuserve.jobs.policy.scaling import (
     history_hours,
 )
 
-accepted_work, lanes, leases, models = schema.accepted_work, schema.lanes, schema.leases, schema.models
+accepted_work, lanes, leases, models = count_tables.accepted_work, schema.lanes, schema.leases, schema.models
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from typing import Self
 
 import sqlalchemy as sa
 
-from diffuserve.jobs.database import schema
+from diffuserve.jobs.database import count_tables
 from diffuserve.jobs.database.command import Command
 from diffuserve.jobs.database.connections import Database, Transaction
 from diffuserve.jobs.database.writer import Writer
 
-points = schema.operations_history
+points = count_tables.operations_history
 
 PERIOD_SECONDS = 10
 _MEMORY_SECONDS = 3_600.0

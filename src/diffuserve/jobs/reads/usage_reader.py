@@ -22,11 +22,11 @@ from diffuserve.domain.resources.usage import (
     WorkerTimeResource,
 )
 from diffuserve.domain.workers.machines import MachineKind
-from diffuserve.jobs.database import schema
+from diffuserve.jobs.database import count_tables, schema
 from diffuserve.jobs.database.connections import Database
 from diffuserve.jobs.database.usage import day_of
 
-usage, worker_time, jobs = schema.usage, schema.worker_time, schema.jobs
+usage, worker_time, jobs = count_tables.usage, count_tables.worker_time, schema.jobs
 
 DEFAULT_DAYS = 30
 MAX_ROWS = 10_000

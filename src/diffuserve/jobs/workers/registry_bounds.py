@@ -14,7 +14,7 @@ from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.workers.worker import Registration
 from diffuserve.domain.workers.worker_ids import owner_prefix
 from diffuserve.jobs.config import DAY
-from diffuserve.jobs.database import schema
+from diffuserve.jobs.database import count_tables, schema
 from diffuserve.jobs.database.connections import Transaction
 
 workers, models = schema.workers, schema.models
@@ -24,7 +24,7 @@ _PAUSE_SECONDS = 10.0
 _IS_ASKED_FOR = sa.or_(
     *(
         sa.exists(sa.select(table.c.model).where(table.c.model == models.c.name))
-        for table in (schema.usage, schema.accepted_work)
+        for table in (count_tables.usage, count_tables.accepted_work)
     )
 )
 

@@ -2,9 +2,11 @@
 
 from alembic import context
 
-from diffuserve.jobs.database.schema import metadata
+from diffuserve.jobs.database import count_tables, schema
 
 context.configure(
-    connection=context.config.attributes["connection"], target_metadata=metadata, transactional_ddl=False
+    connection=context.config.attributes["connection"],
+    target_metadata=[schema.metadata, count_tables.metadata],
+    transactional_ddl=False,
 )
 context.run_migrations()
