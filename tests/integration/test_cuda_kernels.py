@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu.predicted import PUBLISHED, published_rows
+from benchmarks.gpu.stages.finding import Setting
+from benchmarks.gpu.stages.kernels import kernels
 from diffuserve.models.families.flux.config import FluxConfig
 from diffuserve.models.families.flux.transformer import FluxTransformer
 from diffuserve.models.layers.joint.packing import Grid, SequenceShape
@@ -83,3 +86,9 @@ def test_the_prediction_gives_the_published_time_that_it_is_calibrated_by() -> N
     assert (row["model"], row["GPU"], row["image"]) == ("Z-Image-Turbo", "H800", "1024×1024")
     published, predicted = (float(row[name].split()[-2]) for name in ("published", "*predicted*"))
     assert predicted == pytest.approx(published, rel=0.03)
+
+
+def test_the_stage_for_a_gpu_finds_nothing_wrong_on_a_pretended_one(tmp_path: Path) -> None:
+    findings = list(kernels(Setting(tmp_path, is_pretended=True)))
+    assert len(findings) > 20
+    assert [found for found in findings if found.ok is not True] == []

@@ -4,7 +4,7 @@ A finding is |out - reference| / |reference| over random inputs.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,13 +57,13 @@ def _attention(shapes: _Shapes, name: str, dtype: torch.dtype) -> Findings:
     attended = kernel(qkv, Segments.of(shapes.lengths, CUDA))
     query, key, value = (part.split(shapes.lengths) for part in qkv.unbind(1))
     yield _compared(f"{kernel.name} {name}", attended, _softmax_attention(query, key, value))
-    # Padding is one constant key, the row's last, which each sequence attends to as often as it was padded.
+    # Padding is one key after those of each sequence, which attends to it as often as it was padded.
     padding = [3] * len(shapes.keys)
-    key_value = _draw(dtype, sum(shapes.keys) + 1, 2, shapes.heads, shapes.dim)
+    key_value = _draw(dtype, sum(shapes.keys) + len(shapes.keys), 2, shapes.heads, shapes.dim)
     query = _draw(dtype, sum(shapes.lengths), shapes.heads, shapes.dim)
     crossed = kernel.cross(query, key_value, CrossSegments.of(shapes.lengths, shapes.keys, padding, CUDA))
-    *rows, last = key_value.split((*shapes.keys, 1))
-    padded = [torch.cat([row, *[last] * 3]).unbind(1) for row in rows]
+    rows = key_value.split([count + 1 for count in shapes.keys])
+    padded = [torch.cat([row, row[-1:], row[-1:]]).unbind(1) for row in rows]
     expected = _softmax_attention(query.split(shapes.lengths), *zip(*padded, strict=True))
     yield _compared(f"{kernel.name} across, {name}", crossed, expected)
 
@@ -85,14 +85,14 @@ def _fused(shapes: _Shapes) -> Findings:
         yield Finding("fused kernels", "not run: Triton does not start kernels here")
         return
     for name, dtype in DTYPES.items():
-        for kernel, (operands, out) in _fused_cases(shapes, dtype).items():
+        for kernel, operands, out in _fused_cases(shapes, dtype):
             on_host = [value.cpu() if isinstance(value, Tensor) else value for value in operands]
             expected = getattr(fused_ops, kernel)(*_in_float32(on_host), out=out.float().cpu())
             got = getattr(torch.ops.diffuserve, kernel)(*operands, out=out)
             yield _compared(f"{kernel} {name}", got, expected.to(CUDA))
 
 
-def _fused_cases(shapes: _Shapes, dtype: torch.dtype) -> Mapping[str, tuple[tuple[Any, ...], Tensor]]:
+def _fused_cases(shapes: _Shapes, dtype: torch.dtype) -> Sequence[tuple[str, tuple[Any, ...], Tensor]]:
     rows, owners = 512, 3
     x, change = (_draw(dtype, rows, shapes.width) for _ in range(2))
     scale, shift, gate = (_draw(dtype, owners, shapes.width) for _ in range(3))
@@ -102,12 +102,15 @@ def _fused_cases(shapes: _Shapes, dtype: torch.dtype) -> Mapping[str, tuple[tupl
     angle = 9 * torch.randn(rows, shapes.dim // 2)
     rotation = torch.view_as_real(torch.polar(torch.ones_like(angle), angle)).to(CUDA)
     places = torch.randperm(rows).to(CUDA)
-    return {
-        "norm_modulated": ((x, scale, shift, owner, _EPS), torch.full_like(x, math.nan)),
-        "rms_norm_modulated": ((x, scale[0], shift, owner, _EPS), torch.full_like(x, math.nan)),
-        "add_gated": ((x, gate, change, owner), torch.full_like(x, math.nan)),
-        "prepare_qkv": ((qkv, *norms, rotation, places, _EPS), torch.full_like(qkv, math.nan)),
-    }
+    rows_out, wide = torch.full_like(x, math.nan), _draw(dtype, rows, 2 * shapes.width)
+    return [
+        ("norm_modulated", (x, scale, shift, owner, _EPS), rows_out.clone()),
+        ("rms_norm_modulated", (x, scale[0], shift, owner, _EPS), rows_out.clone()),
+        ("add_gated", (x, gate, change, owner, None, _EPS), rows_out.clone()),
+        ("add_gated", (x, gate, change, owner, scale[0], _EPS), rows_out.clone()),
+        ("silu_gated", (wide,), rows_out.clone()),
+        ("prepare_qkv", (qkv, *norms, rotation, places, _EPS), torch.full_like(qkv, math.nan)),
+    ]
 
 
 def _in_float32(operands: Sequence[Any]) -> list[Any]:
