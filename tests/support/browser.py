@@ -1,6 +1,5 @@
 """Checks that tests in a real browser share: accessibility, faults of a page, screenshots."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -12,7 +11,6 @@ from playwright.sync_api import ConsoleMessage, Page, Request, ViewportSize
 PHONE = ViewportSize(width=360, height=740)
 DESK = ViewportSize(width=1280, height=800)
 
-_SETTLES_SECONDS = 5.0
 _SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 _AXE = files("axe_playwright_python") / "axe.min.js"
 _RUN_AXE = """() => axe.run(document, {resultTypes: ['violations'], preload: false})
@@ -85,9 +83,6 @@ def assert_accessible(page: Page) -> None:
 
 def assert_fits(page: Page) -> None:
     """Assert that nothing is wider than the window, but for what scrolls by itself."""
-    deadline = time.monotonic() + _SETTLES_SECONDS
-    while page.evaluate(_OVERFLOWING) and time.monotonic() < deadline:
-        page.wait_for_timeout(50)  # the page may be drawing itself for another window still
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
     assert page.evaluate(_OVERFLOWING) == [], page.evaluate(_OVERFLOWING)
 

@@ -12,6 +12,7 @@ from diffusers import AutoencoderKL, FluxTransformer2DModel
 from safetensors.torch import load_file
 
 import diffuserve.models.bundled
+from assemble import forget_place
 from emoji_tokenizers import copy_tokenizers
 from emoji_vocabulary import FILE as VOCABULARY
 from emoji_vocabulary import declared
@@ -53,14 +54,7 @@ def assemble(
         part.to("cpu", torch.bfloat16).save_pretrained(folder / name)
     for path in folder.rglob("*.safetensors"):
         path.chmod(0o644)  # weights are written for their owner alone
-    _forget_place(folder / "vae" / "config.json")
-
-
-def _forget_place(config: Path) -> None:
-    """Take the path that a part was read from out of its config."""
-    values = json.loads(config.read_text())
-    values.pop("_name_or_path", None)
-    config.write_text(json.dumps(values, indent=2) + "\n")
+    forget_place(folder / "vae" / "config.json")
 
 
 def bundle(folder: Path, home: Path, num_steps: int) -> list[Path]:

@@ -1,5 +1,6 @@
 """The trained parts as a folder in diffusers' format, bf16, ready to be served."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -40,6 +41,13 @@ def assemble(
         model.to(torch.bfloat16).save_pretrained(folder / name)
         for path in (folder / name).iterdir():
             path.chmod(0o644)  # weights are written for their owner alone
+
+
+def forget_place(config: Path) -> None:
+    """Take the path that a part was read from out of its config."""
+    values = json.loads(config.read_text())
+    values.pop("_name_or_path", None)
+    config.write_text(json.dumps(values, indent=2) + "\n")
 
 
 @torch.no_grad()

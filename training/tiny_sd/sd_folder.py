@@ -7,6 +7,7 @@ import torch
 from diffusers import AutoencoderKL, StableDiffusionXLPipeline, UNet2DConditionModel
 from transformers import AutoTokenizer
 
+from assemble import forget_place
 from diffuserve.models.folders.pretrained import load_processor
 from noise_levels import NUM_STEPS, scheduler
 from text_encoders import BUNDLED
@@ -46,16 +47,9 @@ def assemble(folder: Path, vae: AutoencoderKL, encoders: WishEncoders, unet: UNe
     pipeline.save_pretrained(folder)
     for path in folder.rglob("*.safetensors"):
         path.chmod(0o644)  # weights are written for their owner alone
-    _forget_place(folder / "vae" / "config.json")
+    forget_place(folder / "vae" / "config.json")
     settings = SETTINGS | {"preview": preview_map()}
     (folder / "diffuserve.json").write_text(json.dumps(settings, indent=2) + "\n")
-
-
-def _forget_place(config: Path) -> None:
-    """Take the path that a part was read from out of its config."""
-    values = json.loads(config.read_text())
-    values.pop("_name_or_path", None)
-    config.write_text(json.dumps(values, indent=2) + "\n")
 
 
 def preview_map() -> dict[str, object]:

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import ServerUnavailable
-from diffuserve.jobs.database.outages import is_locked
+from diffuserve.jobs.database.outages import driver_error, is_locked
 
 _PORT = 5432
 _NO_DATABASE = "3D000"
@@ -55,4 +55,4 @@ def _source(error: BaseException) -> BaseException:
     """Return the driver's error, which others wrap."""
     if isinstance(error, ServerUnavailable) and error.__cause__ is not None:
         return _source(error.__cause__)
-    return getattr(error, "orig", None) or error
+    return driver_error(error)

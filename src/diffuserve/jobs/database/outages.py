@@ -92,21 +92,21 @@ def _why(error: Exception) -> str:
 
 def _reason(error: Exception) -> str:
     """Return the driver's message, without the statement and its values."""
-    lines = str(_source(error)).splitlines()
+    lines = str(driver_error(error)).splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 def _sqlstate(error: BaseException) -> str:
     """Return the SQLSTATE of an error of PostgreSQL."""
-    return getattr(_source(error), "sqlstate", None) or ""
+    return getattr(driver_error(error), "sqlstate", None) or ""
 
 
 def _sqlite_code(error: BaseException) -> int | None:
     """Return the primary result code of an error of SQLite."""
-    code = getattr(_source(error), "sqlite_errorcode", None)
+    code = getattr(driver_error(error), "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
 
-def _source(error: BaseException) -> BaseException:
+def driver_error(error: BaseException) -> BaseException:
     """Return the driver's error, which SQLAlchemy wraps."""
     return getattr(error, "orig", None) or error

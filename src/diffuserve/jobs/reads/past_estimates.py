@@ -40,10 +40,10 @@ class PastEstimates:
 
     def note(self, job: Job, at: float, estimate: QueueEstimate) -> None:
         """Remember what a job is told the first time, before it is widened."""
-        told = self._told.get(_whose(job), {})
+        told = self._told.setdefault(_whose(job), {})
         has_room = len(told) < _NUM_ENDS and sum(map(len, self._told.values())) < _MAX_AWAITED
         if has_room and job.id not in told and estimate.eta_s_low and estimate.eta_s_high:
-            self._told[_whose(job)] = told | {job.id: Told(at, estimate.eta_s_low, estimate.eta_s_high)}
+            told[job.id] = Told(at, estimate.eta_s_low, estimate.eta_s_high)
 
     def settle(self, ended: Mapping[str, float | None]) -> None:
         """Learn when jobs succeeded; forget those that ended otherwise, which have no time."""
