@@ -20,6 +20,10 @@ class Console(RichConsole):
     def __init__(self, **options: Any) -> None:
         super().__init__(**({"markup": False, "emoji": False} | options))
 
+    def warn(self, text: str) -> None:
+        """Print a warning in one line, however long it is."""
+        self.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
+
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the text to show, before anything measures it."""
         return super().render_str(visible(text), **options)

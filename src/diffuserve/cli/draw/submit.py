@@ -232,8 +232,8 @@ async def _submit(submission: SubmitOptions, submitted: list[str]) -> int:
 def _tell_replaced(job: "JobResource") -> None:
     """Say what the job has in place of what was asked for, where the server allows only some values."""
     for name, value in (job.asked or {}).items():
-        text = f"warning: {name} is {job.input[name]}, the nearest that this server allows to {value}"
-        Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
+        text = f"{name} is {job.input[name]}, the nearest that this server allows to {value}"
+        Console(stderr=True).warn(text)
 
 
 async def _tell_foreseen(
@@ -247,7 +247,7 @@ async def _tell_foreseen(
         return ()
     foreseen = (await client.estimate(params, **fields)).warnings
     for warning in foreseen:
-        Console(stderr=True).print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+        Console(stderr=True).warn(warning)
     return foreseen
 
 
@@ -304,12 +304,10 @@ async def _await_images(submission: SubmitOptions, job_id: str, told: Collection
     if submission.is_opened and paths:
         open_images(paths, console)
     if job.requested_model:
-        text = f"warning: {job.model} draws it, in place of {job.requested_model}"
-        console.print(text, style="yellow", highlight=False, soft_wrap=True)
+        console.warn(f"{job.model} draws it, in place of {job.requested_model}")
     for warning in job.result.warnings if job.result else ():
-        if warning in told:
-            continue
-        console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
+        if warning not in told:
+            console.warn(warning)
     if job.status is JobStatus.SUCCEEDED:
         return 0
     reason = f": {job.error.message} ({job.error.code})" if job.error else ""

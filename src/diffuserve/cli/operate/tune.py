@@ -144,7 +144,7 @@ def _tell_of(others: MachineLoadMeter) -> bool:
     """Warn of what else runs on the machine, and return whether it is too much."""
     warning = others.read().warning
     if warning is not None:
-        Console(stderr=True).print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+        Console(stderr=True).warn(warning)
     return warning is not None
 
 
